@@ -1,8 +1,9 @@
-//! What a message costs a queue: processor time and allocations per message for publish, deliver and settle at several
-//! depths, and memory per ready message. No network; a memory disk. `cargo bench -p queue`.
+//! Cost of a message in a queue: processor time and allocations per message for publish, deliver and settle at
+//! several depths, and memory per ready message. Without network, on a memory disk. Run with `cargo bench -p
+//! queue`.
 //!
-//! Processor time is the thread's own (Linux's schedstat), so a busy machine disturbs little. The figures of the queue
-//! alone leave out its clients, those of `with clients` have them.
+//! Processor time is that of the thread (schedstat of Linux), so other load on the machine has little
+//! influence. Figures of the queue alone exclude its clients; those labelled `with clients` include them.
 
 mod counting;
 
@@ -98,11 +99,11 @@ fn accepted(from: u64, to: u64) -> RequestBody {
     }
 }
 
-/// A queue with what the shard does around it.
+/// A queue with the parts of the shard that it needs.
 enum Kind {
     Quorum {
         queue: Box<QuorumQueue>,
-        /// The commands of the log from `first` on.
+        /// The commands of the log from index `first` on.
         log: VecDeque<Bytes>,
         first: u64,
     },
@@ -146,18 +147,19 @@ impl Kind {
         }
     }
 
-    /// The end of a turn. The log keeps only what is still read when `trim` says so, as the consensus crate does.
+    /// Ends a turn. With `trim` the log keeps only the entries that are still needed, as the consensus crate
+    /// does.
     fn turn(&mut self, at: Timestamps, out: &mut QueueOutput) {
         match self {
             Kind::Quorum { queue, log, first } => {
                 queue.flush(at, out);
                 while let Some(command) = queue.take_proposal() {
-                    // As the log has it: its bytes alone, not the room they were written in.
+                    // The log keeps only the bytes of the command, not the capacity of the buffer.
                     let command = Bytes::copy_from_slice(&command);
                     log.push_back(command.clone());
                     queue
                         .applied(*first + log.len() as u64 - 1, 1, &command)
-                        .expect("a command of this program");
+                        .expect("a command of this version");
                 }
                 let from = *first;
                 let mut read = |index: u64| log.get((index - from) as usize).cloned().into();
@@ -183,7 +185,7 @@ impl Kind {
     }
 }
 
-/// Requests numbered by hand, answers looked at and forgotten.
+/// Numbers requests itself, and only counts the deliveries.
 struct Bare {
     queue: Kind,
     seqs: [u64; 2],
@@ -208,7 +210,7 @@ impl Bare {
         }
     }
 
-    fn ask(&mut self, by: usize, body: RequestBody) {
+    fn request(&mut self, by: usize, body: RequestBody) {
         self.seqs[by] += 1;
         let request = Request {
             session: session(by),
@@ -232,7 +234,7 @@ impl Bare {
 
     fn publish(&mut self, messages: &[Message]) {
         for message in messages {
-            self.ask(PUBLISHER, RequestBody::Publish(message.clone()));
+            self.request(PUBLISHER, RequestBody::Publish(message.clone()));
         }
         self.turn();
     }
@@ -241,7 +243,7 @@ impl Bare {
         if self.delivered > self.settled {
             let body = accepted(self.settled + 1, self.delivered);
             self.settled = self.delivered;
-            self.ask(CONSUMER, body);
+            self.request(CONSUMER, body);
         }
         self.turn();
     }
@@ -269,9 +271,9 @@ fn show(what: &str, cost: &Cost) {
     );
 }
 
-/// Publish, deliver and settle `MEASURED` messages through a queue that has `depth` ready ones all the time.
+/// Publishes, delivers and settles `MEASURED` messages in a queue that always has `depth` ready ones.
 fn at_depth(what: &str, queue: Kind, depth: u64, priorities: u8) {
-    // The messages are the publisher's: made before.
+    // Creating the messages is the publisher's cost.
     let priority = |n: u64| (priorities > 0).then(|| (n % u64::from(priorities)) as u8);
     let messages: Vec<Message> = (0..BATCH).map(|n| message(priority(n))).collect();
     let mut bare = Bare::new(queue);
@@ -285,7 +287,7 @@ fn at_depth(what: &str, queue: Kind, depth: u64, priorities: u8) {
         show(&format!("{what} at {depth}: publish, no consumer"), &cost);
         memory(&bare, before, depth);
     }
-    bare.ask(CONSUMER, consume());
+    bare.request(CONSUMER, consume());
     bare.turn();
     let cost = measure(MEASURED, || {
         for _ in 0..MEASURED / BATCH {
@@ -310,7 +312,7 @@ fn at_depth(what: &str, queue: Kind, depth: u64, priorities: u8) {
     show(&format!("{what} at {depth}: deliver, settle"), &cost);
 }
 
-/// Live bytes beyond the log, which is on disk in truth, and beyond the simulated disk.
+/// Live bytes without the log and the simulated disk, which are on disk in reality.
 fn memory(bare: &Bare, before: u64, depth: u64) {
     let log = match &bare.queue {
         Kind::Quorum { log, .. } => {
@@ -339,13 +341,13 @@ fn with_clients(what: &str, mut queue: Kind) {
         now: Time(1),
         wall: WallTime(1),
     };
-    let (mut out, mut told) = (QueueOutput::default(), Vec::new());
+    let (mut out, mut events) = (QueueOutput::default(), Vec::new());
     let message = message(None);
     clients[CONSUMER].request(consume());
     let mut published = 0;
     let cost = measure(MEASURED, || {
-        let mut taken = 0;
-        while taken < MEASURED {
+        let mut dequeued = 0;
+        while dequeued < MEASURED {
             for _ in 0..BATCH.min(MEASURED - published) {
                 published += 1;
                 clients[PUBLISHER].publish(Some(published), message.clone());
@@ -360,13 +362,13 @@ fn with_clients(what: &str, mut queue: Kind) {
             for addressed in out.events.drain(..) {
                 let client = &mut clients[addressed.session.number as usize];
                 if let QueueEvent::Deliver { deliveries, .. } = &addressed.event {
-                    taken += deliveries.len() as u64;
+                    dequeued += deliveries.len() as u64;
                     let (first, last) = (deliveries[0].id, deliveries[deliveries.len() - 1].id);
                     client.request(accepted(first, last));
                 }
-                client.event(at.now, NodeId(1), addressed.event, &mut told);
+                client.event(at.now, NodeId(1), addressed.event, &mut events);
             }
-            told.clear();
+            events.clear();
             queue.trim();
         }
     });

@@ -1,4 +1,4 @@
-//! Counts what is asked of the system's allocator.
+//! A global allocator that counts allocations and live bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counting;
 
 pub static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// Bytes.
+/// Live bytes.
 pub static LIVE: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: each call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
         LIVE.fetch_add(layout.size() as u64, Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 
@@ -28,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
         ALLOCATIONS.fetch_add(1, Relaxed);
         LIVE.fetch_add(size as u64, Relaxed);
         LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `realloc`.
         unsafe { System.realloc(at, layout, size) }
     }
 }

@@ -1,33 +1,37 @@
-//! Message annotations that receivers add with the outcome `modified` of AMQP 1.0.
+//! Annotations that receivers add to messages with the outcome `modified` of AMQP 1.0 (part 3, section 3.4.5).
 
 use crate::codec::{decode_table, encode_table, is_shallow};
 use message::{DecodeError, Message, Table};
 
-/// Most bytes of the annotations of one message, in the encoding of the log.
+/// Most bytes of the annotations of one message, as encoded in the log.
 pub const MAX_ANNOTATION_BYTES: usize = 4096;
 /// Most annotations of one message.
 const MAX_ANNOTATIONS: usize = 64;
-/// Most memory for the annotations of all messages of a queue. Beyond it, messages are requeued without the new ones.
+/// Most bytes of memory for the annotations of all messages of a queue. Above it messages are requeued without
+/// new annotations.
 pub const MAX_QUEUE_ANNOTATION_BYTES: u64 = 32 << 20;
 
-/// Memory of a key and its value besides their bytes.
+/// Estimated memory of an entry, besides the bytes of its key and value.
 const MEMORY_OF_ENTRY: usize = 96;
 
-/// Annotations by key, each key once. The size is bounded: [`MAX_ANNOTATION_BYTES`].
+/// Annotations by key, each key once. Their encoding has at most [`MAX_ANNOTATION_BYTES`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Annotations {
     table: Table,
-    /// Of the encoding.
+    /// Length of the encoding.
     bytes: usize,
 }
 
-/// Why a table cannot be annotations of a message.
+/// Why a table cannot be used as annotations of a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationsError {
+    /// More than a message can have.
     #[error("{0} annotations, of which a message can have {MAX_ANNOTATIONS}")]
     TooMany(usize),
+    /// The encoding has more bytes than a message can have.
     #[error("annotations of {0} bytes, of which a message can have {MAX_ANNOTATION_BYTES}")]
     TooLarge(usize),
+    /// Nested more deeply than our encoding allows.
     #[error(
         "an annotation is nested more than {} levels deep",
         crate::codec::MAX_DEPTH
@@ -36,7 +40,7 @@ pub enum AnnotationsError {
 }
 
 impl Annotations {
-    /// Of several entries with the same key the last one counts.
+    /// Creates annotations from a table. Of several entries with the same key the last one applies.
     pub fn new(entries: Table) -> Result<Annotations, AnnotationsError> {
         if entries.0.len() > MAX_ANNOTATIONS {
             return Err(AnnotationsError::TooMany(entries.0.len()));
@@ -52,16 +56,19 @@ impl Annotations {
             table.set(&key, value);
         }
         let bytes = encode_table(&table).len();
+        debug_assert!(table.0.len() <= MAX_ANNOTATIONS, "keys are only merged");
         match bytes <= MAX_ANNOTATION_BYTES {
             true => Ok(Annotations { table, bytes }),
             false => Err(AnnotationsError::TooLarge(bytes)),
         }
     }
 
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
+    /// The entries, each key once.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -71,12 +78,13 @@ impl Annotations {
         self.bytes
     }
 
-    /// About as much memory as they take.
+    /// Estimated memory in bytes.
     pub(crate) fn memory(&self) -> u64 {
         (self.bytes + MEMORY_OF_ENTRY * (1 + self.table.0.len())) as u64
     }
 
-    /// These annotations with `newer` ones, which replace those with the same key. None if the result were too large.
+    /// Returns these annotations merged with `newer` ones, which replace those with the same key. None: the
+    /// result is too large.
     pub fn merged(&self, newer: &Annotations) -> Option<Annotations> {
         let mut table = self.table.clone();
         for (key, value) in &newer.table.0 {
@@ -85,7 +93,8 @@ impl Annotations {
         Annotations::new(table).ok()
     }
 
-    /// The same annotations in memory of their own: those of a log entry would keep the whole entry in memory.
+    /// Copies the annotations into memory of their own: a slice of a log entry would keep the whole entry in
+    /// memory.
     pub(crate) fn to_keep(&self) -> Annotations {
         let encoded = encode_table(&self.table);
         match decode_table(encoded) {
@@ -93,20 +102,22 @@ impl Annotations {
                 table,
                 bytes: self.bytes,
             },
-            // Impossible: the constructor checked the depth.
-            Err(_) => self.clone(),
+            Err(error) => {
+                debug_assert!(false, "the constructor checked the depth: {error}");
+                self.clone()
+            }
         }
     }
 
-    /// The annotations that a message brought along from the queue that dead-lettered it. None if there are none.
+    /// Returns the annotations that a message got in the queue which dead-lettered it. None: it has none.
     pub fn of(message: &Message) -> Option<Annotations> {
         let encoded = message.annotations()?;
         let table = decode_table(bytes::Bytes::copy_from_slice(encoded)).ok()?;
         Annotations::new(table).ok().filter(|a| !a.is_empty())
     }
 
-    /// The message with these annotations, which replace its own with the same key. If both together are too large, its own are
-    /// left out. Copies the body.
+    /// Returns the message with these annotations, which replace its own with the same key. If all of them
+    /// together are too large, its own are dropped. Copies the body.
     pub fn add_to(&self, message: &Message) -> Result<Message, DecodeError> {
         let own = Annotations::of(message).and_then(|own| own.merged(self));
         let all = own.as_ref().unwrap_or(self);

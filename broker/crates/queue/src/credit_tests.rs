@@ -28,28 +28,28 @@ fn credit_spec(no_ack: bool) -> ConsumerSpec {
     ConsumerSpec {
         flow_mode: FlowMode::Credit,
         no_ack,
-        // Has no effect.
+        // The prefetch must have no effect.
         ..spec(1, 0)
     }
 }
 
 fn consume(queue: &mut dyn QueueUnderTest, by: u64, spec: ConsumerSpec) -> QueueOutput {
     let consumer = CONSUMER;
-    queue.ask(by, RequestBody::Consume { consumer, spec })
+    queue.request(by, RequestBody::Consume { consumer, spec })
 }
 
 fn publish(queue: &mut dyn QueueUnderTest, numbers: std::ops::RangeInclusive<u64>) -> QueueOutput {
     let mut all = QueueOutput::default();
     for n in numbers {
         let message = message(n, None, None, 8);
-        all.append(&mut queue.ask(9, RequestBody::Publish(message)));
+        all.append(&mut queue.request(9, RequestBody::Publish(message)));
     }
     all
 }
 
 fn credit(queue: &mut dyn QueueUnderTest, by: u64, up_to: u64, drain: bool) -> QueueOutput {
     let consumer = CONSUMER;
-    queue.ask(
+    queue.request(
         by,
         RequestBody::Credit {
             consumer,
@@ -97,18 +97,18 @@ fn answers(out: &QueueOutput) -> Vec<(usize, QueueReply)> {
 }
 
 #[test]
-fn a_consumer_gets_nothing_before_its_first_credit_and_then_exactly_its_credit() {
+fn consumer_gets_exactly_its_credit() {
     each_type(|queue| {
         publish(queue, 1..=5);
         assert_eq!(numbers(&consume(queue, 1, credit_spec(false))), []);
         let out = credit(queue, 1, 2, false);
         assert_eq!(numbers(&out), [1, 2]);
         assert_eq!(answers(&out), [(2, credited(2, 3, false))]);
-        // Settling gives no credit, and a repeated credit is not added.
+        // Settlement gives no credit, and repeated credit is not added.
         let ids = vec![(1, 2)];
         let outcome = SettlementOutcome::Accepted;
         let consumer = CONSUMER;
-        let out = queue.ask(
+        let out = queue.request(
             1,
             RequestBody::Settle {
                 consumer,
@@ -121,14 +121,14 @@ fn a_consumer_gets_nothing_before_its_first_credit_and_then_exactly_its_credit()
             answers(&credit(queue, 1, 2, false)),
             [(0, credited(2, 3, false))]
         );
-        // Credit that is set before messages come.
+        // Credit that is set before there are messages.
         assert_eq!(numbers(&credit(queue, 1, 7, false)), [3, 4, 5]);
         assert_eq!(numbers(&publish(queue, 6..=9)), [6, 7]);
     });
 }
 
 #[test]
-fn smaller_credit_takes_credit_back() {
+fn smaller_credit_revokes_credit() {
     each_type(|queue| {
         consume(queue, 1, credit_spec(false));
         credit(queue, 1, 10, false);
@@ -136,7 +136,7 @@ fn smaller_credit_takes_credit_back() {
         let out = credit(queue, 1, 4, false);
         assert_eq!(answers(&out), [(0, credited(3, 0, false))]);
         assert_eq!(numbers(&publish(queue, 4..=8)), [4]);
-        // Below what was delivered, too.
+        // The same if it is below the deliveries so far.
         credit(queue, 1, 1, false);
         assert_eq!(numbers(&publish(queue, 9..=9)), []);
         assert_eq!(numbers(&credit(queue, 1, 5, false)), [5]);
@@ -144,7 +144,7 @@ fn smaller_credit_takes_credit_back() {
 }
 
 #[test]
-fn drain_delivers_ready_messages_and_uses_up_the_rest_of_the_credit() {
+fn drain_delivers_ready_messages_and_discards_the_rest_of_the_credit() {
     each_type(|queue| {
         publish(queue, 1..=3);
         consume(queue, 1, credit_spec(false));
@@ -152,7 +152,7 @@ fn drain_delivers_ready_messages_and_uses_up_the_rest_of_the_credit() {
         assert_eq!(answers(&out), [(3, credited(3, 0, true))]);
         assert_eq!(ids(&out), [1, 2, 3]);
         assert_eq!(numbers(&publish(queue, 4..=5)), [], "no credit is left");
-        // Ids go on without a gap.
+        // Ids continue without a gap.
         let out = credit(queue, 1, 4, true);
         assert_eq!((ids(&out), numbers(&out)), (vec![4], vec![4]));
         assert_eq!(answers(&out), [(1, credited(4, 1, true))]);
@@ -160,7 +160,7 @@ fn drain_delivers_ready_messages_and_uses_up_the_rest_of_the_credit() {
 }
 
 #[test]
-fn another_consumer_gets_what_one_without_credit_does_not() {
+fn consumer_without_credit_does_not_block_another() {
     each_type(|queue| {
         consume(queue, 1, credit_spec(false));
         consume(queue, 2, credit_spec(false));
@@ -175,7 +175,7 @@ fn another_consumer_gets_what_one_without_credit_does_not() {
 }
 
 #[test]
-fn credit_for_a_consumer_with_prefetch_or_for_none_is_refused() {
+fn credit_is_refused_for_a_missing_consumer_or_one_with_prefetch() {
     each_type(|queue| {
         let code = |out: &QueueOutput| match &answers(out)[..] {
             [(_, QueueReply::Refused { code, .. })] => *code,
@@ -189,11 +189,11 @@ fn credit_for_a_consumer_with_prefetch_or_for_none_is_refused() {
 }
 
 #[test]
-fn the_end_of_a_queue_or_a_consumer_ends_its_drain() {
+fn end_of_a_queue_or_a_consumer_ends_its_drain() {
     each_type(|queue| {
         publish(queue, 1..=3);
         consume(queue, 1, credit_spec(false));
-        queue.ask(1, RequestBody::Cancel { consumer: CONSUMER });
+        queue.request(1, RequestBody::Cancel { consumer: CONSUMER });
         assert!(matches!(
             answers(&credit(queue, 1, 5, true))[..],
             [(0, QueueReply::Refused { code: 404, .. })]
@@ -201,9 +201,9 @@ fn the_end_of_a_queue_or_a_consumer_ends_its_drain() {
     });
 }
 
-/// The memory of a drain is bounded: it goes on as the session passes messages to its client.
+/// A drain needs bounded memory: it continues as the session passes messages to its client.
 #[test]
-fn a_drain_of_a_classic_queue_waits_for_the_flow_window() {
+fn drain_of_a_classic_queue_waits_for_the_flow_window() {
     let mut queue = classic::tests::Rig::new(classic::tests::settings());
     let window = u64::from(FLOW_WINDOW.messages);
     let all = 2 * window + 7;
@@ -221,7 +221,7 @@ fn a_drain_of_a_classic_queue_waits_for_the_flow_window() {
 }
 
 #[test]
-fn later_credit_ends_a_drain_that_is_not_finished() {
+fn later_credit_ends_a_drain_in_progress() {
     let mut queue = classic::tests::Rig::new(classic::tests::settings());
     let window = u64::from(FLOW_WINDOW.messages);
     publish(&mut queue, 1..=window + 3);
@@ -231,35 +231,36 @@ fn later_credit_ends_a_drain_that_is_not_finished() {
     let last = credited(window, 3, false);
     assert_eq!(answers(&out), [(0, last.clone()), (0, last)]);
     assert_eq!(ids(&queue.received(1, CONSUMER, window)), [window + 1]);
-    // It also ends when the messages are gone.
+    // It also ends when there are no more messages.
     assert_eq!(answers(&credit(&mut queue, 1, 9 * window, true)).len(), 1);
 }
 
 #[test]
-fn a_purge_finishes_a_drain() {
+fn purge_finishes_a_drain() {
     let mut queue = classic::tests::Rig::new(classic::tests::settings());
     let window = u64::from(FLOW_WINDOW.messages);
     publish(&mut queue, 1..=window + 3);
     consume(&mut queue, 1, credit_spec(false));
     assert_eq!(answers(&credit(&mut queue, 1, 2 * window, true)), []);
-    let out = queue.ask(9, RequestBody::Purge);
+    let out = queue.request(9, RequestBody::Purge);
     let drained = (0, credited(window, 0, true));
     assert!(answers(&out).contains(&drained), "{:?}", answers(&out));
 }
 
-/// Without acknowledgement the queue bounds what is not settled, and the drain goes on as the session settles.
+/// Without acknowledgement the queue limits unsettled deliveries, and the drain continues as the session
+/// settles them.
 #[test]
-fn a_drain_of_a_quorum_queue_waits_until_deliveries_without_acknowledgement_are_settled() {
+fn drain_of_a_quorum_queue_waits_until_deliveries_without_acknowledgement_are_settled() {
     let mut queue = quorum::tests::Rig::new(quorum::tests::settings());
     publish(&mut queue, 1..=2003);
     consume(&mut queue, 1, credit_spec(true));
     assert_eq!(answers(&credit(&mut queue, 1, 5000, true)), []);
-    // The checkpoint keeps the drain.
-    queue.again();
+    // The snapshot contains the drain.
+    queue.restart();
     let consumer = CONSUMER;
     let outcome = SettlementOutcome::Accepted;
     let ids = vec![(1, 2000)];
-    let out = queue.ask(
+    let out = queue.request(
         1,
         RequestBody::Settle {
             consumer,
@@ -271,9 +272,9 @@ fn a_drain_of_a_quorum_queue_waits_until_deliveries_without_acknowledgement_are_
     assert_eq!(numbers(&publish(&mut queue, 1..=1)), []);
 }
 
-/// The leader reads a window of what the log assigns, whatever the credit.
+/// The leader reads one window of the assigned messages at a time, whatever the credit.
 #[test]
-fn a_closed_client_window_bounds_the_messages_in_memory() {
+fn closed_client_window_bounds_the_messages_in_memory() {
     let mut queue = quorum::tests::Rig::new(quorum::tests::settings());
     let window = u64::from(FLOW_WINDOW.messages);
     publish(&mut queue, 1..=window + 5);
@@ -284,11 +285,11 @@ fn a_closed_client_window_bounds_the_messages_in_memory() {
 }
 
 #[test]
-fn credit_is_part_of_a_checkpoint() {
+fn credit_is_part_of_a_snapshot() {
     let mut queue = quorum::tests::Rig::new(quorum::tests::settings());
     consume(&mut queue, 1, credit_spec(false));
     credit(&mut queue, 1, 2, false);
-    queue.again();
+    queue.restart();
     assert_eq!(numbers(&publish(&mut queue, 1..=3)), [1, 2]);
 }
 
@@ -310,7 +311,7 @@ fn modify(
         annotations,
     });
     let (consumer, ids) = (CONSUMER, vec![(id, id)]);
-    queue.ask(
+    queue.request(
         1,
         RequestBody::Modify {
             consumer,
@@ -321,7 +322,7 @@ fn modify(
 }
 
 #[test]
-fn a_modified_message_is_delivered_again_and_counts_failed_attempts() {
+fn modified_message_is_redelivered_and_counts_failed_attempts() {
     each(
         |_| {},
         |queue, counts| {
@@ -362,7 +363,7 @@ fn failed_attempts_count_towards_the_delivery_limit() {
 }
 
 #[test]
-fn a_message_that_is_undeliverable_here_is_dead_lettered() {
+fn message_that_is_undeliverable_here_is_dead_lettered() {
     each(
         |settings| settings.dead_letter = crate::DeadLettering::AtMostOnce,
         |queue, keeps| {
@@ -381,7 +382,7 @@ fn a_message_that_is_undeliverable_here_is_dead_lettered() {
 }
 
 #[test]
-fn annotations_survive_requeue_and_checkpoint_and_end_with_their_message() {
+fn annotations_survive_requeue_and_snapshot_and_end_with_their_message() {
     let mut queue = quorum::tests::Rig::new(quorum::tests::settings());
     publish(&mut queue, 1..=3);
     consume(&mut queue, 1, credit_spec(false));
@@ -400,12 +401,12 @@ fn annotations_survive_requeue_and_checkpoint_and_end_with_their_message() {
         annotations(&[("a", "1"), ("b", "1")]),
     );
     assert_eq!(on(&out), [Some(annotations(&[("a", "1"), ("b", "1")]))]);
-    queue.again();
+    queue.restart();
     let out = modify(&mut queue, 4, true, false, annotations(&[("b", "2")]));
     let both = annotations(&[("a", "1"), ("b", "2")]);
     assert_eq!(on(&out), [Some(both.clone())]);
-    // Another receiver gets them too, when this one ends.
-    queue.ask(1, RequestBody::Close);
+    // The next receiver gets them too, when this consumer ends.
+    queue.request(1, RequestBody::Close);
     consume(&mut queue, 2, credit_spec(false));
     let out = credit(&mut queue, 2, 9, false);
     let by_number: Vec<_> = numbers(&out).into_iter().zip(on(&out)).collect();
@@ -413,7 +414,7 @@ fn annotations_survive_requeue_and_checkpoint_and_end_with_their_message() {
     assert!(by_number.contains(&(2, None)));
     let (consumer, ids) = (CONSUMER, vec![(1, 9)]);
     let outcome = SettlementOutcome::Accepted;
-    queue.ask(
+    queue.request(
         2,
         RequestBody::Settle {
             consumer,
@@ -425,20 +426,21 @@ fn annotations_survive_requeue_and_checkpoint_and_end_with_their_message() {
 }
 
 #[test]
-fn a_purge_forgets_annotations() {
+fn purge_removes_annotations() {
     let mut queue = quorum::tests::Rig::new(quorum::tests::settings());
     publish(&mut queue, 1..=1);
     consume(&mut queue, 1, credit_spec(false));
     credit(&mut queue, 1, 1, false);
     modify(&mut queue, 1, false, false, annotations(&[("a", "1")]));
     assert_eq!(queue.machine.annotations.len(), 1);
-    queue.ask(9, RequestBody::Purge);
+    queue.request(9, RequestBody::Purge);
     assert_eq!(queue.machine.annotations.len(), 0);
 }
 
-/// Deliveries that others got have used up credit. A consumer without credit left would never ask for what it misses.
+/// Deliveries that went to others used up credit. A consumer without credit would never ask for missing
+/// deliveries.
 #[test]
-fn a_session_whose_node_is_trusted_again_is_told_to_ask_for_its_deliveries() {
+fn session_of_a_trusted_node_is_told_to_resume_its_consumers() {
     let mut queue = quorum::tests::Rig::new(quorum::tests::settings());
     publish(&mut queue, 1..=3);
     consume(&mut queue, 1, credit_spec(false));

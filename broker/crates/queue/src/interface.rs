@@ -1,4 +1,4 @@
-//! A queue on its owner, as the owning shard sees it.
+//! The interface of a queue to the shard that hosts it: the trait [`Queue`], and the output of its calls.
 
 use crate::{
     ConsumerId, ConsumerSpec, DeadIncarnation, DeadLettering, DeadReason, DeathCounts, Delivery,
@@ -7,42 +7,48 @@ use crate::{
 use env::{NodeId, Time, WallTime};
 use message::Message;
 
-/// Both clocks at one moment.
+/// Both clocks at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamps {
+    /// The monotonic clock.
     pub now: Time,
+    /// The wall clock.
     pub wall: WallTime,
 }
 
-/// An event and whom it is for.
+/// An event and the session that it is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AddressedEvent {
+    /// The receiver.
     pub session: SessionId,
+    /// The event.
     pub event: QueueEvent,
 }
 
-/// What a queue's step leaves to be carried out.
+/// Work that a call of a queue leaves to the shard.
 #[derive(Debug, Default)]
 pub struct QueueOutput {
-    /// In order per session.
+    /// Events, in order per session.
     pub events: Vec<AddressedEvent>,
-    /// Messages that left the queue without having been accepted, to be passed on at most once.
+    /// Dead letters to be forwarded at most once.
     pub dead: Vec<(DeadReason, Message)>,
-    /// The same, but kept by the queue under these numbers until they have been passed on.
+    /// Dead letters to be forwarded at least once: the queue keeps each under this number until it has been
+    /// forwarded.
     pub kept_dead: Vec<(u64, DeadReason, Message)>,
-    /// Messages that died, whatever becomes of them.
+    /// Counts of messages that died, whether or not they are forwarded.
     pub deaths: Option<Box<DeathCounts>>,
-    /// Damage and failures to be logged; the queue goes on with what it has.
+    /// Damage and failures to be logged; the queue continues with the messages that it can read.
     pub faults: Vec<String>,
-    /// Files that the queue wrote are not there any more: its node must not go on.
+    /// Files that the queue wrote have disappeared, for this reason: the node must stop.
     pub gone: Option<String>,
 }
 
-/// How far back a delivery looks for one to the same consumer to join: consumers that take turns share few events.
+/// How many events back a delivery looks for one to the same consumer to join: consumers served in turn share
+/// few events.
 const LOOK_BACK: usize = 16;
 
 impl QueueOutput {
-    /// Adds an event. Of several reports of progress in a row only the last one matters.
+    /// Adds an event. Of consecutive progress events to one session only the last one is kept.
     pub fn event(&mut self, session: SessionId, event: QueueEvent) {
         if let Some(last) = self.events.last_mut()
             && last.session == session
@@ -55,7 +61,7 @@ impl QueueOutput {
         self.events.push(AddressedEvent { session, event });
     }
 
-    /// Adds a delivery, to an earlier event when nothing but deliveries to other sessions lies between.
+    /// Adds a delivery. It joins an earlier event if only deliveries to other sessions lie between.
     pub fn deliver(&mut self, session: SessionId, consumer: ConsumerId, delivery: Delivery) {
         for earlier in self.events.iter_mut().rev().take(LOOK_BACK) {
             let QueueEvent::Deliver {
@@ -67,10 +73,11 @@ impl QueueOutput {
             };
             if earlier.session == session {
                 if *to == consumer {
+                    debug_assert!(deliveries.last().is_none_or(|last| last.id <= delivery.id));
                     deliveries.push(delivery);
                     return;
                 }
-                // Another one, it may be of the same channel, which gets messages in the queue's order (4.7).
+                // A consumer of the same channel, which gets messages in queue order (AMQP 0.9.1, section 4.7).
                 break;
             }
         }
@@ -82,8 +89,9 @@ impl QueueOutput {
         self.event(session, event);
     }
 
-    /// A delivery cannot be made and is passed over: who asked for deliveries from it on hears that they come from the next on.
-    pub fn pass_over(&mut self, session: SessionId, consumer: ConsumerId, id: u64) {
+    /// Skips a delivery that cannot be made. A session that asked for deliveries from this one on learns that
+    /// they continue with the next.
+    pub fn skip_delivery(&mut self, session: SessionId, consumer: ConsumerId, id: u64) {
         for earlier in self.events.iter_mut().rev() {
             match &mut earlier.event {
                 QueueEvent::Resumed { consumer: of, next }
@@ -99,12 +107,13 @@ impl QueueOutput {
         }
     }
 
-    /// A message died.
-    pub fn died(&mut self, kind: QueueType, way: DeadLettering, reason: DeadReason) {
+    /// Counts a dead message.
+    pub fn count_death(&mut self, kind: QueueType, mode: DeadLettering, reason: DeadReason) {
         let deaths = self.deaths.get_or_insert_default();
-        deaths.count(kind, way, reason);
+        deaths.count(kind, mode, reason);
     }
 
+    /// Adds counts of dead messages.
     pub fn add_deaths(&mut self, deaths: Box<DeathCounts>) {
         match &mut self.deaths {
             Some(ours) => ours.add(&deaths),
@@ -112,7 +121,7 @@ impl QueueOutput {
         }
     }
 
-    /// Adds all that another one holds.
+    /// Moves the content of another output into this one.
     pub fn append(&mut self, other: &mut QueueOutput) {
         self.events.append(&mut other.events);
         self.dead.append(&mut other.dead);
@@ -124,6 +133,7 @@ impl QueueOutput {
         self.gone = self.gone.take().or(other.gone.take());
     }
 
+    /// Returns true if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
             && self.dead.is_empty()
@@ -134,7 +144,7 @@ impl QueueOutput {
     }
 }
 
-/// Up to where a report says all there is to say.
+/// Returns the request number that a progress event reports.
 fn progress(event: &QueueEvent) -> Option<u64> {
     match event {
         QueueEvent::Applied { up_to } | QueueEvent::AppliedExcept { up_to, .. } => Some(*up_to),
@@ -145,37 +155,45 @@ fn progress(event: &QueueEvent) -> Option<u64> {
 /// A consumer, for listings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerInfo {
+    /// The session of the consumer.
     pub session: SessionId,
+    /// Its number within the session.
     pub consumer: ConsumerId,
+    /// Its properties.
     pub spec: ConsumerSpec,
+    /// Its unsettled deliveries.
     pub unacknowledged: u64,
-    /// Gets messages: not suspended, and not waiting behind the single active one.
+    /// Its node can be reached, and no other consumer is the single active one.
     pub active: bool,
 }
 
-/// A queue that this shard owns. Every call may leave work in `out`.
+/// A queue, or a member of a replicated queue, that this shard hosts. Every call may add work to `out`.
 pub trait Queue {
+    /// Handles a message of a session.
     fn step(&mut self, at: Timestamps, item: QueueMessage, out: &mut QueueOutput);
-    /// Time moved on; call when [`wake_at`](Self::wake_at) has come.
+    /// Does work that is due; call at [`wake_at`](Self::wake_at).
     fn tick(&mut self, at: Timestamps, out: &mut QueueOutput);
-    /// The end of a turn of the shard: what can be written or proposed together now is.
+    /// Ends a turn of the shard: flushes the writes and proposals that were batched during it.
     fn flush(&mut self, at: Timestamps, out: &mut QueueOutput);
-    /// When it wants a tick; None while it is idle.
+    /// When the next tick is due; None: no tick is needed.
     fn wake_at(&self) -> Option<Time>;
-    /// A session is over and will not close itself.
+    /// Ends a session that cannot send `Close` itself.
     fn session_gone(&mut self, at: Timestamps, session: SessionId, out: &mut QueueOutput);
-    /// Earlier lives of a node are over.
+    /// Ends the sessions of earlier incarnations of a node.
     fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, out: &mut QueueOutput);
-    /// New effective settings; no effect when they are the old ones.
+    /// Applies new effective settings. No effect if they are unchanged.
     fn configure(&mut self, at: Timestamps, settings: &QueueSettings, out: &mut QueueOutput);
+    /// Message and consumer counts.
     fn stats(&self) -> QueueStats;
+    /// Message rates since the queue has its current leader.
     fn counters(&self) -> QueueCounters;
-    /// It has consumers that can be reached.
+    /// Returns true if a consumer exists whose node can be reached.
     fn in_use(&self) -> bool;
-    /// Dead messages wait to be taken and passed on.
+    /// Returns true if dead letters can be taken and forwarded now.
     fn has_dead(&self) -> bool;
+    /// The consumers, for listings.
     fn consumers(&self) -> Vec<ConsumerInfo>;
-    /// The nodes that have sessions here, each once.
+    /// The nodes that have sessions at this queue, each once.
     fn session_nodes(&self) -> Vec<NodeId>;
 }
 
@@ -202,17 +220,17 @@ mod tests {
         }
     }
 
-    /// A channel may have several consumers and gets messages in the order in which they were in the queue (4.7).
+    /// A channel with several consumers gets messages in queue order (AMQP 0.9.1, section 4.7).
     #[test]
-    fn consumers_of_one_session_keep_the_queues_order() {
+    fn deliveries_to_consumers_of_one_session_keep_queue_order() {
         let mut out = QueueOutput::default();
         let turns = [(1, 1), (2, 9), (1, 2), (2, 9), (1, 1), (2, 9), (1, 1)];
         for (n, (by, consumer)) in (1..).zip(turns) {
             out.deliver(session(by), ConsumerId(consumer), delivery(n));
         }
         let of = |by| {
-            let mine = out.events.iter().filter(move |a| a.session == session(by));
-            let delivered = mine.map(|a| match &a.event {
+            let is_own = out.events.iter().filter(move |a| a.session == session(by));
+            let delivered = is_own.map(|a| match &a.event {
                 QueueEvent::Deliver { deliveries, .. } => deliveries,
                 other => panic!("{other:?}"),
             });
@@ -220,7 +238,7 @@ mod tests {
         };
         let (first, second): (Vec<u64>, Vec<u64>) = (of(1), of(2));
         assert_eq!((first, second), (vec![1, 3, 5, 7], vec![2, 4, 6]));
-        // Of the other session's only one, and of this one's the last two.
+        // One event for session 2, three for session 1: only its last two deliveries join.
         assert_eq!(out.events.len(), 4);
     }
 }

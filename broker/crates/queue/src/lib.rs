@@ -1,15 +1,19 @@
-//! Queues: what a session asks of one ([`Request`]), what it hears back ([`QueueEvent`]), and the queue types.
+//! Queue semantics: the requests of a session to a queue ([`Request`]), the events that a queue sends back
+//! ([`QueueEvent`]), and the queue types ([`classic`], [`quorum`], [`cursor`]).
 //!
-//! One exchange of words for every queue type and every place: the queue may be on this shard, another shard or
-//! another node. Requests of one session to one queue carry consecutive numbers from 1 and are applied in that order,
-//! each once; the session's side ([`QueueClient`](client)) keeps them until they are applied and sends them again to a new
-//! owner. That is how a confirm survives a failover, and why nothing is enqueued or settled twice.
+//! All queue types share one protocol of requests and events, and it is the same whether the queue is on this
+//! shard, on another shard or on another node. Requests of one session to one queue carry consecutive numbers
+//! from 1. The owner of the queue applies them in that order, each once. The session's side,
+//! [`QueueClient`](client::QueueClient), keeps each request until it is applied and sends it again to a new
+//! owner. Publisher confirms therefore survive a failover, and nothing is enqueued or settled twice.
 #![forbid(unsafe_code)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod annotations;
 mod checkout;
 pub mod classic;
 pub mod client;
+#[allow(missing_docs)]
 pub mod codec;
 #[cfg(test)]
 mod credit_tests;
@@ -39,220 +43,296 @@ use message::{Message, Table};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// A consumer's number within its session, chosen by the session, never used twice there.
+/// Number of a consumer within its session. The session chooses it and never uses it twice for the same queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConsumerId(pub u32);
 
-/// How a consumer limits its deliveries.
+/// The limit on the deliveries of a consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlowMode {
-    /// By the number of unacknowledged deliveries ([`ConsumerSpec::prefetch`]), as in AMQP 0.9.1.
+    /// The number of unacknowledged deliveries ([`ConsumerSpec::prefetch`]), as in AMQP 0.9.1.
     #[default]
     Prefetch,
-    /// By credit ([`RequestBody::Credit`]), as in AMQP 1.0. A new consumer has none, and gets nothing before its first
-    /// credit. The prefetch has no effect.
+    /// Credit ([`RequestBody::Credit`]), as in AMQP 1.0. A new consumer has no credit and gets nothing before
+    /// its first one. The prefetch has no effect.
     Credit,
 }
 
+/// Properties of a consumer, chosen by its session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerSpec {
-    /// The consumer tag of AMQP 0.9.1 and the channel of the consumer, for listings.
+    /// The consumer tag of AMQP 0.9.1.
     pub tag: Name,
+    /// The channel of the consumer, for listings only.
     pub channel: u16,
+    /// Prefetch or credit.
     pub flow_mode: FlowMode,
-    /// Most unacknowledged deliveries; 0 means that the client sets no limit (a queue type has its own).
+    /// Most unacknowledged deliveries; 0: the client sets no limit, and that of the queue type applies.
     pub prefetch: u32,
-    /// Settled when sent.
+    /// The client does not acknowledge; deliveries count as settled once they are sent to it.
     pub no_ack: bool,
+    /// No other consumer may consume from the queue at the same time.
     pub exclusive: bool,
+    /// `x-priority`: consumers of a higher priority are served first.
     pub priority: i32,
+    /// Arguments of `basic.consume`, for listings.
     pub arguments: Table,
 }
 
+/// Outcome of settled deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettlementOutcome {
-    /// Done with.
+    /// Removes the message.
     Accepted,
-    /// Back to the queue (nack or reject with requeue; counts a delivery attempt).
+    /// Requeues the message (nack or reject with requeue). Counts as a failed delivery attempt.
     Requeue,
-    /// Dead-letter or drop.
+    /// Dead-letters the message, or drops it without a dead letter exchange.
     Rejected,
-    /// Back to the front of the queue, and no attempt: it was only looked at.
+    /// Requeues the message at the front, and does not count as a delivery attempt.
     Released,
-    /// As if it had never left, for the client was not sent it. A quorum queue takes it for `Released`. Programs before the feature
-    /// flag `channel_prefetch` cannot read it.
+    /// Requeues the message as if it had never been delivered, since it was not sent to the client. A quorum
+    /// queue treats it as `Released`.
     Unseen,
 }
 
 /// A numbered request of a session to a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
+    /// The session that asks.
     pub session: SessionId,
+    /// Number of the request: consecutive per session and queue.
     pub seq: u64,
+    /// The operation.
     pub body: RequestBody,
 }
 
+/// The operation of a [`Request`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestBody {
+    /// Enqueues a message.
     Publish(Message),
-    /// A new consumer; for one that a classic queue has already: a new prefetch, the rest of the spec is not looked at.
+    /// Adds a consumer. If a classic queue already has this consumer, it only changes the prefetch.
     Consume {
+        /// Number of the new consumer.
         consumer: ConsumerId,
+        /// Its properties.
         spec: ConsumerSpec,
     },
-    /// As `Consume`, of a session that outlives its connections. See [`EpochConsumer`].
+    /// Adds a consumer of a session that outlives its connections. See [`EpochConsumer`].
     Succeed(Box<EpochConsumer>),
-    /// Its unsettled deliveries stay with the session and can still be settled.
+    /// Cancels a consumer. Its unsettled deliveries stay with the session and can still be settled.
     Cancel {
+        /// The consumer.
         consumer: ConsumerId,
     },
-    /// Sets the credit of a consumer with [`FlowMode::Credit`]: it may get deliveries up to and including the id `up_to`. A
-    /// smaller `up_to` than before takes credit back, an equal one only causes an answer (echo).
+    /// Sets the credit of a consumer with [`FlowMode::Credit`]: it may get deliveries up to and including the
+    /// id `up_to`. A smaller `up_to` than before revokes credit, an equal one only causes an answer (echo).
     ///
-    /// Delivery ids are consecutive per consumer from 1, so `up_to` is the delivery-count of AMQP 1.0, counted from 0, plus the
-    /// link-credit, less the credit that was drained so far. A session counts the deliveries that it was given:
-    /// [`QueueClient`](client::QueueClient) corrects `up_to` and `last` if the queue requeued deliveries that never arrived.
+    /// Delivery ids are consecutive per consumer from 1. So `up_to` is the delivery-count of AMQP 1.0, counted
+    /// from 0, plus the link-credit, minus the credit that was drained so far. A session counts the deliveries
+    /// that it received: [`QueueClient`](client::QueueClient) corrects `up_to` and `last` if the queue requeued
+    /// deliveries that never arrived.
     ///
-    /// With `drain` the queue delivers the ready messages, as far as the credit allows, and then the rest of the credit is used
-    /// up at once. No ids are skipped: the next delivery has the id `last + 1` of the answer, and the next `up_to` counts from
-    /// `last`. So the session adds `up_to - last` to its own delivery-count. A session that drains waits for the answer before
-    /// it sends another `Credit`. One that does not wait ends the drain: it is answered with `drained: false`.
+    /// With `drain` the queue delivers ready messages as far as the credit allows, and then discards the rest
+    /// of the credit. No ids are skipped: the next delivery has the id `last + 1` of the answer, and the next
+    /// `up_to` counts from `last`. So the session adds `up_to - last` to its own delivery-count. A session that
+    /// drains waits for the answer before it sends another `Credit`. Another `Credit` before the answer ends
+    /// the drain, which is then answered with `drained: false`.
     ///
     /// The answer is [`QueueReply::Credited`]. It reaches the session after the deliveries up to `last`.
     Credit {
+        /// The consumer.
         consumer: ConsumerId,
+        /// The last delivery id that is allowed.
         up_to: u64,
+        /// Discard the credit that the ready messages do not use.
         drain: bool,
     },
-    /// As `Credit` without drain and answer, for both flow modes. It limits a 0.9.1 consumer whose channel has a prefetch for all
-    /// its consumers. A quorum queue ignores it if the flow mode is prefetch.
+    /// As `Credit` without drain and answer, for both flow modes. It limits an AMQP 0.9.1 consumer whose
+    /// channel has a prefetch for all its consumers. A quorum queue ignores it if the flow mode is prefetch.
     CreditOneWay {
+        /// The consumer.
         consumer: ConsumerId,
+        /// The last delivery id that is allowed.
         up_to: u64,
     },
-    /// The consumer's channel is over: it gets nothing more and all that it holds goes back. In one step, so that nobody is
-    /// served from behind what goes back.
+    /// Cancels a consumer because its channel is closed, and requeues its unsettled deliveries. It is one step,
+    /// so that no other consumer gets a later message before the requeued ones.
     Leave {
+        /// The consumer.
         consumer: ConsumerId,
     },
-    /// Inclusive ranges of the consumer's delivery ids. Ids that are not out are ignored.
+    /// Settles deliveries. Ids that are not unsettled are ignored.
     Settle {
+        /// The consumer that got the deliveries.
         consumer: ConsumerId,
+        /// The outcome for all of them.
         outcome: SettlementOutcome,
+        /// Inclusive ranges of delivery ids.
         ids: Vec<(u64, u64)>,
     },
     /// As `Settle`, with the outcome `modified` of AMQP 1.0 (part 3, section 3.4.5).
     Modify {
+        /// The consumer that got the deliveries.
         consumer: ConsumerId,
+        /// Inclusive ranges of delivery ids.
         ids: Vec<(u64, u64)>,
+        /// The fields of the outcome.
         modification: Box<Modification>,
     },
-    /// Take one message under a consumer number of its own.
+    /// Takes one message (basic.get). It is delivered with id 1 to a consumer that exists for this message
+    /// only.
     Get {
+        /// Number of that consumer.
         consumer: ConsumerId,
+        /// Settle the message when the session has received it.
         no_ack: bool,
     },
-    /// Back to the queue: everything this consumer has out (basic.recover).
+    /// Requeues all unsettled deliveries of a consumer (basic.recover).
     Recover {
+        /// The consumer.
         consumer: ConsumerId,
     },
+    /// Drops all ready messages.
     Purge,
+    /// Counts ready messages and consumers.
     Stat,
-    /// Stop for good if the conditions hold; the metadata change follows.
+    /// Ends the queue for good if the conditions hold; the metadata change follows.
     Delete {
+        /// Refuse if the queue has consumers.
         if_unused: bool,
+        /// Refuse if the queue has ready messages.
         if_empty: bool,
     },
-    /// The session is over: consumers go, deliveries return, its numbering is forgotten.
+    /// Ends the session: its consumers end, its deliveries are requeued, and its request numbers are forgotten.
     Close,
 }
 
 /// The outcome `modified` of AMQP 1.0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Modification {
-    /// The delivery attempt failed. It counts towards the delivery limit. Without it the message is requeued as with
-    /// [`SettlementOutcome::Released`].
+    /// The delivery attempt failed and counts towards the delivery limit. Otherwise the message is requeued as
+    /// with [`SettlementOutcome::Released`].
     pub delivery_failed: bool,
-    /// The message is dead-lettered, or dropped without a dead letter exchange, with the reason `rejected`. The specification
-    /// only asks that it not be sent to the same link again; RabbitMQ does the same.
+    /// The message is dead-lettered with the reason `rejected`, or dropped without a dead letter exchange. The
+    /// specification only forbids sending it to the same link again; RabbitMQ does the same.
     pub undeliverable_here: bool,
-    /// Merged into those of the message. They survive requeue and dead-lettering in a quorum queue. A classic queue ignores
-    /// them, as RabbitMQ does.
+    /// Merged into the annotations of the message. They survive requeue and dead-lettering in a quorum queue. A
+    /// classic queue ignores them, as RabbitMQ does.
     pub annotations: Annotations,
 }
 
-/// A new consumer of a session that outlives its connections, each of which is a session of its own to the queue: the tag of the
-/// spec says whose it is. Consumers with that tag that connections before it had are over ([`QueueEvent::Cancelled`]), and what they
-/// hold is back in its place before the new one gets anything. What such a consumer holds stays with it while its node cannot
-/// be reached: nobody else is to have it.
+/// A new consumer of a session that outlives its connections, such as an MQTT session. Each connection is a
+/// session of its own to the queue; the consumer tag in `spec` names the MQTT session.
 ///
-/// Programs before the feature flag `mqtt_succession` cannot read it.
+/// Consumers with that tag of earlier connections end ([`QueueEvent::Cancelled`]). Their unsettled messages are
+/// requeued in their original order before the new consumer gets anything. While the node of such a consumer
+/// cannot be reached, its unsettled messages stay with it: no other consumer may get them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpochConsumer {
+    /// Number of the new consumer.
     pub consumer: ConsumerId,
+    /// Its properties; the tag names the session.
     pub spec: ConsumerSpec,
-    /// What the connection before had done, in case the queue has not heard of that yet.
+    /// Deliveries that the previous connection settled, in case the queue has not applied that yet.
     pub settled: Option<Settlement>,
+    /// The epoch that the connection continues.
     pub epoch: SessionEpoch,
-    /// An index of the metadata log that its node applied after the client had asked for the session: a request of a connection that
-    /// asked before another one that has consumed comes late, and is refused. 0: its node did not ask. Nothing with [`SessionEpoch::Untold`].
+    /// A metadata log index that the node had applied after its client asked for the session. The queue refuses a
+    /// request with a lower index than that of a connection which has already consumed: it comes from an earlier
+    /// connection. 0: the node did not ask for an index.
     pub at: u64,
 }
 
-/// Connections of a session that know, one from the other, what its client was sent and has not answered, because they were at one
-/// place. A queue knows the line of the connection that consumed last, by the one that began it.
+/// A series of connections of one session that know the client's unacknowledged deliveries from each other,
+/// since they were on the same node. An epoch is named by its first connection. The queue knows the epoch of
+/// the connection that consumed last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEpoch {
-    /// Nothing is said; what programs before the feature flag `mqtt_continuity` can read.
+    /// The connection does not state an epoch.
     Untold,
-    /// What earlier connections knew is not known, or in which line they were.
+    /// The connection knows no epoch of the session and starts one.
     New,
-    /// This one. The answer says whether it goes on ([`QueueReply::GoesOn`]) or others have consumed since ([`QueueReply::Consuming`]); then the
-    /// connection begins one.
+    /// The connection continues this epoch. The answer is [`QueueReply::GoesOn`] if it is the current one. It is
+    /// [`QueueReply::Consuming`] if another connection has consumed since; then this connection starts a new epoch.
     Of(SessionId),
 }
 
-/// Deliveries that are done with, as inclusive ranges of ids.
+/// Deliveries of one consumer that are settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
+    /// The session of the consumer.
     pub session: SessionId,
+    /// The consumer that got the deliveries.
     pub consumer: ConsumerId,
+    /// Inclusive ranges of delivery ids.
     pub ids: Vec<(u64, u64)>,
 }
 
-/// What a queue says to a session. `up_to` and `seq` are the session's request numbers.
+/// An event of a queue for a session. `up_to` and `seq` are request numbers of the session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QueueEvent {
-    /// All requests up to this one are done and as safe as the queue type makes them: publishes may be confirmed.
-    Applied { up_to: u64 },
-    /// As `Applied`, but these publishes among the last `client::MAX_IN_FLIGHT` requests were not taken. One event, so
-    /// that no loss on the way can turn a refused publish into a confirmed one; refusals stay in every such event until
-    /// they have left that window.
-    AppliedExcept {
+    /// All requests up to this one are applied, and as durable as the queue type makes them: publishes may be
+    /// confirmed.
+    Applied {
+        /// Number of the last applied request.
         up_to: u64,
+    },
+    /// As `Applied`, but the queue refused some publishes among the last `client::MAX_IN_FLIGHT` requests. A
+    /// single event carries both, so that no lost event turns a refused publish into a confirmed one. A refusal
+    /// is repeated in every such event until its request has left that window.
+    AppliedExcept {
+        /// Number of the last applied request.
+        up_to: u64,
+        /// The refused publishes, ascending.
         refused: Vec<RefusedPublishes>,
     },
-    /// The answer to a request that has one; at most once per owner, before the `Applied` that covers it or after.
-    Answer { seq: u64, answer: QueueReply },
+    /// The answer to a request that has one. It comes at most once per owner, before or after the `Applied`
+    /// that covers the request.
+    Answer {
+        /// Number of the request.
+        seq: u64,
+        /// The answer.
+        answer: QueueReply,
+    },
     /// Deliveries in order; ids are consecutive per consumer from 1.
     Deliver {
+        /// The consumer that gets them.
         consumer: ConsumerId,
+        /// The messages, ascending by id.
         deliveries: Vec<Delivery>,
     },
-    /// The consumer was ended by the queue (deleted, or succeeded by another one).
-    Cancelled { consumer: ConsumerId },
-    /// The reply to a [`ResumeConsumer`], before what is delivered again: deliveries below `next` will not come (again).
-    Resumed { consumer: ConsumerId, next: u64 },
-    /// Not the owner (any more). Send to `leader`, or wait when none is known.
-    NotOwner { leader: Option<NodeId> },
-    /// The sender owns the queue from now on (again): send what is open to it, and ask for what may have been lost.
+    /// The queue ended the consumer: the queue was deleted, or a consumer of a later connection replaced this
+    /// one.
+    Cancelled {
+        /// The consumer.
+        consumer: ConsumerId,
+    },
+    /// The reply to a [`ResumeConsumer`], before the repeated deliveries. Deliveries below `next` will not come
+    /// (again).
+    Resumed {
+        /// The consumer.
+        consumer: ConsumerId,
+        /// Id of the next delivery.
+        next: u64,
+    },
+    /// The sender does not own the queue.
+    NotOwner {
+        /// The owner, if the sender knows it; otherwise the session waits.
+        leader: Option<NodeId>,
+    },
+    /// The sender owns the queue (again). The session sends its unapplied requests and asks for deliveries that
+    /// may be lost.
     Owner,
-    /// Requests from `expected` on must be sent (again).
-    Expecting { expected: u64 },
+    /// The session must send its requests from this number on (again).
+    Expecting {
+        /// The first missing request number.
+        expected: u64,
+    },
 }
 
 impl QueueEvent {
-    /// Of messages in it.
+    /// Bytes of the messages in this event.
     pub fn message_bytes(&self) -> usize {
         match self {
             QueueEvent::Deliver { deliveries, .. } => {
@@ -264,16 +344,21 @@ impl QueueEvent {
     }
 }
 
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueReply {
+    /// `Consume` and `Succeed`: the consumer exists.
     Consuming,
-    /// As `Consuming`: the line that a [`EpochConsumer`] names is the queue's. Also of `SessionEpoch::New`, where the queue knew of none.
+    /// `Succeed`: as `Consuming`, and the epoch that the [`EpochConsumer`] names is the queue's current one, or it
+    /// named [`SessionEpoch::New`] and the queue knew no epoch.
     GoesOn,
-    /// `Get` found nothing; when it found something a `Deliver` comes instead.
+    /// `Get` found nothing. If it finds a message, a `Deliver` comes instead of an answer.
     Empty,
-    /// After `Purge` and `Delete`: messages removed. After `Stat`: messages ready.
+    /// The answer to `Purge`, `Delete` and `Stat`.
     Count {
+        /// After `Purge` and `Delete`: messages removed. After `Stat`: messages ready.
         messages: u64,
+        /// Consumers of the queue.
         consumers: u32,
     },
     /// The answer to [`RequestBody::Credit`].
@@ -282,58 +367,70 @@ pub enum QueueReply {
         last: u64,
         /// Messages ready for delivery, to any consumer.
         available: u64,
-        /// The credit that was left is used up.
+        /// The rest of the credit was discarded.
         drained: bool,
     },
-    /// A publish that the queue did not take: negative acknowledgement.
+    /// The queue did not take a publish: negative acknowledgement.
     NotTaken(RejectReason),
-    /// Refused with the code and text clients know (403 exclusive, 406 in use / not empty, 540).
+    /// Refused, with a reply code and text that AMQP 0.9.1 clients know.
     Refused {
+        /// Such as 403 (exclusive use), 404 (no such queue), 406 (in use, not empty) or 540.
         code: u16,
+        /// Names the queue and the cause.
         text: String,
     },
 }
 
+/// Why a queue refused a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// overflow=reject-publish.
+    /// A length limit with `overflow=reject-publish` is reached.
     MaxLength,
-    /// Queue deleted or its storage is gone.
+    /// The queue is deleted, or its storage is gone.
     Unavailable,
 }
 
-/// Publishes `from..=to` (request numbers) that were not taken.
+/// A run of publishes that a queue refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedPublishes {
+    /// Request number of the first.
     pub from: u64,
+    /// Request number of the last.
     pub to: u64,
+    /// The reason for all of them.
     pub why: RejectReason,
 }
 
+/// A message that a queue assigns to a consumer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
+    /// Consecutive per consumer from 1.
     pub id: u64,
+    /// The message was delivered before.
     pub redelivered: bool,
-    /// Earlier attempts that failed (quorum: `x-delivery-count`); None where the type does not count.
+    /// Failed delivery attempts so far (quorum: `x-delivery-count`). None: the queue type does not count them.
     pub attempts: Option<u32>,
-    /// For `Get`: messages left. For a [`EpochConsumer`]'s consumer: see [`Delivery::mark`].
+    /// For `Get`: messages left in the queue. For the consumer of an [`EpochConsumer`]: see [`Delivery::mark`].
     pub left: u64,
+    /// The message as it was published.
     pub message: Message,
-    /// Annotations of the outcome `modified` since the message is in this queue. They replace those of the message with the same
-    /// key; see [`Annotations::of`].
+    /// Annotations of `modified` outcomes that the message got in this queue. They replace its own annotations
+    /// with the same key; see [`Annotations::of`].
     pub annotations: Option<Arc<Annotations>>,
 }
 
-/// Which message of its queue one is, however often and by whichever consumer it comes: a number that no other one there has,
-/// and when it was published, for a queue whose last messages went with its node's power counts on from an earlier number.
+/// Identifies a message within its queue across redeliveries and consumers. The time is needed since a classic
+/// queue that loses its last messages in a power failure may use their numbers again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageId {
+    /// Number of the message in its queue.
     pub number: NonZeroU64,
+    /// When the broker received the message.
     pub received: WallTime,
 }
 
 impl Delivery {
-    /// For deliveries to a [`EpochConsumer`]'s consumer. None: the owner does not say, for its program is older.
+    /// For deliveries to the consumer of an [`EpochConsumer`]. None: the message has no number.
     pub fn mark(&self) -> Option<MessageId> {
         Some(MessageId {
             number: NonZeroU64::new(self.left)?,
@@ -342,32 +439,41 @@ impl Delivery {
     }
 }
 
-/// After a new owner is known: deliver again what is out for this consumer from `next` on.
+/// Asks a new owner to repeat the unsettled deliveries of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeConsumer {
+    /// The session of the consumer.
     pub session: SessionId,
+    /// The consumer.
     pub consumer: ConsumerId,
+    /// Id of the first delivery to repeat.
     pub next: u64,
 }
 
-/// A consumer's client was sent every delivery up to this one. Said each time that half of [`FLOW_WINDOW`] has gone.
+/// Reports that a consumer's client was sent all deliveries up to an id. Sent for each half of [`FLOW_WINDOW`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryProgress {
+    /// The session of the consumer.
     pub session: SessionId,
+    /// The consumer.
     pub consumer: ConsumerId,
+    /// Id of the last delivery that was sent to the client.
     pub up_to: u64,
 }
 
-/// Everything that travels from a session's side to an owner.
+/// A message from a session's side to the owner of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QueueMessage {
+    /// A numbered request.
     Request(Request),
+    /// Asks for deliveries again.
     Resume(ResumeConsumer),
+    /// Opens the flow window of a consumer.
     Received(DeliveryProgress),
 }
 
 impl QueueMessage {
-    /// Whose it is.
+    /// The session that sends the message.
     pub fn session(&self) -> SessionId {
         match self {
             QueueMessage::Request(request) => request.session,
@@ -376,7 +482,7 @@ impl QueueMessage {
         }
     }
 
-    /// Of messages in it.
+    /// Bytes of the published message in it.
     pub fn message_bytes(&self) -> usize {
         match self {
             QueueMessage::Request(Request {
@@ -388,64 +494,71 @@ impl QueueMessage {
     }
 }
 
-/// Figures of one queue on its owner.
+/// State of one queue on its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
+    /// Messages ready for delivery.
     pub ready: u64,
+    /// Messages delivered and not settled.
     pub unacknowledged: u64,
+    /// Consumers, without those of `Get`.
     pub consumers: u32,
-    /// Of what is ready and unacknowledged.
+    /// Body bytes of ready and unacknowledged messages.
     pub bytes: u64,
-    /// Of what is unacknowledged; None: the owner is of an older version and does not tell.
+    /// Body bytes of unacknowledged messages. None: the owner does not report them.
     pub unacknowledged_bytes: Option<u64>,
-    /// Dead messages that the queue keeps until they have been passed on, and their bytes.
+    /// Dead letters that the queue keeps until they are forwarded.
     pub dead: u64,
+    /// Body bytes of these dead letters.
     pub dead_bytes: u64,
+    /// Messages lost to damaged files.
     pub lost: Losses,
 }
 
-/// What a classic queue lost with its files, found since its node started.
+/// Losses that a classic queue found in its files since its node started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// As far as their number is known.
+    /// Lost messages, as far as their number is known.
     pub messages: u64,
-    /// Segments that are missing, cut off or damaged.
+    /// Segments that are missing, truncated or damaged.
     pub segments: u64,
 }
 
 impl Losses {
-    /// None: how many messages is not known.
+    /// `messages` is None if the number of lost messages is unknown.
     pub(crate) fn add(&mut self, messages: Option<u64>, segments: u64) {
         self.messages = self.messages.saturating_add(messages.unwrap_or(0));
         self.segments = self.segments.saturating_add(segments);
     }
 }
 
-/// What has happened to messages on their way to consumers, since the queue is led where it is.
+/// Deliveries since the queue has its current leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeliveryCounters {
     /// Delivered to consumers that acknowledge.
     pub deliver: u64,
-    /// Delivered to consumers that do not.
+    /// Delivered to consumers that do not acknowledge.
     pub deliver_no_ack: u64,
-    /// Fetched, to be acknowledged.
+    /// Taken with `Get`, to be acknowledged.
     pub get: u64,
+    /// Taken with `Get` without acknowledgement.
     pub get_no_ack: u64,
-    /// Asked for one when there was none.
+    /// `Get` requests that found no message.
     pub get_empty: u64,
-    /// Among all those: delivered before.
+    /// Redeliveries, which the other counters include.
     pub redeliver: u64,
-    /// Acknowledged by whoever had to.
+    /// Acknowledged by consumers and `Get` clients that have to.
     pub ack: u64,
 }
 
 impl DeliveryCounters {
-    /// One to a consumer that acknowledges was none.
-    pub(crate) fn deliver_less(&mut self, redelivered: bool) {
+    /// Takes back the count of a delivery that was never sent to the client.
+    pub(crate) fn uncount_delivery(&mut self, redelivered: bool) {
         self.deliver = self.deliver.saturating_sub(1);
         self.redeliver = self.redeliver.saturating_sub(redelivered.into());
     }
 
+    /// Adds the counters of another queue.
     pub fn add(&mut self, other: &DeliveryCounters) {
         self.deliver += other.deliver;
         self.deliver_no_ack += other.deliver_no_ack;
@@ -457,20 +570,23 @@ impl DeliveryCounters {
     }
 }
 
-/// What has come into a queue and gone out of it, since it is led where it is.
+/// Messages in and out since the queue has its current leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
-    /// Messages taken in.
+    /// Messages enqueued.
     pub publish: u64,
+    /// Messages delivered.
     pub deliveries: DeliveryCounters,
 }
 
-/// A life of a node that will never speak again.
+/// Incarnations of a node that have ended and will send nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadIncarnation {
+    /// The node.
     pub node: NodeId,
+    /// The first incarnation that may still be alive.
     pub before: Incarnation,
 }
 
-/// Bytes to and from the form requests and events have in the log and between nodes.
+/// Requests and events as encoded for the log and for other nodes.
 pub type Encoded = Bytes;

@@ -1,5 +1,5 @@
-//! A queue of vectors and linear searches, for tests: what a queue of either type does with publishes, consumers,
-//! settlements, time and limits, as plainly as it can be said.
+//! A model of a queue of either type for tests, made of vectors and linear searches: publishes, consumers,
+//! settlements, time and limits, as simple as possible.
 
 use crate::{
     AddressedEvent, Annotations, ConsumerId, ConsumerSpec, DeadReason, EpochConsumer, FlowMode,
@@ -10,9 +10,9 @@ use message::{Message, MessageBuilder, Protocol, Table, Value};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Bytes of every body that does not ask for more.
+/// Bytes of a body of default size.
 pub(crate) const BODY: usize = 8;
-/// What the model's queues may have on its way to a consumer.
+/// The flow window of the queues under test.
 pub(crate) const FLOW: FlowWindow = FlowWindow {
     messages: 5,
     bytes: 100,
@@ -26,13 +26,13 @@ struct Waiting {
     attempts: u32,
     redelivered: bool,
     body: u64,
-    /// When it joined those that wait: a count, not a time.
+    /// Position among the waiting messages: a count, not a time.
     joined: u64,
 }
 
-/// What a consumer got.
+/// A delivery.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Handed {
+pub(crate) struct AssignedDelivery {
     pub by: u64,
     pub consumer: u32,
     pub id: u64,
@@ -69,17 +69,18 @@ struct Consumer {
     window: usize,
     next_id: u64,
     out: Vec<(u64, Waiting)>,
-    /// Ids: sent, and of those, arrived at the client.
+    /// The last id that was sent.
     sent: u64,
+    /// The last id that arrived at the client.
     received: u64,
     credit: u64,
-    /// The credit is set by requests, and there is none at first.
+    /// Flow mode credit: there is no credit at first.
     is_credited: bool,
-    /// A drain is not finished.
+    /// A drain is in progress.
     drains: bool,
     cancelled: bool,
     get: bool,
-    lasting: bool,
+    persistent: bool,
 }
 
 impl Consumer {
@@ -91,34 +92,34 @@ impl Consumer {
     }
 }
 
-/// See the module. What it did since it was last asked is in `handed`, `dead` and `refused`.
+/// See the module. The fields `deliveries`, `dead` and `refused` hold the output since the last comparison.
 pub(crate) struct ModelQueue {
     kind: QueueType,
     settings: QueueSettings,
     clock: u64,
-    /// Quorum: what came back, in order.
+    /// Quorum: requeued messages, in service order.
     returned: Vec<Waiting>,
     waiting: Vec<Waiting>,
     joined: u64,
     turn: u8,
     blocked: bool,
-    /// In the order in which they came.
+    /// In order of creation.
     consumers: Vec<Consumer>,
-    /// Those that can be served, the one served last at the end.
-    epoch: Vec<(u64, u32)>,
+    /// Consumers that can be served; the one served last is at the end.
+    rotation: Vec<(u64, u32)>,
     active: Option<(u64, u32)>,
-    /// Classic: by priority, the last message that was ever sent to somebody.
+    /// Classic: the last message that was ever sent to a consumer, by priority.
     delivered: BTreeMap<u8, u64>,
-    pub handed: Vec<Handed>,
+    pub deliveries: Vec<AssignedDelivery>,
     pub dead: Vec<(DeadReason, u64)>,
     pub refused: Vec<u64>,
     credited: Vec<Credited>,
-    /// Annotations of each message that ever had any.
+    /// Annotations, by message.
     notes: BTreeMap<u64, Notes>,
 }
 
 impl ModelQueue {
-    pub fn new(kind: QueueType, settings: QueueSettings, clock: u64) -> ModelQueue {
+    pub(crate) fn new(kind: QueueType, settings: QueueSettings, clock: u64) -> ModelQueue {
         ModelQueue {
             kind,
             settings,
@@ -129,10 +130,10 @@ impl ModelQueue {
             turn: 0,
             blocked: false,
             consumers: Vec::new(),
-            epoch: Vec::new(),
+            rotation: Vec::new(),
             active: None,
             delivered: BTreeMap::new(),
-            handed: Vec::new(),
+            deliveries: Vec::new(),
             dead: Vec::new(),
             refused: Vec::new(),
             credited: Vec::new(),
@@ -140,11 +141,11 @@ impl ModelQueue {
         }
     }
 
-    pub fn ready(&self) -> u64 {
+    pub(crate) fn ready(&self) -> u64 {
         (self.returned.len() + self.waiting.len()) as u64
     }
 
-    pub fn out(&self) -> u64 {
+    pub(crate) fn out(&self) -> u64 {
         self.consumers.iter().map(|c| c.out.len() as u64).sum()
     }
 
@@ -153,24 +154,25 @@ impl ModelQueue {
         all.map(|w| w.body).sum()
     }
 
-    /// Consumer and id of everything that a session holds.
-    pub fn held_by(&self, by: u64) -> Vec<(u32, u64)> {
-        let mine = self.consumers.iter().filter(|c| c.by == by);
-        mine.flat_map(|c| c.out.iter().map(|(id, _)| (c.number, *id)))
+    /// Consumer and id of each unsettled delivery of a session.
+    pub(crate) fn held_by(&self, by: u64) -> Vec<(u32, u64)> {
+        let is_own = self.consumers.iter().filter(|c| c.by == by);
+        is_own
+            .flat_map(|c| c.out.iter().map(|(id, _)| (c.number, *id)))
             .collect()
     }
 
-    /// Its consumers that are not cancelled.
-    pub fn consumers_of(&self, by: u64) -> Vec<u32> {
-        let mine = |c: &&Consumer| c.by == by && !c.cancelled && !c.get;
+    /// The consumers of a session that are not cancelled.
+    pub(crate) fn consumers_of(&self, by: u64) -> Vec<u32> {
+        let is_own = |c: &&Consumer| c.by == by && !c.cancelled && !c.get;
         self.consumers
             .iter()
-            .filter(mine)
+            .filter(is_own)
             .map(|c| c.number)
             .collect()
     }
 
-    /// Where the next message is: among the returned, or at a place among those that wait.
+    /// Index of the next message, and whether it is among the requeued or the waiting ones.
     fn next(&self) -> Option<(bool, usize)> {
         if !self.returned.is_empty() {
             return Some((true, 0));
@@ -182,11 +184,11 @@ impl ModelQueue {
                 .map(|(at, _)| at)
         };
         if self.kind == QueueType::Classic {
-            let top = self.waiting.iter().map(|w| self.lane(w)).max()?;
-            return first(&|w| self.lane(w) == top, true).map(|at| (false, at));
+            let top = self.waiting.iter().map(|w| self.level(w)).max()?;
+            return first(&|w| self.level(w) == top, true).map(|at| (false, at));
         }
-        let high = first(&|w| self.lane(w) == 1, false);
-        let normal = first(&|w| self.lane(w) == 0, false);
+        let high = first(&|w| self.level(w) == 1, false);
+        let normal = first(&|w| self.level(w) == 0, false);
         let at = match (high, normal) {
             (Some(high), Some(normal)) => {
                 let earlier = self.waiting[high].joined < self.waiting[normal].joined;
@@ -201,12 +203,12 @@ impl ModelQueue {
         Some((false, at))
     }
 
-    fn lane(&self, waiting: &Waiting) -> u8 {
+    fn level(&self, waiting: &Waiting) -> u8 {
         match self.kind {
             QueueType::Classic => waiting
                 .priority
                 .min(self.settings.max_priority.unwrap_or(0)),
-            // What came back to the end is of normal priority, whatever it was.
+            // A message requeued at the end has normal priority.
             QueueType::Quorum => u8::from(waiting.priority >= 5 && waiting.attempts == 0),
         }
     }
@@ -229,7 +231,7 @@ impl ModelQueue {
         })
     }
 
-    /// Heads whose time has passed. `at_once`: even those that may live no time at all.
+    /// Removes expired heads. `at_once`: also those with a TTL of zero that may still be delivered now.
     fn expire(&mut self, at_once: bool) {
         let clock = if at_once { self.clock } else { self.clock - 1 };
         while self
@@ -246,7 +248,7 @@ impl ModelQueue {
         self.pop()
     }
 
-    fn release(&mut self, mut message: Waiting) {
+    fn requeue_released(&mut self, mut message: Waiting) {
         message.redelivered = true;
         match self.kind {
             QueueType::Classic => self.waiting.push(message),
@@ -254,7 +256,7 @@ impl ModelQueue {
         }
     }
 
-    fn give_back(&mut self, mut message: Waiting, asked: bool) {
+    fn requeue(&mut self, mut message: Waiting, requested: bool) {
         let limit = self.settings.delivery_limit;
         message.attempts += 1;
         message.redelivered = true;
@@ -264,7 +266,7 @@ impl ModelQueue {
         if limit.is_some_and(|limit| message.attempts > limit) {
             return self.dead.push((DeadReason::DeliveryLimit, message.n));
         }
-        if limit.is_none() && asked {
+        if limit.is_none() && requested {
             self.joined += 1;
             message.joined = self.joined;
             self.waiting.push(message);
@@ -273,17 +275,17 @@ impl ModelQueue {
         }
     }
 
-    fn over(&self, more: u64, more_bytes: u64) -> bool {
-        let over = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
-        over(self.settings.max_length, self.ready() + more)
-            || over(self.settings.max_length_bytes, self.bytes() + more_bytes)
+    fn exceeds(&self, more: u64, more_bytes: u64) -> bool {
+        let exceeds = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
+        exceeds(self.settings.max_length, self.ready() + more)
+            || exceeds(self.settings.max_length_bytes, self.bytes() + more_bytes)
     }
 
-    fn keep_limits(&mut self) {
+    fn enforce_limits(&mut self) {
         if self.settings.overflow == Overflow::DropHead {
             self.blocked = false;
             let before = self.dead.len();
-            while self.ready() > 0 && self.over(0, 0) {
+            while self.ready() > 0 && self.exceeds(0, 0) {
                 let gone = self.pop().unwrap();
                 self.dead.push((DeadReason::MaxLength, gone.n));
                 if self.kind == QueueType::Quorum {
@@ -297,11 +299,15 @@ impl ModelQueue {
             let below = |limit: Option<u64>, is: u64| limit.is_none_or(|l| is * 10 <= l * 8);
             let room = below(self.settings.max_length, self.ready())
                 && below(self.settings.max_length_bytes, self.bytes());
-            self.blocked = if self.blocked { !room } else { self.over(0, 0) };
+            self.blocked = if self.blocked {
+                !room
+            } else {
+                self.exceeds(0, 0)
+            };
         }
     }
 
-    fn elect(&mut self) {
+    fn elect_active(&mut self) {
         let mut candidates: Vec<&Consumer> = self
             .consumers
             .iter()
@@ -312,17 +318,17 @@ impl ModelQueue {
         let active = candidates
             .iter()
             .find(|c| Some((c.by, c.number)) == self.active);
-        let stays = active.is_some_and(|c| {
+        let keeps_active = active.is_some_and(|c| {
             self.kind == QueueType::Classic
                 || Some(c.priority) >= best.map(|b| b.1)
                 || !c.out.is_empty()
         });
-        if !stays {
+        if !keeps_active {
             self.active = best.map(|b| b.0);
         }
     }
 
-    /// No other consumer is the single active one.
+    /// Returns true unless another consumer is the single active one.
     fn is_chosen(&self, c: &Consumer) -> bool {
         let mut others = self.consumers.iter().filter(|o| !o.get && !o.cancelled);
         !self.settings.single_active_consumer
@@ -336,28 +342,28 @@ impl ModelQueue {
         alone && c.next_id <= c.credit && !c.get && !c.cancelled && c.out.len() < c.window && flows
     }
 
-    /// After anything that may change who can be served.
+    /// Updates the rotation. Call after anything that may change which consumers can be served.
     fn refresh(&mut self) {
         self.consumers
             .retain(|c| !(c.get || c.cancelled) || !c.out.is_empty());
-        self.elect();
+        self.elect_active();
         for c in self.consumers.clone() {
             let key = (c.by, c.number);
-            let there = self.epoch.contains(&key);
+            let listed = self.rotation.contains(&key);
             match self.eligible(&c) {
-                true if !there => self.epoch.push(key),
-                false if there => self.epoch.retain(|k| *k != key),
+                true if !listed => self.rotation.push(key),
+                false if listed => self.rotation.retain(|k| *k != key),
                 _ => {}
             }
         }
         let known: Vec<(u64, u32)> = self.consumers.iter().map(|c| (c.by, c.number)).collect();
-        self.epoch.retain(|k| known.contains(k));
+        self.rotation.retain(|k| known.contains(k));
     }
 
     fn dispatch(&mut self) {
         while self.ready() > 0 {
             let mut best: Option<(i32, usize)> = None;
-            for (at, key) in self.epoch.clone().into_iter().enumerate() {
+            for (at, key) in self.rotation.clone().into_iter().enumerate() {
                 let priority = self.consumer(key).priority;
                 if best.is_none_or(|(p, _)| priority > p) {
                     best = Some((priority, at));
@@ -365,8 +371,8 @@ impl ModelQueue {
             }
             let Some((_, at)) = best else { return };
             let Some(message) = self.take() else { return };
-            let key = self.epoch.remove(at);
-            self.hand(key, message);
+            let key = self.rotation.remove(at);
+            self.assign(key, message);
             self.refresh();
         }
     }
@@ -376,16 +382,16 @@ impl ModelQueue {
         all.find(|c| (c.by, c.number) == key).unwrap()
     }
 
-    fn hand(&mut self, key: (u64, u32), message: Waiting) {
+    fn assign(&mut self, key: (u64, u32), message: Waiting) {
         let c = self.consumer(key);
         let id = c.next_id;
         c.next_id += 1;
         c.out.push((id, message));
-        self.send_on(key);
+        self.send_pending(key);
     }
 
-    /// What is out and was not sent goes as far as there is room.
-    fn send_on(&mut self, key: (u64, u32)) {
+    /// Sends the unsettled deliveries that were not sent yet, as far as the flow window allows.
+    fn send_pending(&mut self, key: (u64, u32)) {
         let counts = self.kind == QueueType::Quorum;
         loop {
             let c = self.consumer(key);
@@ -398,10 +404,10 @@ impl ModelQueue {
                 return;
             }
             c.sent = id;
-            let last = self.delivered.entry(self.lane(&message)).or_default();
+            let last = self.delivered.entry(self.level(&message)).or_default();
             *last = message.n.max(*last);
             let annotations = self.notes.get(&message.n).cloned().unwrap_or_default();
-            self.handed.push(Handed {
+            self.deliveries.push(AssignedDelivery {
                 by: key.0,
                 consumer: key.1,
                 id,
@@ -413,16 +419,16 @@ impl ModelQueue {
         }
     }
 
-    pub fn received(&mut self, by: u64, consumer: u32, up_to: u64) {
+    pub(crate) fn open_flow_window(&mut self, by: u64, consumer: u32, up_to: u64) {
         self.expire(true);
         let c = self.consumer((by, consumer));
         c.received = c.received.max(up_to);
-        self.send_on((by, consumer));
+        self.send_pending((by, consumer));
         self.finish();
     }
 
-    /// Quorum: a replica that knows nothing of what arrived.
-    pub fn forget_flow(&mut self) {
+    /// Quorum: a new leader knows of no progress.
+    pub(crate) fn forget_flow(&mut self) {
         for c in &mut self.consumers {
             c.received = 0;
             c.sent = c.next_id - 1;
@@ -434,15 +440,15 @@ impl ModelQueue {
         let body = message.body_len() as u64;
         let refused = match (self.kind, self.settings.overflow) {
             (_, Overflow::DropHead) => false,
-            (QueueType::Classic, _) => self.over(1, body),
+            (QueueType::Classic, _) => self.exceeds(1, body),
             (QueueType::Quorum, _) => self.blocked,
         };
         if refused {
             return self.refused.push(n);
         }
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
-        let least = u64::from(self.kind == QueueType::Quorum);
-        let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(least));
+        let minimum = u64::from(self.kind == QueueType::Quorum);
+        let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(minimum));
         self.joined += 1;
         self.waiting.push(Waiting {
             n,
@@ -461,7 +467,7 @@ impl ModelQueue {
             None => 1,
             Some(_) if is_credited => usize::MAX,
             Some(0) => usize::MAX,
-            Some(asked) => asked as usize,
+            Some(requested) => requested as usize,
         };
         self.consumers.push(Consumer {
             by,
@@ -477,78 +483,80 @@ impl ModelQueue {
             drains: false,
             cancelled: false,
             get: spec.is_none(),
-            lasting: false,
+            persistent: false,
         });
     }
 
-    /// The consumer of the one session that outlives its connections, if that has any, and the ids of what it holds.
-    fn lasting(&self) -> Option<(u64, u32, Vec<u64>)> {
-        let last = self.consumers.iter().find(|c| c.lasting)?;
+    /// The consumer of the session that outlives its connections, if there is one, and the ids of its unsettled
+    /// deliveries.
+    fn persistent(&self) -> Option<(u64, u32, Vec<u64>)> {
+        let last = self.consumers.iter().find(|c| c.persistent)?;
         let ids = last.out.iter().map(|(id, _)| *id).collect();
         Some((last.by, last.number, ids))
     }
 
     fn succeed(&mut self, by: u64, next: &EpochConsumer) {
-        if let Some((of, number, _)) = self.lasting() {
+        if let Some((of, number, _)) = self.persistent() {
             if let Some(settled) = &next.settled {
-                let done = |id: u64| settled.ids.iter().any(|(a, b)| (*a..=*b).contains(&id));
+                let settled_count =
+                    |id: u64| settled.ids.iter().any(|(a, b)| (*a..=*b).contains(&id));
                 let out = &mut self.consumer((of, number)).out;
-                out.retain(|(id, _)| !done(*id));
+                out.retain(|(id, _)| !settled_count(*id));
             }
             let out = std::mem::take(&mut self.consumer((of, number)).out);
             self.return_in_front(out);
             self.consumers.retain(|c| (c.by, c.number) != (of, number));
         }
         self.add(by, next.consumer.0, Some(&next.spec));
-        self.consumer((by, next.consumer.0)).lasting = true;
+        self.consumer((by, next.consumer.0)).persistent = true;
     }
 
     fn settle(&mut self, key: (u64, u32), outcome: SettlementOutcome, ids: &[(u64, u64)]) {
         for &(from, to) in ids {
             let c = self.consumer(key);
-            let (taken, left): (Vec<_>, Vec<_>) = c
+            let (dequeued, left): (Vec<_>, Vec<_>) = c
                 .out
                 .drain(..)
                 .partition(|(id, _)| (from..=to).contains(id));
             c.out = left;
-            for (_, message) in taken {
+            for (_, message) in dequeued {
                 match outcome {
                     SettlementOutcome::Accepted => {}
                     SettlementOutcome::Rejected => {
                         self.dead.push((DeadReason::Rejected, message.n))
                     }
-                    SettlementOutcome::Requeue => self.give_back(message, true),
+                    SettlementOutcome::Requeue => self.requeue(message, true),
                     SettlementOutcome::Unseen if self.kind == QueueType::Classic => {
                         self.waiting.push(message);
                     }
                     SettlementOutcome::Released | SettlementOutcome::Unseen => {
-                        self.release(message)
+                        self.requeue_released(message)
                     }
                 }
             }
         }
-        self.send_on(key);
+        self.send_pending(key);
     }
 
     fn modify(&mut self, key: (u64, u32), how: &Modification, ids: &[(u64, u64)]) {
         for &(from, to) in ids {
             let out = std::mem::take(&mut self.consumer(key).out);
-            let (taken, left): (Vec<_>, Vec<_>) =
+            let (dequeued, left): (Vec<_>, Vec<_>) =
                 (out.into_iter()).partition(|(id, _)| (from..=to).contains(id));
             self.consumer(key).out = left;
-            for (_, message) in taken {
+            for (_, message) in dequeued {
                 if self.kind == QueueType::Quorum {
                     let newer = notes(Some(&how.annotations));
                     self.notes.entry(message.n).or_default().extend(newer);
                 }
                 match (how.undeliverable_here, how.delivery_failed) {
                     (true, _) => self.dead.push((DeadReason::Rejected, message.n)),
-                    (false, true) => self.give_back(message, true),
-                    (false, false) => self.release(message),
+                    (false, true) => self.requeue(message, true),
+                    (false, false) => self.requeue_released(message),
                 }
             }
         }
-        self.send_on(key);
+        self.send_pending(key);
     }
 
     fn credit(&mut self, key: (u64, u32), up_to: u64, drain: bool) {
@@ -557,7 +565,7 @@ impl ModelQueue {
             return;
         }
         if std::mem::take(&mut c.drains) {
-            self.tell_credit(key, false);
+            self.answer_credit(key, false);
         }
         let c = self.consumer(key);
         c.credit = up_to;
@@ -566,11 +574,11 @@ impl ModelQueue {
         self.dispatch();
         match drain {
             true => self.finish_drains(),
-            false => self.tell_credit(key, false),
+            false => self.answer_credit(key, false),
         }
     }
 
-    fn tell_credit(&mut self, key: (u64, u32), drained: bool) {
+    fn answer_credit(&mut self, key: (u64, u32), drained: bool) {
         let last = self.consumer(key).next_id - 1;
         self.credited.push(Credited {
             by: key.0,
@@ -584,11 +592,12 @@ impl ModelQueue {
         let c = self.consumer(key);
         if std::mem::take(&mut c.drains) {
             c.credit = c.credit.min(c.next_id - 1);
-            self.tell_credit(key, true);
+            self.answer_credit(key, true);
         }
     }
 
-    /// A drain goes on while there are messages and credit, and only the session's side keeps the consumer from them.
+    /// A drain lasts while there are messages and credit, and only the flow window or prefetch of the consumer
+    /// stops it.
     fn finish_drains(&mut self) {
         for c in self.consumers.clone() {
             let goes_on = self.ready() > 0 && self.is_chosen(&c) && c.next_id <= c.credit;
@@ -600,17 +609,15 @@ impl ModelQueue {
     }
 
     fn close(&mut self, by: u64) {
-        let (mut mine, others): (Vec<Consumer>, Vec<Consumer>) =
+        let (mut is_own, others): (Vec<Consumer>, Vec<Consumer>) =
             self.consumers.drain(..).partition(|c| c.by == by);
         self.consumers = others;
-        mine.sort_by_key(|c| c.number);
-        for c in mine {
-            if c.lasting {
+        is_own.sort_by_key(|c| c.number);
+        for c in is_own {
+            if c.persistent {
                 self.return_in_front(c.out);
             } else {
-                c.out
-                    .into_iter()
-                    .for_each(|(_, m)| self.give_back(m, false));
+                c.out.into_iter().for_each(|(_, m)| self.requeue(m, false));
             }
         }
     }
@@ -619,19 +626,19 @@ impl ModelQueue {
         let waited = std::mem::take(&mut self.returned);
         out.into_iter()
             .rev()
-            .for_each(|(_, m)| self.give_back(m, false));
+            .for_each(|(_, m)| self.requeue(m, false));
         self.returned.reverse();
         self.returned.extend(waited);
     }
 
-    pub fn ask(&mut self, by: u64, body: &RequestBody) {
+    pub(crate) fn request(&mut self, by: u64, body: &RequestBody) {
         self.expire(true);
         match body {
             RequestBody::Publish(message) => {
                 self.publish(message);
                 if self.kind == QueueType::Classic {
                     self.dispatch();
-                    self.keep_limits();
+                    self.enforce_limits();
                 }
             }
             RequestBody::Consume { consumer, spec } => self.add(by, consumer.0, Some(spec)),
@@ -640,7 +647,7 @@ impl ModelQueue {
                 self.finish_drain((by, consumer.0));
                 let consumer = self.consumer((by, consumer.0));
                 consumer.cancelled = true;
-                consumer.lasting = false;
+                consumer.persistent = false;
             }
             RequestBody::Settle {
                 consumer,
@@ -672,10 +679,10 @@ impl ModelQueue {
             } => self.modify((by, consumer.0), modification, ids),
             RequestBody::Get { consumer, .. } => {
                 let locked = self.kind == QueueType::Quorum && self.settings.single_active_consumer;
-                let taken = if locked { None } else { self.take() };
-                if let Some(message) = taken {
+                let dequeued = if locked { None } else { self.take() };
+                if let Some(message) = dequeued {
                     self.add(by, consumer.0, None);
-                    self.hand((by, consumer.0), message);
+                    self.assign((by, consumer.0), message);
                 }
             }
             RequestBody::Purge => {
@@ -690,54 +697,54 @@ impl ModelQueue {
 
     fn finish(&mut self) {
         self.refresh();
-        // A classic queue looks at times and limits before it serves, a quorum queue after.
+        // A classic queue applies TTLs and limits before it delivers, a quorum queue after.
         if self.kind == QueueType::Classic {
             self.expire(true);
-            self.keep_limits();
+            self.enforce_limits();
         }
         self.dispatch();
         self.expire(true);
         if self.kind == QueueType::Quorum {
-            self.keep_limits();
+            self.enforce_limits();
         }
         self.finish_drains();
     }
 
-    pub fn pass(&mut self, clock: u64) {
+    pub(crate) fn advance(&mut self, clock: u64) {
         self.clock = clock;
         self.expire(true);
         self.finish();
     }
 
-    pub fn configure(&mut self, settings: QueueSettings) {
+    pub(crate) fn configure(&mut self, settings: QueueSettings) {
         self.settings = settings;
         self.finish();
     }
 
-    /// Classic: an orderly stop and a start. All messages of this model are persistent.
-    pub fn restart(&mut self) {
+    /// Classic: a clean stop and a start. All messages of this model are persistent.
+    pub(crate) fn restart(&mut self) {
         for c in std::mem::take(&mut self.consumers) {
             self.waiting.extend(c.out.into_iter().map(|(_, w)| w));
         }
         let mut waiting = std::mem::take(&mut self.waiting);
         for message in &mut waiting {
-            let last = self.delivered.get(&self.lane(message));
+            let last = self.delivered.get(&self.level(message));
             message.redelivered = last.is_some_and(|last| message.n <= *last);
         }
         self.waiting = waiting;
-        self.epoch.clear();
+        self.rotation.clear();
         self.active = None;
-        self.keep_limits();
+        self.enforce_limits();
         self.expire(true);
     }
 }
 
-/// The number that a test's message carries.
+/// The number in the body of a test message.
 pub(crate) fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body()[..8].try_into().unwrap())
 }
 
-/// One that carries a number, in a body of at least [`BODY`] bytes.
+/// A message with a number in its body, of at least [`BODY`] bytes.
 pub(crate) fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>, len: usize) -> Message {
     let mut body = n.to_be_bytes().to_vec();
     body.resize(len.max(BODY), 7);
@@ -768,10 +775,10 @@ pub(crate) fn spec(prefetch: u32, priority: i32) -> ConsumerSpec {
     }
 }
 
-/// The publisher's clock is of no matter to the queue.
+/// The queue ignores the publisher's clock.
 const WALL: env::WallTime = env::WallTime(0);
 
-/// One random step; sessions are 0 to 4, of which 4 only publishes.
+/// A random step. Sessions are 0 to 4, of which 4 only publishes.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Publish {
@@ -781,15 +788,16 @@ pub(crate) enum Step {
     },
     Consume {
         by: u64,
-        /// None: by credit.
+        /// None: flow mode credit.
         prefetch: Option<u32>,
         priority: i32,
     },
-    /// By the next connection of the one session that lasts; so much of what the one before held is done with.
+    /// The next connection of the session that outlives its connections consumes; `done` deliveries of the
+    /// previous one are settled.
     Succeed {
         by: u64,
         prefetch: u32,
-        done: u8,
+        settled_count: u8,
     },
     Cancel {
         by: u64,
@@ -800,7 +808,7 @@ pub(crate) enum Step {
         pick: u8,
         several: bool,
     },
-    /// The last of its consumers may have so many more.
+    /// Gives credit for `more` deliveries to the newest consumer.
     Credit {
         by: u64,
         more: u64,
@@ -834,8 +842,8 @@ pub(crate) enum Step {
         reject: bool,
     },
     Purge,
-    /// Quorum: a checkpoint is written and read. Classic: an orderly restart.
-    Again,
+    /// Quorum: snapshot and restore. Classic: a clean restart.
+    Restart,
 }
 
 pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
@@ -845,7 +853,7 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
     prop_oneof![
         10 => (0u8..12, ttl, len).prop_map(|(priority, ttl_ms, len)| Step::Publish { priority, ttl_ms, len }),
         3 => (by.clone(), proptest::option::weighted(0.6, 0u32..4), -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
-        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, done)| Step::Succeed { by, prefetch, done }),
+        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, settled_count)| Step::Succeed { by, prefetch, settled_count }),
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
         6 => (by.clone(), 0u64..12, any::<bool>(), any::<bool>()).prop_map(|(by, more, one_way, drain)| Step::Credit { by, more, one_way: one_way && !drain, drain }),
         4 => (by.clone(), any::<u8>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), proptest::option::of((0u8..4, any::<i64>())))
@@ -857,31 +865,31 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
         3 => (0u64..80).prop_map(|ms| Step::Pass { ms }),
         1 => (proptest::option::of(0u64..8), proptest::option::of(0u64..90), any::<bool>()).prop_map(|(length, bytes, reject)| Step::Limits { length, bytes, reject }),
         1 => Just(Step::Purge),
-        2 => Just(Step::Again),
+        2 => Just(Step::Restart),
     ]
 }
 
-/// The queue that is compared with the naive one.
+/// The queue that is compared with the model.
 pub(crate) trait QueueUnderTest {
-    fn ask(&mut self, by: u64, body: RequestBody) -> QueueOutput;
-    fn received(&mut self, by: u64, consumer: u32, up_to: u64) -> QueueOutput;
-    fn pass(&mut self, ms: u64) -> QueueOutput;
+    fn request(&mut self, by: u64, body: RequestBody) -> QueueOutput;
+    fn open_flow_window(&mut self, by: u64, consumer: u32, up_to: u64) -> QueueOutput;
+    fn advance(&mut self, ms: u64) -> QueueOutput;
     fn configure(&mut self, settings: &QueueSettings) -> QueueOutput;
-    fn again(&mut self) -> QueueOutput;
+    fn restart(&mut self) -> QueueOutput;
     fn clock(&self) -> u64;
-    /// Whose number this is.
+    /// The session with this number.
     fn session(&self, by: u64) -> SessionId;
-    /// Ready and out.
+    /// Number of ready and of unsettled messages.
     fn counts(&self) -> (u64, u64);
 }
 
-/// Runs both through the same steps and compares what they do after each.
+/// Runs the queue and the model through the same steps, and compares them after each.
 pub(crate) struct Pair<R> {
     pub real: R,
-    naive: ModelQueue,
+    model: ModelQueue,
     next_message: u64,
     next_consumer: u32,
-    /// A session that closed comes back as another one.
+    /// A closed session is replaced by a new one.
     sessions: Vec<u64>,
     next_session: u64,
 }
@@ -889,11 +897,11 @@ pub(crate) struct Pair<R> {
 const PUBLISHER: u64 = 4;
 
 impl<R: QueueUnderTest> Pair<R> {
-    pub fn new(kind: QueueType, settings: QueueSettings, real: R) -> Pair<R> {
+    pub(crate) fn new(kind: QueueType, settings: QueueSettings, real: R) -> Pair<R> {
         let clock = real.clock();
         Pair {
             real,
-            naive: ModelQueue::new(kind, settings, clock),
+            model: ModelQueue::new(kind, settings, clock),
             next_message: 1,
             next_consumer: 1,
             sessions: vec![10, 11, 12, 13],
@@ -901,7 +909,7 @@ impl<R: QueueUnderTest> Pair<R> {
         }
     }
 
-    pub fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
+    pub(crate) fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
         let session = |by: u64| self.sessions[by as usize];
         let (by, body) = match step {
             Step::Publish {
@@ -922,13 +930,17 @@ impl<R: QueueUnderTest> Pair<R> {
                 let by = session(by);
                 (by, self.consume(prefetch, priority))
             }
-            Step::Succeed { by, prefetch, done } => {
+            Step::Succeed {
+                by,
+                prefetch,
+                settled_count,
+            } => {
                 let by = session(by);
-                (by, self.succeed(prefetch, done))
+                (by, self.succeed(prefetch, settled_count))
             }
             Step::Cancel { by } => {
                 let by = session(by);
-                let Some(number) = self.naive.consumers_of(by).last().copied() else {
+                let Some(number) = self.model.consumers_of(by).last().copied() else {
                     return Ok(());
                 };
                 let consumer = ConsumerId(number);
@@ -941,10 +953,10 @@ impl<R: QueueUnderTest> Pair<R> {
                 drain,
             } => {
                 let by = session(by);
-                let Some(number) = self.naive.consumers_of(by).last().copied() else {
+                let Some(number) = self.model.consumers_of(by).last().copied() else {
                     return Ok(());
                 };
-                let sent = self.naive.consumer((by, number)).next_id - 1;
+                let sent = self.model.consumer((by, number)).next_id - 1;
                 let consumer = ConsumerId(number);
                 let up_to = sent + more;
                 let body = match one_way {
@@ -966,7 +978,7 @@ impl<R: QueueUnderTest> Pair<R> {
                 note,
             } => {
                 let by = session(by);
-                let held = self.naive.held_by(by);
+                let held = self.model.held_by(by);
                 let Some((consumer, id)) = held.get(pick as usize % held.len().max(1)) else {
                     return Ok(());
                 };
@@ -1010,16 +1022,16 @@ impl<R: QueueUnderTest> Pair<R> {
                 self.next_session += 1;
                 (closed, RequestBody::Close)
             }
-            Step::Received { by, pick } => return self.received(session(by), pick),
+            Step::Received { by, pick } => return self.open_flow_window(session(by), pick),
             Step::Purge => (PUBLISHER, RequestBody::Purge),
-            other => return self.not_asked(other),
+            other => return self.other_step(other),
         };
-        self.naive.ask(by, &body);
-        let out = self.real.ask(by, body);
+        self.model.request(by, &body);
+        let out = self.real.request(by, body);
         self.compare(&out)
     }
 
-    /// Without a prefetch: by credit.
+    /// Without a prefetch, the consumer has flow mode credit.
     fn consume(&mut self, prefetch: Option<u32>, priority: i32) -> RequestBody {
         let consumer = ConsumerId(self.next_consumer);
         self.next_consumer += 1;
@@ -1034,17 +1046,17 @@ impl<R: QueueUnderTest> Pair<R> {
         RequestBody::Consume { consumer, spec }
     }
 
-    fn succeed(&mut self, prefetch: u32, done: u8) -> RequestBody {
+    fn succeed(&mut self, prefetch: u32, settled_count: u8) -> RequestBody {
         let RequestBody::Consume { consumer, spec } = self.consume(Some(prefetch), 0) else {
             panic!("a consumer");
         };
-        let before = self.naive.lasting();
+        let before = self.model.persistent();
         let settled = before.map(|(by, number, ids)| Settlement {
             session: self.real.session(by),
             consumer: ConsumerId(number),
             ids: ids
                 .into_iter()
-                .take(done.into())
+                .take(settled_count.into())
                 .map(|id| (id, id))
                 .collect(),
         });
@@ -1058,7 +1070,7 @@ impl<R: QueueUnderTest> Pair<R> {
     }
 
     fn settle(&self, by: u64, outcome: u8, pick: u8, several: bool) -> Option<RequestBody> {
-        let held = self.naive.held_by(by);
+        let held = self.model.held_by(by);
         let (consumer, id) = *held.get(pick as usize % held.len().max(1))?;
         Some(RequestBody::Settle {
             consumer: ConsumerId(consumer),
@@ -1073,21 +1085,21 @@ impl<R: QueueUnderTest> Pair<R> {
         })
     }
 
-    fn received(&mut self, by: u64, pick: u8) -> Result<(), TestCaseError> {
-        let held = self.naive.held_by(by);
+    fn open_flow_window(&mut self, by: u64, pick: u8) -> Result<(), TestCaseError> {
+        let held = self.model.held_by(by);
         let Some((consumer, id)) = held.get(pick as usize % held.len().max(1)) else {
             return Ok(());
         };
-        self.naive.received(by, *consumer, *id);
-        let out = self.real.received(by, *consumer, *id);
+        self.model.open_flow_window(by, *consumer, *id);
+        let out = self.real.open_flow_window(by, *consumer, *id);
         self.compare(&out)
     }
 
-    fn not_asked(&mut self, step: Step) -> Result<(), TestCaseError> {
+    fn other_step(&mut self, step: Step) -> Result<(), TestCaseError> {
         let out = match step {
             Step::Pass { ms } => {
-                self.naive.pass(self.real.clock() + ms);
-                self.real.pass(ms)
+                self.model.advance(self.real.clock() + ms);
+                self.real.advance(ms)
             }
             Step::Limits {
                 length,
@@ -1102,27 +1114,27 @@ impl<R: QueueUnderTest> Pair<R> {
                     } else {
                         Overflow::DropHead
                     },
-                    ..self.naive.settings.clone()
+                    ..self.model.settings.clone()
                 };
-                self.naive.configure(settings.clone());
+                self.model.configure(settings.clone());
                 self.real.configure(&settings)
             }
             _ => {
-                if self.naive.kind == QueueType::Classic {
-                    self.naive.restart();
+                if self.model.kind == QueueType::Classic {
+                    self.model.restart();
                     self.sessions = (0..4).map(|n| self.next_session + n).collect();
                     self.next_session += 4;
                 } else {
-                    self.naive.forget_flow();
+                    self.model.forget_flow();
                 }
-                self.real.again()
+                self.real.restart()
             }
         };
         self.compare(&out)
     }
 
     fn compare(&mut self, out: &QueueOutput) -> Result<(), TestCaseError> {
-        let mut handed = Vec::new();
+        let mut delivered = Vec::new();
         for addressed in &out.events {
             let QueueEvent::Deliver {
                 consumer,
@@ -1131,7 +1143,7 @@ impl<R: QueueUnderTest> Pair<R> {
             else {
                 continue;
             };
-            handed.extend(deliveries.iter().map(|d| Handed {
+            delivered.extend(deliveries.iter().map(|d| AssignedDelivery {
                 by: addressed.session.number,
                 consumer: consumer.0,
                 id: d.id,
@@ -1162,25 +1174,25 @@ impl<R: QueueUnderTest> Pair<R> {
             }
         }
         credited.sort();
-        self.naive.credited.sort();
-        prop_assert_eq!(&credited, &self.naive.credited);
-        self.naive.credited.clear();
-        // Events of different consumers may pass each other.
-        handed.sort();
-        self.naive.handed.sort();
-        prop_assert_eq!(&handed, &self.naive.handed);
+        self.model.credited.sort();
+        prop_assert_eq!(&credited, &self.model.credited);
+        self.model.credited.clear();
+        // Deliveries of different consumers may be in any order.
+        delivered.sort();
+        self.model.deliveries.sort();
+        prop_assert_eq!(&delivered, &self.model.deliveries);
         let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
-        prop_assert_eq!(&dead, &self.naive.dead);
+        prop_assert_eq!(&dead, &self.model.dead);
         for (_, message) in &out.dead {
-            let known = self.naive.notes.get(&number(message));
+            let known = self.model.notes.get(&number(message));
             let own = notes(Annotations::of(message).as_ref());
             prop_assert_eq!(own, known.cloned().unwrap_or_default());
         }
-        let counts = (self.naive.ready(), self.naive.out());
+        let counts = (self.model.ready(), self.model.out());
         prop_assert_eq!(self.real.counts(), counts);
         prop_assert_eq!(&out.faults, &Vec::<String>::new());
-        self.naive.handed.clear();
-        self.naive.dead.clear();
+        self.model.deliveries.clear();
+        self.model.dead.clear();
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
-//! Sets of numbers as inclusive ranges, ascending, of which none touches the next: what is settled.
+//! Sets of numbers, such as settled delivery ids.
 
-/// See the module.
+/// Disjoint inclusive ranges in ascending order. Adjacent ranges are merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    pub fn new(mut ranges: Vec<(u64, u64)>) -> Ranges {
+    pub(crate) fn new(mut ranges: Vec<(u64, u64)>) -> Ranges {
         ranges.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
         for (from, to) in ranges {
@@ -17,7 +17,7 @@ impl Ranges {
         Ranges(merged)
     }
 
-    pub fn contains(&self, number: u64) -> bool {
+    pub(crate) fn contains(&self, number: u64) -> bool {
         let after = self.0.partition_point(|(from, _)| *from <= number);
         after
             .checked_sub(1)
@@ -25,12 +25,12 @@ impl Ranges {
             .is_some_and(|(_, to)| number <= *to)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
     }
 
-    /// How many numbers are in it.
-    pub fn count(&self) -> u64 {
+    /// How many numbers the set contains.
+    pub(crate) fn count(&self) -> u64 {
         let each = self
             .0
             .iter()
@@ -38,7 +38,7 @@ impl Ranges {
         each.fold(0, u64::saturating_add)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

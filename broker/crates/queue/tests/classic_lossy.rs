@@ -1,5 +1,5 @@
-//! Sessions on other nodes and a classic queue, over a network that loses frames: every publish is confirmed once and
-//! enqueued once, every message reaches a session once and in order.
+//! Sessions on other nodes and a classic queue, over a network that loses frames: every publish is confirmed
+//! once and enqueued once, and every message reaches a session once and in order.
 
 use bytes::Bytes;
 use env::rng::SeededRng;
@@ -48,9 +48,9 @@ struct World {
     down: Vec<VecDeque<Bytes>>,
     published: u64,
     confirmed: BTreeMap<u64, u32>,
-    /// Not taken, as far as the publisher was told.
+    /// Publishes that were reported to the publisher as refused or unknown.
     refused: BTreeSet<u64>,
-    taken: BTreeMap<u64, u32>,
+    dequeued: BTreeMap<u64, u32>,
     last: BTreeMap<usize, u64>,
 }
 
@@ -88,7 +88,7 @@ impl World {
             published: 0,
             confirmed: BTreeMap::new(),
             refused: BTreeSet::new(),
-            taken: BTreeMap::new(),
+            dequeued: BTreeMap::new(),
             last: BTreeMap::new(),
         };
         for peer in CONSUMERS {
@@ -122,10 +122,10 @@ impl World {
             self.clients[PUBLISHER].publish(Some(n), message(n, durable));
         }
         if self.loss > 0 && self.rng.below(100) < 3 {
-            // The owner's node is thought to be down, though it lives.
-            let mut told = Vec::new();
-            self.clients[PUBLISHER].owner_lost(&mut told);
-            self.tell(PUBLISHER, told);
+            // The owner's node is believed to be down, though it is alive.
+            let mut events = Vec::new();
+            self.clients[PUBLISHER].owner_lost(&mut events);
+            self.send(PUBLISHER, events);
         }
         let mut out = QueueOutput::default();
         for peer in 0..self.clients.len() {
@@ -155,30 +155,30 @@ impl World {
         for peer in 0..self.clients.len() {
             while let Some(frame) = self.down[peer].pop_front() {
                 if !self.lost() {
-                    self.hear(peer, frame);
+                    self.handle(peer, frame);
                 }
             }
         }
     }
 
-    fn hear(&mut self, peer: usize, frame: Bytes) {
-        let mut told = Vec::new();
+    fn handle(&mut self, peer: usize, frame: Bytes) {
+        let mut events = Vec::new();
         for event in decode_events(frame).unwrap() {
-            self.clients[peer].event(self.at.now, OWNER, event, &mut told);
+            self.clients[peer].event(self.at.now, OWNER, event, &mut events);
         }
-        self.tell(peer, told);
+        self.send(peer, events);
     }
 
-    fn tell(&mut self, peer: usize, told: Vec<ClientEvent<u64>>) {
-        for told in told {
-            match told {
+    fn send(&mut self, peer: usize, events: Vec<ClientEvent<u64>>) {
+        for event in events {
+            match event {
                 ClientEvent::NotPublished(n, _) => assert!(self.refused.insert(n)),
                 ClientEvent::Published(n) => *self.confirmed.entry(n).or_default() += 1,
                 ClientEvent::Deliver { deliveries, .. } => {
                     for delivery in deliveries {
                         let body = delivery.message.body();
                         let n = u64::from_be_bytes(body[..].try_into().unwrap());
-                        *self.taken.entry(n).or_default() += 1;
+                        *self.dequeued.entry(n).or_default() += 1;
                         let last = self.last.insert(peer, n).unwrap_or(0);
                         assert!(last < n, "order at {peer}");
                     }
@@ -191,7 +191,7 @@ impl World {
 }
 
 #[test]
-fn each_message_once_whatever_is_lost() {
+fn every_message_arrives_once_over_a_lossy_network() {
     for seed in 0..100 {
         let mut world = World::new(seed);
         for _ in 0..150 {
@@ -213,8 +213,8 @@ fn each_message_once_whatever_is_lost() {
             let confirmed = world.confirmed.get(&n).copied().unwrap_or(0);
             let refused = u32::from(world.refused.contains(&n));
             assert_eq!(confirmed + refused, 1, "seed {seed}: {n}");
-            let taken = world.taken.get(&n).copied().unwrap_or(0);
-            assert!(taken <= 1 && taken >= confirmed, "seed {seed}: {n}");
+            let dequeued = world.dequeued.get(&n).copied().unwrap_or(0);
+            assert!(dequeued <= 1 && dequeued >= confirmed, "seed {seed}: {n}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Dead letters that are kept until they have been passed on, over changes of the leader and restarts from checkpoints.
+//! Dead letters that are kept until they are forwarded, across leader changes and restarts from snapshots.
 #![forbid(unsafe_code)]
 
 use bytes::Bytes;
@@ -49,7 +49,7 @@ fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body()[..].try_into().unwrap())
 }
 
-/// One session's requests, as commands of the log.
+/// Requests of one session, as commands of the log.
 #[derive(Default)]
 struct Requests {
     seq: u64,
@@ -108,7 +108,7 @@ struct World {
     members: Vec<Member>,
     requests: Requests,
     published: u64,
-    /// Handed out by some leader and not confirmed yet: number there, message.
+    /// Dead letters that a leader handed out and that are not confirmed yet: number and message.
     under_way: Vec<(u64, u64)>,
     confirmed: BTreeMap<u64, u32>,
 }
@@ -136,7 +136,7 @@ impl World {
         world
     }
 
-    /// A part of the old leader's tail survives.
+    /// Changes the leader; a part of the old leader's tail survives.
     fn elect(&mut self) {
         let survives = self.rng.below(self.tail.len() as u64 + 1) as usize;
         let tail = std::mem::take(&mut self.tail);
@@ -185,7 +185,7 @@ impl World {
             member
                 .queue
                 .applied(member.applied as u64, *term, command)
-                .expect("a command of this program");
+                .expect("a command of this version");
         }
     }
 
@@ -194,7 +194,7 @@ impl World {
         self.members[at].queue.restore(checkpoint.state).unwrap();
     }
 
-    /// The leader hands out, targets confirm some of it, and the leader logs that.
+    /// The leader hands out dead letters, targets confirm some of them, and the leader logs that.
     fn pass_on(&mut self, all: bool) {
         let committed = &self.committed;
         let mut read = |index: u64| {
@@ -215,7 +215,7 @@ impl World {
                 continue;
             }
             *self.confirmed.entry(n).or_default() += 1;
-            // Perhaps of an earlier leadership: then it is no news to this leader.
+            // It may have been handed out by an earlier leader: then the confirmation is unknown to this one.
             self.members[self.leader].queue.passed_on(id);
         }
         let queue = &mut self.members[self.leader].queue;
@@ -291,14 +291,14 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn none_is_lost_whoever_leads() {
+fn no_dead_letter_is_lost_across_leader_changes() {
     for seed in 0..60 {
         run(seed);
     }
 }
 
 #[test]
-fn a_leader_hands_each_out_once_unless_it_is_deposed() {
+fn leader_hands_out_each_dead_letter_once() {
     let mut world = World::new(7);
     for n in 1..=5 {
         let command = world.requests.publish(0, n, Some(1));

@@ -1,5 +1,5 @@
-//! Sessions, their clients and the members of a quorum queue over a network that loses frames, under leaders that
-//! come and go: every publish is confirmed once and enqueued once, every message reaches a session once.
+//! Sessions, their clients and the members of a quorum queue over a network that loses frames, with changing
+//! leaders: every publish is confirmed once and enqueued once, and every message reaches a session once.
 
 use bytes::Bytes;
 use env::rng::SeededRng;
@@ -49,7 +49,7 @@ fn settings() -> QueueSettings {
     }
 }
 
-/// The group's log, as a leader's proposals make it: `tail` is not committed yet.
+/// The log of the group. `tail` holds the leader's uncommitted proposals.
 #[derive(Default)]
 struct Log {
     committed: Vec<(u64, Bytes)>,
@@ -69,9 +69,9 @@ struct Peer {
     id: SessionId,
     consumer: Option<ConsumerId>,
     next_consumer: u32,
-    /// Consumers that were cancelled, by the question that was asked behind the cancel.
+    /// Cancelled consumers, by the number of the request that was made after the cancel.
     leaving: BTreeMap<u64, ConsumerId>,
-    /// Those whose question is answered: nothing comes for them any more.
+    /// Consumers whose later request is answered: nothing may arrive for them any more.
     cancelled: BTreeSet<ConsumerId>,
 }
 
@@ -86,7 +86,7 @@ struct World {
     to_peer: BTreeMap<(usize, u64), VecDeque<Bytes>>,
     next_message: u64,
     confirmed: BTreeMap<u64, u32>,
-    told: BTreeMap<u64, u32>,
+    events: BTreeMap<u64, u32>,
     requeued: BTreeMap<u64, u32>,
     last_first: BTreeMap<(usize, ConsumerId, u64), u64>,
 }
@@ -104,7 +104,7 @@ impl World {
             to_peer: BTreeMap::new(),
             next_message: 1,
             confirmed: BTreeMap::new(),
-            told: BTreeMap::new(),
+            events: BTreeMap::new(),
             requeued: BTreeMap::new(),
             last_first: BTreeMap::new(),
         };
@@ -139,7 +139,8 @@ impl World {
         self.rng.below(100) < percent
     }
 
-    /// Someone leads; some of the old leader's tail survives. The old one may not know for a while.
+    /// Changes the leader; a part of the old leader's tail survives. The old leader may not know of it for a
+    /// while.
     fn elect(&mut self) {
         let survives = self.rng.below(self.log.tail.len() as u64 + 1);
         for _ in 0..survives {
@@ -161,7 +162,7 @@ impl World {
             .leadership(term, Some(NodeId(leader)), leads, &mut member.out);
     }
 
-    /// Members apply what is committed, each at its own pace, and speak.
+    /// Members apply committed entries, each at its own pace, and send their events.
     fn run_member(&mut self, at: usize) {
         if self.chance(20) {
             self.tell_leadership(at);
@@ -176,7 +177,7 @@ impl World {
             member
                 .queue
                 .applied(member.applied as u64, *term, command)
-                .expect("a command of this program");
+                .expect("a command of this version");
         }
         let member = &mut self.members[at];
         let committed = &self.log.committed;
@@ -188,7 +189,7 @@ impl World {
         member.queue.resolve(&mut read, &mut member.out);
         assert_eq!(member.out.faults, Vec::<String>::new());
         while let Some(command) = member.queue.take_proposal() {
-            // A deposed leader's proposals go nowhere.
+            // Proposals of a deposed leader are lost.
             if node == self.log.leader {
                 self.log.tail.push_back((self.log.term, command));
             }
@@ -208,7 +209,7 @@ impl World {
         }
     }
 
-    /// Within a node nothing is lost.
+    /// Frames within a node are never lost.
     fn lost(&mut self, peer: usize, node: u64) -> bool {
         self.peers[peer].id.node != NodeId(node) && self.chance(self.loss)
     }
@@ -232,19 +233,19 @@ impl World {
                 if self.lost(peer, node) {
                     continue;
                 }
-                let mut told = Vec::new();
+                let mut events = Vec::new();
                 for event in decode_events(frame).unwrap() {
                     let client = &mut self.peers[peer].client;
-                    client.event(self.at.now, NodeId(node), event, &mut told);
+                    client.event(self.at.now, NodeId(node), event, &mut events);
                 }
-                self.hear(peer, told);
+                self.handle(peer, events);
             }
         }
     }
 
-    fn hear(&mut self, peer: usize, told: Vec<ClientEvent<u64>>) {
-        for told in told {
-            match told {
+    fn handle(&mut self, peer: usize, events: Vec<ClientEvent<u64>>) {
+        for event in events {
+            match event {
                 ClientEvent::Published(n) => *self.confirmed.entry(n).or_default() += 1,
                 ClientEvent::NotPublished(n, why) => panic!("{n} was not taken: {why:?}"),
                 ClientEvent::Deliver {
@@ -274,7 +275,7 @@ impl World {
 
     fn take(&mut self, peer: usize, consumer: ConsumerId, delivery: queue::Delivery) {
         let n = u64::from_be_bytes(delivery.message.body()[..].try_into().unwrap());
-        *self.told.entry(n).or_default() += 1;
+        *self.events.entry(n).or_default() += 1;
         if !delivery.redelivered {
             let publisher = n % PUBLISHERS as u64;
             let key = (peer, consumer, publisher);
@@ -300,7 +301,7 @@ impl World {
         });
     }
 
-    /// Publishers publish, consumers come and go.
+    /// Publishers publish, consumers start and end.
     fn act(&mut self) {
         for peer in 0..PUBLISHERS {
             if self.next_message <= MESSAGES && self.chance(40) {
@@ -330,8 +331,8 @@ impl World {
                 Some(consumer) if roll < 4 && self.loss > 0 => {
                     one.consumer = None;
                     one.client.request(RequestBody::Cancel { consumer });
-                    let asked = one.client.request(RequestBody::Stat);
-                    one.leaving.insert(asked, consumer);
+                    let requested = one.client.request(RequestBody::Stat);
+                    one.leaving.insert(requested, consumer);
                 }
                 None if roll < 40 => {
                     let consumer = ConsumerId(1000 + one.next_consumer);
@@ -422,9 +423,9 @@ fn run(seed: u64) {
     }
     for n in 1..=MESSAGES {
         assert_eq!(world.confirmed.get(&n), Some(&1), "seed {seed}: {n}");
-        let told = world.told.get(&n).copied().unwrap_or(0);
+        let events = world.events.get(&n).copied().unwrap_or(0);
         let again = world.requeued.get(&n).copied().unwrap_or(0);
-        assert_eq!(told, 1 + again, "seed {seed}: message {n}");
+        assert_eq!(events, 1 + again, "seed {seed}: message {n}");
     }
     for at in 0..world.members.len() {
         world.run_member(at);
@@ -439,7 +440,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn each_message_once_whatever_is_lost() {
+fn every_message_arrives_once_over_a_lossy_network() {
     let seeds = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok());
     let from = std::env::var("SEED").ok().and_then(|s| s.parse().ok());
     for seed in from.unwrap_or(0)..seeds.unwrap_or(60) {

@@ -1,4 +1,4 @@
-//! Consumers: windows, turns, the single active one, settling.
+//! Consumers: delivery limits, the rotation, the single active consumer, and settlement.
 
 use super::{
     Checkout, DeliveryFlow, Dequeued, FlowWindow, HandedOut, MAX_WINDOW, MessageStore, Outstanding,
@@ -12,44 +12,46 @@ use env::planted::{self, Bug};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// A message that is out.
+/// A delivered message that is not settled.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct UnsettledMessage<I> {
     pub item: I,
     pub attempts: u32,
     pub redelivered: bool,
-    /// For a `Get`: messages left when it was taken.
+    /// For a `Get`: messages left in the queue when it was taken.
     pub left: u64,
 }
 
+/// A consumer, or the consumer number of a `Get`.
 #[derive(Debug)]
 pub(crate) struct Consumer<I> {
     pub session: SessionId,
     pub id: ConsumerId,
     pub spec: ConsumerSpec,
-    /// Made by a `Get`: holds one message and is gone with it.
+    /// Created by a `Get`: gets one message and ends when that is settled.
     pub get: bool,
     pub cancelled: bool,
     pub suspended: bool,
-    /// Of a session that outlives its connections ([`EpochConsumer`](crate::Succession)).
+    /// Belongs to a session that outlives its connections ([`EpochConsumer`](crate::EpochConsumer)).
     pub lasting: bool,
-    /// Over, for such a session has another one. It is here for its connection to hear of that.
+    /// Replaced by a consumer of a later connection. It is kept so that its own connection can learn of that.
     pub succeeded: bool,
-    /// Its settling is no acknowledgement: the client was not asked for one.
+    /// Settlements are not counted as acknowledgements: the client does not acknowledge.
     pub uncounted: bool,
+    /// Id of the next delivery.
     pub next_id: u64,
     pub out: Outstanding<UnsettledMessage<I>>,
-    /// No delivery beyond this id.
+    /// The last delivery id that the credit allows.
     pub credit: u64,
-    /// Its place in `Checkout::service`.
+    /// Position in `Checkout::service`, if it is there.
     pub ticket: Option<u64>,
-    /// No part of the queue's state, see there. A quorum queue's log decides who gets what; its leader sends it as there is
-    /// room. A classic queue gives nothing to a consumer without room.
+    /// Not part of the replicated state. The log of a quorum queue assigns messages to consumers, and its
+    /// leader sends them as the window allows. A classic queue assigns nothing to a consumer without room.
     pub flow: DeliveryFlow,
 }
 
 impl<I: Weighed> Consumer<I> {
-    pub fn new(session: SessionId, id: ConsumerId, spec: ConsumerSpec, get: bool) -> Self {
+    pub(crate) fn new(session: SessionId, id: ConsumerId, spec: ConsumerSpec, get: bool) -> Self {
         let credit = match spec.flow_mode {
             FlowMode::Prefetch => u64::MAX,
             FlowMode::Credit => 0,
@@ -72,112 +74,124 @@ impl<I: Weighed> Consumer<I> {
         }
     }
 
-    /// Most deliveries that may be unsettled.
+    /// Most unsettled deliveries.
     fn window(&self, rules: &ConsumerRules) -> usize {
         if self.spec.flow_mode == FlowMode::Credit && !self.spec.no_ack {
             return rules.unlimited_prefetch.max(MAX_WINDOW as usize);
         }
-        let asked = if self.spec.no_ack {
+        let requested = if self.spec.no_ack {
             0
         } else {
             self.spec.prefetch
         };
-        match asked {
+        match requested {
             0 => rules.unlimited_prefetch,
-            asked => asked.min(MAX_WINDOW) as usize,
+            requested => requested.min(MAX_WINDOW) as usize,
         }
     }
 
-    /// Returns true if its credit and its unsettled deliveries allow another delivery.
+    /// Returns true if the credit and the unsettled deliveries allow another delivery.
     pub(super) fn may_receive(&self, rules: &ConsumerRules) -> bool {
-        let over = usize::from(planted::is(Bug::OverCredit));
-        self.next_id <= self.credit && self.out.len() < self.window(rules).saturating_add(over)
+        let excess = usize::from(planted::is(Bug::OverCredit));
+        self.next_id <= self.credit && self.out.len() < self.window(rules).saturating_add(excess)
     }
 
-    pub fn has_room(&self, rules: &ConsumerRules, flow: FlowWindow) -> bool {
+    /// Returns true if it can get another delivery now.
+    pub(crate) fn has_room(&self, rules: &ConsumerRules, flow: FlowWindow) -> bool {
         self.may_receive(rules) && (!rules.adjustable_credit || self.flow.has_room(flow))
     }
 
-    /// Whether a new consumer with this spec, of a session that outlives its connections, is in its place.
-    pub fn precedes(&self, spec: &ConsumerSpec) -> bool {
+    /// Returns true if a new consumer with this spec, of a later connection of the same session, replaces this
+    /// one.
+    pub(crate) fn is_replaced_by(&self, spec: &ConsumerSpec) -> bool {
         self.lasting && !self.succeeded && self.spec.tag == spec.tag
     }
 
-    pub fn takes_turns(&self) -> bool {
+    /// Returns true if it can be served at all.
+    pub(crate) fn takes_turns(&self) -> bool {
         !self.get && !self.cancelled && !self.suspended
     }
 
-    pub(super) fn hand<S: MessageStore<Item = I>>(
+    /// Assigns a message, and sends it if the flow window allows it.
+    pub(super) fn assign<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
-        taken: Dequeued<I>,
+        dequeued: Dequeued<I>,
         left: u64,
         window: FlowWindow,
     ) {
         let id = self.next_id;
         self.next_id += 1;
         let out = UnsettledMessage {
-            item: taken.item,
-            attempts: taken.attempts,
-            redelivered: taken.redelivered,
+            item: dequeued.item,
+            attempts: dequeued.attempts,
+            redelivered: dequeued.redelivered,
             left,
         };
-        // Behind what waits to be sent.
+        // Not before earlier deliveries that wait for the window.
         if self.get || (self.flow.sent + 1 == id && self.flow.has_room(window)) {
-            store.deliver(self.handed(id, &out), &out.item);
-            self.flow.send(id, out.item.body());
+            store.deliver(self.handed_out(id, &out), &out.item);
+            self.flow.record_sent(id, out.item.body_bytes());
         }
-        self.out.push(id, out);
+        let is_ascending = self.out.push(id, out);
+        debug_assert!(is_ascending, "delivery {id} is not the last one");
     }
 
-    /// What is out from this id on, once more, as far as there is room.
-    pub(super) fn hand_again<S: MessageStore<Item = I>>(
+    /// Sends the unsettled deliveries from this id on again, as far as the flow window allows.
+    pub(super) fn resend_from<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         from: u64,
         window: FlowWindow,
     ) {
         let sent = from.saturating_sub(1);
-        let known = self.flow.until(sent).map(|ids| self.out.among(ids));
-        let bodies = known.into_iter().flatten().map(|o| o.item.body());
+        let in_flight = self.flow.in_flight(sent).map(|ids| self.out.values_in(ids));
+        let bodies = in_flight.into_iter().flatten().map(|o| o.item.body_bytes());
         self.flow.rewind(sent, bodies);
-        self.send_on(store, window);
+        self.send_pending(store, window);
     }
 
-    /// Sends what is out and was not sent, as far as there is room.
-    pub(super) fn send_on<S: MessageStore<Item = I>>(&mut self, store: &mut S, window: FlowWindow) {
+    /// Sends the unsettled deliveries that were not sent yet, as far as the flow window allows.
+    pub(super) fn send_pending<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        window: FlowWindow,
+    ) {
         if self.cancelled || self.flow.sent + 1 >= self.next_id {
             return;
         }
-        for (id, out) in self.out.from(self.flow.sent + 1) {
+        for (id, out) in self.out.iter_from(self.flow.sent + 1) {
             if !self.get && !self.flow.has_room(window) {
                 return;
             }
             let to = (self.session, self.id, self.lasting);
-            store.deliver(handed(to, id, out), &out.item);
-            self.flow.send(id, out.item.body());
+            store.deliver(handed_out(to, id, out), &out.item);
+            self.flow.record_sent(id, out.item.body_bytes());
         }
-        // What came after that was given back.
+        // Later deliveries, if any, have been requeued since.
         self.flow.sent = self.next_id - 1;
     }
 
-    pub(super) fn received(&mut self, up_to: u64) {
-        let done = self.flow.until(up_to).map(|ids| self.out.among(ids));
-        let bodies = done.into_iter().flatten().map(|o| o.item.body());
-        self.flow.received(up_to, bodies);
+    pub(super) fn open_flow_window(&mut self, up_to: u64) {
+        let arrived = self
+            .flow
+            .in_flight(up_to)
+            .map(|ids| self.out.values_in(ids));
+        let bodies = arrived.into_iter().flatten().map(|o| o.item.body_bytes());
+        self.flow.record_progress(up_to, bodies);
     }
 
     pub(super) fn forget_flow(&mut self) {
-        let bodies = self.out.values().map(|o| o.item.body());
-        self.flow = DeliveryFlow::unknown(self.next_id - 1, bodies);
+        let bodies = self.out.values().map(|o| o.item.body_bytes());
+        self.flow = DeliveryFlow::assume_in_flight(self.next_id - 1, bodies);
     }
 
-    fn handed(&self, id: u64, out: &UnsettledMessage<I>) -> HandedOut {
-        handed((self.session, self.id, self.lasting), id, out)
+    fn handed_out(&self, id: u64, out: &UnsettledMessage<I>) -> HandedOut {
+        handed_out((self.session, self.id, self.lasting), id, out)
     }
 }
 
-fn handed<I>(
+fn handed_out<I>(
     (session, consumer, numbered): (SessionId, ConsumerId, bool),
     id: u64,
     out: &UnsettledMessage<I>,
@@ -194,8 +208,8 @@ fn handed<I>(
 }
 
 impl<I: Weighed> Checkout<I> {
-    /// The queue's consumers, in the order in which they came.
-    pub fn listing(&self) -> Vec<ConsumerInfo> {
+    /// The consumers for listings, in order of creation.
+    pub(crate) fn listing(&self) -> Vec<ConsumerInfo> {
         let shown = |c: &&Consumer<I>| !c.get && !c.cancelled;
         let info = |c: &Consumer<I>| ConsumerInfo {
             session: c.session,
@@ -207,8 +221,8 @@ impl<I: Weighed> Checkout<I> {
         self.consumers.values().filter(shown).map(info).collect()
     }
 
-    /// Has a consumer that can be reached.
-    pub fn in_use(&self) -> bool {
+    /// Returns true if there is a consumer whose node can be reached.
+    pub(crate) fn in_use(&self) -> bool {
         !self.candidates.is_empty()
     }
 
@@ -218,8 +232,12 @@ impl<I: Weighed> Checkout<I> {
             .is_some_and(|c| c.session == consumer.session && c.id == consumer.id)
     }
 
-    /// Adds a consumer; the caller has checked that it may.
+    /// Adds a consumer. The caller has checked that it is allowed.
     pub(super) fn add(&mut self, consumer: Consumer<I>) -> u64 {
+        debug_assert!(!self.deleted);
+        debug_assert!(self.sessions.contains_key(&consumer.session));
+        debug_assert_eq!(self.consumer_number(consumer.session, consumer.id), None);
+        debug_assert!(self.exclusive.is_none() || consumer.get);
         let number = self.next_consumer;
         self.next_consumer += 1;
         if let Some(state) = self.sessions.get_mut(&consumer.session) {
@@ -232,47 +250,48 @@ impl<I: Weighed> Checkout<I> {
             self.exclusive = Some(number);
         }
         self.consumers.insert(number, consumer);
-        self.list(number);
-        self.elect();
+        self.add_candidate(number);
+        self.elect_active();
         number
     }
 
-    /// Its unsettled deliveries stay with the session.
+    /// Cancels a consumer. Its unsettled deliveries stay with the session.
     pub(super) fn cancel<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
         id: ConsumerId,
     ) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
-        self.unlist(number);
-        self.retire(number);
+        self.remove_candidate(number);
+        self.stop_counting(number);
         self.finish_drain(store, number);
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.cancelled = true;
-            // Its session knows, and nobody follows it.
+            // Its session asked for the cancel, and no later connection replaces it any more.
             consumer.succeeded = false;
             consumer.lasting = false;
         }
-        self.forget_if_done(number);
-        self.elect();
+        self.remove_if_finished(number);
+        self.elect_active();
     }
 
-    /// Goes with all that it holds.
+    /// Cancels a consumer and requeues its unsettled deliveries.
     pub(super) fn leave<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
         id: ConsumerId,
     ) {
-        if let Some(number) = self.number(session, id) {
-            self.return_all(store, number);
+        if let Some(number) = self.consumer_number(session, id) {
+            self.requeue_all(store, number);
             self.cancel(store, session, id);
         }
     }
 
+    /// Settles deliveries with one outcome.
     pub(super) fn settle<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -281,7 +300,7 @@ impl<I: Weighed> Checkout<I> {
         outcome: SettlementOutcome,
         ranges: &[(u64, u64)],
     ) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
         let counted = outcome == SettlementOutcome::Accepted
@@ -292,35 +311,42 @@ impl<I: Weighed> Checkout<I> {
                 false => to,
             };
             let mut from = from;
-            while let Some((id, out)) = self.take_out(number, from, to) {
-                // What is settled is not looked at again.
+            while let Some((id, out)) = self.take_unsettled(number, from, to) {
+                // Ids up to this one need not be searched again.
                 from = from.max(id) + 1;
                 self.counters.deliveries.ack += u64::from(counted);
                 match outcome {
-                    SettlementOutcome::Accepted => store.settled(out.item),
-                    SettlementOutcome::Rejected => store.dead(out.item, DeadReason::Rejected),
+                    SettlementOutcome::Accepted => store.remove_settled(out.item),
+                    SettlementOutcome::Rejected => {
+                        store.dead_letter(out.item, DeadReason::Rejected)
+                    }
                     SettlementOutcome::Released => {
-                        store.give_back(out.item, out.attempts, RequeueReason::Lost)
+                        store.requeue(out.item, out.attempts, RequeueReason::Returned)
                     }
                     SettlementOutcome::Unseen => {
                         let redelivered = out.redelivered;
-                        self.counters.deliveries.deliver_less(redelivered);
-                        store.give_back(
+                        self.counters.deliveries.uncount_delivery(redelivered);
+                        store.requeue(
                             out.item,
                             out.attempts,
                             RequeueReason::Unseen { redelivered },
                         );
                     }
                     SettlementOutcome::Requeue => {
-                        Self::give_back(self.delivery_limit, store, out, RequeueReason::Asked);
+                        Self::requeue_or_dead_letter(
+                            self.delivery_limit,
+                            store,
+                            out,
+                            RequeueReason::Requested,
+                        );
                     }
                 }
             }
         }
-        self.settled(store, number);
+        self.serve_after_settlement(store, number);
     }
 
-    /// As [`settle`](Self::settle), with the outcome `modified`.
+    /// Settles deliveries with the outcome `modified`.
     pub(super) fn modify<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -329,42 +355,47 @@ impl<I: Weighed> Checkout<I> {
         modification: &Modification,
         ranges: &[(u64, u64)],
     ) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
         let annotations = &modification.annotations;
         let annotations = (!annotations.is_empty()).then(|| Arc::new(annotations.to_keep()));
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             let mut from = from;
-            while let Some((id, out)) = self.take_out(number, from, to) {
+            while let Some((id, out)) = self.take_unsettled(number, from, to) {
                 from = from.max(id) + 1;
                 if let Some(annotations) = &annotations {
                     store.annotate(&out.item, annotations);
                 }
                 if modification.undeliverable_here {
-                    store.dead(out.item, DeadReason::Rejected);
+                    store.dead_letter(out.item, DeadReason::Rejected);
                 } else if modification.delivery_failed {
-                    Self::give_back(self.delivery_limit, store, out, RequeueReason::Asked);
+                    Self::requeue_or_dead_letter(
+                        self.delivery_limit,
+                        store,
+                        out,
+                        RequeueReason::Requested,
+                    );
                 } else {
-                    store.give_back(out.item, out.attempts, RequeueReason::Lost);
+                    store.requeue(out.item, out.attempts, RequeueReason::Returned);
                 }
             }
         }
-        self.settled(store, number);
+        self.serve_after_settlement(store, number);
     }
 
-    /// Deliveries of a consumer were settled: it may get others.
-    fn settled<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+    /// Gives a consumer the deliveries for which a settlement made room.
+    fn serve_after_settlement<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         if let Some(consumer) = self.consumers.get_mut(&number) {
-            consumer.send_on(store, self.flow_window);
+            consumer.send_pending(store, self.flow_window);
         }
-        self.refresh(number);
-        self.forget_if_done(number);
-        self.elect();
+        self.update_rotation(number);
+        self.remove_if_finished(number);
+        self.elect_active();
     }
 
-    /// The first one among these ids, with its id.
-    pub(super) fn take_out(
+    /// Removes the first unsettled delivery in a range of ids.
+    pub(super) fn take_unsettled(
         &mut self,
         number: u64,
         from: u64,
@@ -375,54 +406,59 @@ impl<I: Weighed> Checkout<I> {
             None if from >= to && planted::is(Bug::AckAppliedTwice) => consumer.out.pop_first()?,
             found => found?,
         };
-        consumer.flow.settled(id, out.item.body());
+        consumer.flow.record_settled(id, out.item.body_bytes());
         if consumer.out.is_empty() {
-            // Nothing waits to be sent.
+            // No assigned delivery waits to be sent.
             consumer.flow.sent = consumer.next_id - 1;
         }
         self.out -= 1;
         Some((id, out))
     }
 
-    /// Counts a failed delivery; above the delivery limit the message becomes a dead letter.
-    fn give_back<S: MessageStore<Item = I>>(
+    /// Counts a failed delivery. Above the delivery limit the message is dead-lettered, else requeued.
+    fn requeue_or_dead_letter<S: MessageStore<Item = I>>(
         limit: Option<u32>,
         store: &mut S,
         out: UnsettledMessage<I>,
-        why: RequeueReason,
+        reason: RequeueReason,
     ) {
         let attempts = out.attempts.saturating_add(1);
         match limit {
-            Some(limit) if attempts > limit => store.dead(out.item, DeadReason::DeliveryLimit),
-            _ => store.give_back(out.item, attempts, why),
+            Some(limit) if attempts > limit => {
+                store.dead_letter(out.item, DeadReason::DeliveryLimit)
+            }
+            _ => store.requeue(out.item, attempts, reason),
         }
     }
 
-    /// What a session that lasts held goes before all that waits, for it is to come in its order again.
-    fn return_in_front<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+    /// Requeues the messages of a session that outlives its connections before all ready ones, so that they
+    /// keep their order.
+    fn requeue_in_front<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         let last = |c: &Consumer<I>| c.out.last_id();
         while let Some(id) = self.consumers.get(&number).and_then(last)
-            && let Some((_, out)) = self.take_out(number, id, id)
+            && let Some((_, out)) = self.take_unsettled(number, id, id)
         {
-            Self::give_back(self.delivery_limit, store, out, RequeueReason::InFront);
+            Self::requeue_or_dead_letter(self.delivery_limit, store, out, RequeueReason::InFront);
         }
     }
 
-    pub(super) fn return_all<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+    /// Requeues all unsettled deliveries of a consumer.
+    pub(super) fn requeue_all<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         if self.consumers.get(&number).is_some_and(|c| c.lasting) {
-            return self.return_in_front(store, number);
+            return self.requeue_in_front(store, number);
         }
-        while let Some((_, out)) = self.take_out(number, 0, u64::MAX) {
-            Self::give_back(self.delivery_limit, store, out, RequeueReason::Lost);
+        while let Some((_, out)) = self.take_unsettled(number, 0, u64::MAX) {
+            Self::requeue_or_dead_letter(self.delivery_limit, store, out, RequeueReason::Returned);
         }
     }
 
-    pub(super) fn number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
+    /// The number of a session's consumer in this queue.
+    pub(super) fn consumer_number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
         self.sessions.get(&session)?.consumers.get(&id).copied()
     }
 
-    /// A `Get`'s consumer ends with its message, a cancelled one with its last.
-    pub(super) fn forget_if_done(&mut self, number: u64) {
+    /// Removes a `Get`'s or cancelled consumer once it has no unsettled deliveries.
+    pub(super) fn remove_if_finished(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get(&number) else {
             return;
         };
@@ -435,8 +471,8 @@ impl<I: Weighed> Checkout<I> {
         self.consumers.remove(&number);
     }
 
-    /// No longer counts as a consumer of the queue.
-    pub(super) fn retire(&mut self, number: u64) {
+    /// Stops counting a consumer as one of the queue's.
+    pub(super) fn stop_counting(&mut self, number: u64) {
         let counted = |c: &Consumer<I>| !c.get && !c.cancelled;
         if self.consumers.get(&number).is_some_and(counted) {
             self.live -= 1;
@@ -446,18 +482,20 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    pub(super) fn list(&mut self, number: u64) {
+    /// Adds a consumer to the candidates if it can be served.
+    pub(super) fn add_candidate(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get(&number) else {
             return;
         };
         if consumer.takes_turns() {
             let priority = Reverse(consumer.spec.priority);
             self.candidates.insert((priority, number));
-            self.refresh(number);
+            self.update_rotation(number);
         }
     }
 
-    pub(super) fn unlist(&mut self, number: u64) {
+    /// Removes a consumer from the candidates and from the rotation.
+    pub(super) fn remove_candidate(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;
         };
@@ -471,32 +509,33 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Chooses the single active consumer: the best, and of equals the one that came first. In a quorum queue one of
-    /// higher priority takes over when the old one holds nothing; a classic queue keeps its own until that one leaves.
-    pub(super) fn elect(&mut self) {
+    /// Chooses the single active consumer: the one of highest priority, among equals the oldest. In a quorum
+    /// queue one of higher priority takes over once the active one has no unsettled deliveries. A classic queue
+    /// keeps the active one until it ends.
+    pub(super) fn elect_active(&mut self) {
         if !self.single_active {
             return;
         }
         let Some(&(priority, best)) = self.candidates.first() else {
             return;
         };
-        let old = self.active;
-        let stays = old
+        let previous = self.active;
+        let keeps_active = previous
             .and_then(|number| self.consumers.get(&number))
             .is_some_and(|c| {
                 !self.rules.priority_replaces_active
                     || c.spec.priority >= priority.0
                     || !c.out.is_empty()
             });
-        if !stays {
+        if !keeps_active {
             self.active = Some(best);
         }
-        for number in [old, self.active].into_iter().flatten() {
-            self.refresh(number);
+        for number in [previous, self.active].into_iter().flatten() {
+            self.update_rotation(number);
         }
     }
 
-    /// Returns true unless another consumer is the single active one, or is about to be.
+    /// Returns true unless another consumer is the single active one, or will replace this one as such.
     pub(super) fn is_chosen(&self, number: u64) -> bool {
         if !self.single_active {
             return true;
@@ -509,15 +548,15 @@ impl<I: Weighed> Checkout<I> {
         self.active == Some(number) && rival.is_none_or(|rival| Some(rival) <= own)
     }
 
-    /// Adds a consumer to the rotation if it can get messages, and removes it if it cannot.
-    pub(super) fn refresh(&mut self, number: u64) {
+    /// Adds a consumer to the rotation if it can get another delivery, and removes it otherwise.
+    pub(super) fn update_rotation(&mut self, number: u64) {
         let chosen = self.is_chosen(number);
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;
         };
         let priority = consumer.spec.priority;
-        let room = consumer.has_room(self.rules, self.flow_window);
-        let eligible = chosen && consumer.takes_turns() && room;
+        let has_room = consumer.has_room(self.rules, self.flow_window);
+        let eligible = chosen && consumer.takes_turns() && has_room;
         match (eligible, consumer.ticket) {
             (true, None) => {
                 consumer.ticket = Some(self.next_ticket);

@@ -1,8 +1,9 @@
 //! Credit of consumers with [`FlowMode::Credit`].
 //!
-//! Credit decides which consumer gets a message, so it is part of the replicated state of a quorum queue, and requests that set
-//! it go through the log. The flow window is not: a quorum queue assigns messages to a consumer as far as its credit goes, and
-//! the leader reads and sends a window of them. A classic queue assigns no more than it sends.
+//! Credit decides which consumer gets a message, so it is part of the replicated state of a quorum queue, and
+//! requests that set it go through the log. The flow window is not replicated: a quorum queue assigns messages
+//! to a consumer as far as its credit allows, and the leader reads and sends one window of them at a time. A
+//! classic queue assigns only messages that it can send.
 
 use super::{Checkout, MessageStore, Weighed};
 use crate::{ConsumerId, FlowMode, QueueReply, SessionId};
@@ -12,12 +13,12 @@ use env::planted::{self, Bug};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PendingDrain {
     pub session: SessionId,
-    /// The request, to be answered.
+    /// The request to answer.
     pub seq: u64,
 }
 
 impl<I: Weighed> Checkout<I> {
-    /// Carries out [`RequestBody::Credit`](crate::RequestBody::Credit).
+    /// Applies [`RequestBody::Credit`](crate::RequestBody::Credit).
     pub(super) fn credit<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -45,9 +46,9 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// Carries out [`RequestBody::CreditOneWay`](crate::RequestBody::CreditOneWay).
+    /// Applies [`RequestBody::CreditOneWay`](crate::RequestBody::CreditOneWay).
     pub(super) fn limit_deliveries(&mut self, session: SessionId, id: ConsumerId, up_to: u64) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
         let consumer = self.consumers.get(&number);
@@ -57,12 +58,12 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// The number of a consumer that can have credit.
+    /// The number of a consumer with flow mode credit, or why there is none.
     fn credited_consumer(&self, session: SessionId, id: ConsumerId) -> Result<u64, QueueReply> {
         if self.deleted {
             return Err(self.not_found());
         }
-        let number = self.number(session, id);
+        let number = self.consumer_number(session, id);
         let consumer = number.and_then(|number| self.consumers.get(&number));
         let (Some(number), Some(consumer)) = (number, consumer) else {
             return Err(self.no_consumer(id));
@@ -94,7 +95,7 @@ impl<I: Weighed> Checkout<I> {
             };
             consumer.credit = up_to.saturating_add(unused);
         }
-        self.refresh(number);
+        self.update_rotation(number);
     }
 
     fn credited<S: MessageStore<Item = I>>(
@@ -104,6 +105,7 @@ impl<I: Weighed> Checkout<I> {
         drained: bool,
     ) -> QueueReply {
         let consumer = self.consumers.get(&number);
+        debug_assert!(!drained || consumer.is_none_or(|c| c.credit < c.next_id));
         QueueReply::Credited {
             last: consumer.map_or(0, |c| c.next_id - 1),
             available: store.ready(),
@@ -111,9 +113,9 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Answers the drains that are finished. Call after messages were handed out or removed.
+    /// Answers the drains that are finished. Call after messages were delivered or removed.
     #[inline]
-    pub fn finish_drains<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
+    pub(crate) fn finish_drains<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
         if !self.drains.is_empty() {
             self.finish_ready_drains(store);
         }
@@ -131,7 +133,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Uses up the rest of the credit of a consumer that drains.
+    /// Discards the rest of the credit of a draining consumer, and answers the request.
     pub(super) fn finish_drain<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         let Some(PendingDrain { session, seq }) = self.drains.remove(&number) else {
             return;
@@ -139,7 +141,7 @@ impl<I: Weighed> Checkout<I> {
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.credit = consumer.credit.min(consumer.next_id - 1);
         }
-        self.refresh(number);
+        self.update_rotation(number);
         let answer = match self.deleted {
             true => self.not_found(),
             false => self.credited(store, number, true),
@@ -147,19 +149,21 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// Returns true if the consumer will get a ready message once its session has received or settled others.
+    /// Returns true if the consumer will get a ready message once its session has received or settled earlier
+    /// ones.
     fn may_still_drain<S: MessageStore<Item = I>>(&self, store: &S, number: u64) -> bool {
         let Some(consumer) = self.consumers.get(&number) else {
             return false;
         };
-        // Deliveries without acknowledgement are settled as they arrive. Others need not be settled before the drain ends.
+        // Deliveries without acknowledgement are settled as they arrive. Others need not be settled before the
+        // drain ends.
         let has_room = consumer.may_receive(self.rules)
             || consumer.spec.no_ack && consumer.next_id <= consumer.credit;
         store.ready() > 0 && consumer.takes_turns() && self.is_chosen(number) && has_room
     }
 
-    /// Answers a `Credit` that was applied before and whose answer is no longer known.
-    pub(super) fn credit_again<S: MessageStore<Item = I>>(
+    /// Answers a `Credit` that was applied before and whose answer is no longer recorded.
+    pub(super) fn repeat_credit_answer<S: MessageStore<Item = I>>(
         &self,
         store: &mut S,
         session: SessionId,
@@ -167,9 +171,13 @@ impl<I: Weighed> Checkout<I> {
         id: ConsumerId,
         drain: bool,
     ) {
-        let asked = PendingDrain { session, seq };
-        if self.drains.values().any(|pending| *pending == asked) {
-            // Answered when it is finished.
+        let drain_request = PendingDrain { session, seq };
+        if self
+            .drains
+            .values()
+            .any(|pending| *pending == drain_request)
+        {
+            // It is answered when the drain ends.
             return;
         }
         let answer = match self.credited_consumer(session, id) {

@@ -1,43 +1,45 @@
-//! How much is on its way to a consumer: handed to its session's side and not yet passed on to the client.
+//! The flow window: limits the deliveries that are sent to the session's side of a consumer and not yet passed
+//! on to the client.
 //!
-//! The window on what a client leaves unacknowledged is the client's wish and may be as wide as the queue is long; this one
-//! bounds messages in memory. Only the owner's own: replicas that do not lead send nothing, and forget it.
+//! The prefetch is the client's choice and may exceed the length of the queue; the flow window bounds memory.
+//! It belongs to the owner alone. Other replicas send nothing and do not track it.
 
-/// What may be on its way to one consumer at most; the message that exceeds the bytes is the last.
+/// Most deliveries in flight to one consumer. The delivery that exceeds the bytes is the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowWindow {
+    /// Number of deliveries.
     pub messages: u32,
-    /// Of bodies.
+    /// Bytes of their bodies.
     pub bytes: u64,
 }
 
-/// The window of every queue. A session's side reports each time that half of it has gone to the client.
+/// The window of every queue. The session's side reports progress for each half of it.
 pub const FLOW_WINDOW: FlowWindow = FlowWindow {
     messages: 2000,
     bytes: 2 << 20,
 };
 
-/// A message that can be weighed.
+/// A message with a size.
 pub(crate) trait Weighed {
-    /// Bytes.
-    fn body(&self) -> u64;
+    /// Bytes of the body.
+    fn body_bytes(&self) -> u64;
 }
 
-/// See the module. Delivery ids.
+/// Deliveries in flight to one consumer. All numbers are delivery ids.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryFlow {
-    /// All up to here has gone to the client.
+    /// All deliveries up to this one have gone to the client.
     received: u64,
-    /// All up to here was sent to the session's side.
+    /// All deliveries up to this one were sent to the session's side.
     pub sent: u64,
-    /// Between the two and unsettled.
+    /// Number of unsettled deliveries between the two.
     messages: u32,
     bytes: u64,
 }
 
 impl DeliveryFlow {
-    /// Nobody knows how far the client's side is: all of this may be on its way.
-    pub fn unknown(sent: u64, bodies: impl Iterator<Item = u64>) -> DeliveryFlow {
+    /// Counts all sent deliveries as in flight, since their progress is unknown.
+    pub(crate) fn assume_in_flight(sent: u64, bodies: impl Iterator<Item = u64>) -> DeliveryFlow {
         let mut flow = DeliveryFlow {
             sent,
             ..DeliveryFlow::default()
@@ -46,7 +48,7 @@ impl DeliveryFlow {
         flow
     }
 
-    pub fn has_room(&self, window: FlowWindow) -> bool {
+    pub(crate) fn has_room(&self, window: FlowWindow) -> bool {
         self.messages < window.messages && self.bytes < window.bytes
     }
 
@@ -55,42 +57,44 @@ impl DeliveryFlow {
         self.bytes += body;
     }
 
-    fn take(&mut self, body: u64) {
+    fn subtract(&mut self, body: u64) {
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(body);
     }
 
-    /// A message leaves; ids ascend.
-    pub fn send(&mut self, id: u64, body: u64) {
+    /// Records that a delivery is sent. Ids ascend.
+    pub(crate) fn record_sent(&mut self, id: u64, body: u64) {
+        debug_assert!(id > self.sent, "delivery {id} after {}", self.sent);
         self.sent = id;
         if id > self.received {
             self.add(body);
         }
     }
 
-    /// A message is out no more.
-    pub fn settled(&mut self, id: u64, body: u64) {
+    /// Records that a delivery is settled.
+    pub(crate) fn record_settled(&mut self, id: u64, body: u64) {
         if self.received < id && id <= self.sent {
-            self.take(body);
+            self.subtract(body);
         }
     }
 
-    /// The ids that are on their way, were this one and all before it received.
-    pub fn until(&self, up_to: u64) -> Option<std::ops::RangeInclusive<u64>> {
+    /// The deliveries in flight up to this id.
+    pub(crate) fn in_flight(&self, up_to: u64) -> Option<std::ops::RangeInclusive<u64>> {
         let last = up_to.min(self.sent);
         (self.received < last).then(|| self.received + 1..=last)
     }
 
-    /// `bodies`: of what is out among [`until`](Self::until).
-    pub fn received(&mut self, up_to: u64, bodies: impl Iterator<Item = u64>) {
-        bodies.for_each(|body| self.take(body));
+    /// Records progress up to an id. `bodies` are the unsettled deliveries in [`in_flight`](Self::in_flight).
+    pub(crate) fn record_progress(&mut self, up_to: u64, bodies: impl Iterator<Item = u64>) {
+        bodies.for_each(|body| self.subtract(body));
         self.received = self.received.max(up_to);
     }
 
-    /// What was sent after `sent` is to be sent again. `bodies`: of what is out and still sent then.
-    pub fn rewind(&mut self, sent: u64, bodies: impl Iterator<Item = u64>) {
+    /// Prepares to send all deliveries after `sent` again. `bodies` are the unsettled ones up to there that are
+    /// in flight.
+    pub(crate) fn rewind(&mut self, sent: u64, bodies: impl Iterator<Item = u64>) {
         let received = self.received;
-        *self = DeliveryFlow::unknown(sent, bodies);
+        *self = DeliveryFlow::assume_in_flight(sent, bodies);
         self.received = received;
     }
 }

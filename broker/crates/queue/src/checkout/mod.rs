@@ -1,8 +1,9 @@
-//! Who takes messages from a queue and what they hold: sessions and their request numbers, consumers with their
-//! windows, who is served next, and what is out to whom. The same rules for every queue type; where messages lie is
-//! the [`MessageStore`]'s.
+//! Consumers of a queue and their unsettled deliveries, by the same rules for every queue type: sessions and
+//! their request numbers, prefetch and credit, the order in which consumers are served, the single active
+//! consumer, requeue and dead-lettering.
 //!
-//! Deterministic: the same calls in the same order leave the same state, on every replica.
+//! A queue type provides its messages as a [`MessageStore`]. All of this is deterministic: on every replica the
+//! same calls in the same order leave the same state.
 
 mod consumers;
 mod credit;
@@ -18,7 +19,7 @@ pub(crate) use flow::{DeliveryFlow, Weighed};
 pub use flow::{FLOW_WINDOW, FlowWindow};
 pub(crate) use outstanding::Outstanding;
 pub(crate) use rotation::{ConsumerRotation, WaitingConsumer};
-pub(crate) use sessions::{Admission, SessionRecord, begins_anew};
+pub(crate) use sessions::{Admission, SessionRecord, starts_numbering_epoch};
 
 use crate::{
     Annotations, ConsumerId, ConsumerRules, DeadIncarnation, DeadReason, FlowMode, Name,
@@ -30,21 +31,25 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// The largest window a consumer gets, whatever it asks for.
-pub const MAX_WINDOW: u32 = 65_535;
-/// Closed sessions that are remembered, so that a late copy of a request does not bring one back.
-pub const MAX_CLOSED: usize = 65_536;
-/// How long they are remembered at least, while there are fewer than that many.
-pub const CLOSED_MS: u64 = 300_000;
+/// Most unsettled deliveries of a consumer, even if its prefetch is higher.
+pub(crate) const MAX_WINDOW: u32 = 65_535;
+/// Most closed sessions to remember. A late copy of a request must not open such a session again.
+pub(crate) const MAX_CLOSED: usize = 65_536;
+/// How long a closed session is remembered at least, in milliseconds, unless there are more than
+/// [`MAX_CLOSED`].
+pub(crate) const CLOSED_MS: u64 = 300_000;
 
-/// A message handed out by a store.
+/// With more consumers the assertions in debug builds would cost too much.
+const MAX_CHECKED: usize = 32;
+
+/// A message taken from the store for a consumer.
 pub(crate) struct Dequeued<I> {
     pub item: I,
     pub attempts: u32,
     pub redelivered: bool,
 }
 
-/// What a delivery says besides its message.
+/// The properties of a delivery, besides its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandedOut {
     pub session: SessionId,
@@ -53,94 +58,104 @@ pub(crate) struct HandedOut {
     pub attempts: u32,
     pub redelivered: bool,
     pub left: u64,
-    /// The message's number is said in place of `left` ([`Delivery::mark`](crate::Delivery::mark)).
+    /// Deliver the number of the message instead of `left`; see [`Delivery::mark`](crate::Delivery::mark).
     pub numbered: bool,
 }
 
-/// Why a message comes back that was out.
+/// Why an unsettled message is requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequeueReason {
-    /// Its consumer wants it requeued.
-    Asked,
-    /// Its consumer is gone.
-    Lost,
-    /// The same, and nothing that waits has been before it: the last first.
+    /// The client asked for it.
+    Requested,
+    /// The consumer ended, or it released the message.
+    Returned,
+    /// The consumer of a session that outlives its connections ended: the message goes before all other ready
+    /// messages. Such messages are requeued in descending order.
     InFront,
-    /// Its consumer's client was never sent it.
+    /// The delivery was never sent to the client.
     Unseen { redelivered: bool },
 }
 
-/// The messages of a queue, and the way out to sessions.
+/// The messages of a queue type, and its output to sessions.
 pub(crate) trait MessageStore {
     type Item: Weighed;
-    /// Messages that can be taken.
+    /// Messages ready for delivery.
     fn ready(&self) -> u64;
     /// The next message to deliver.
     fn take(&mut self) -> Option<Dequeued<Self::Item>>;
-    /// Back to where the queue type puts such messages, to be redelivered.
-    fn give_back(&mut self, item: Self::Item, attempts: u32, why: RequeueReason);
-    /// Done with.
-    fn settled(&mut self, item: Self::Item);
-    /// Adds annotations to a message that is out and is requeued or dies next.
+    /// Requeues a message, at the position that the queue type chooses for `why`.
+    fn requeue(&mut self, item: Self::Item, attempts: u32, why: RequeueReason);
+    /// Removes a settled message.
+    fn remove_settled(&mut self, item: Self::Item);
+    /// Adds annotations to an unsettled message. It is requeued or dead-lettered next.
     fn annotate(&mut self, item: &Self::Item, annotations: &Arc<Annotations>);
-    fn dead(&mut self, item: Self::Item, reason: DeadReason);
-    fn deliver(&mut self, handed: HandedOut, item: &Self::Item);
+    /// Dead-letters or drops a message.
+    fn dead_letter(&mut self, item: Self::Item, reason: DeadReason);
+    /// Delivers a message.
+    fn deliver(&mut self, delivery: HandedOut, item: &Self::Item);
+    /// Sends another event.
     fn event(&mut self, session: SessionId, event: QueueEvent);
-    /// What has expired at the head goes before it is said how many are left, where the queue type does so.
+    /// Removes expired messages before the remaining ones are counted, if the queue type does so.
     fn expire_head(&mut self, no_ack: bool);
-    /// Drops everything ready; returns how many.
+    /// Drops all ready messages. Returns their number.
     fn purge(&mut self) -> u64;
 }
 
-/// Connections of a session that know one of the other ([`SessionEpoch`](crate::Line)).
+/// The current epoch of a session that outlives its connections ([`SessionEpoch`](crate::SessionEpoch)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownEpoch {
-    /// The one that began it.
+    /// The connection that started the epoch.
     pub first: SessionId,
-    /// The highest [`EpochConsumer::at`](crate::Succession::at), of whichever line.
+    /// The highest [`EpochConsumer::at`](crate::EpochConsumer::at) of any connection, in this or an earlier
+    /// epoch.
     pub at: u64,
 }
 
-/// See the module.
+/// The sessions, consumers and unsettled deliveries of one queue.
 #[derive(Debug)]
 pub(crate) struct Checkout<I> {
-    /// What people call the queue, as in `queue 'orders' in vhost '/'`: for the texts of refusals.
+    /// The queue's name in error texts, such as `queue 'orders' in vhost '/'`.
     pub label: Name,
     pub rules: &'static ConsumerRules,
     pub single_active: bool,
     pub delivery_limit: Option<u32>,
     pub sessions: BTreeMap<SessionId, SessionRecord>,
-    /// By number, in the order in which they came; numbers are never used twice.
+    /// By number, in order of creation; numbers are never used twice.
     pub consumers: BTreeMap<u64, Consumer<I>>,
-    /// Consumers that may be chosen: neither cancelled nor suspended; the best first.
+    /// Consumers that can be served, neither cancelled nor suspended, by descending priority.
     pub candidates: BTreeSet<(Reverse<i32>, u64)>,
-    /// Consumers with room in their window, by priority and then by when they were served last.
+    /// Consumers that can get another delivery.
     pub service: ConsumerRotation,
-    /// The single active consumer.
+    /// The single active consumer, if the queue has one.
     pub active: Option<u64>,
     pub next_consumer: u64,
     pub next_ticket: u64,
-    /// Consumers that are neither cancelled nor a `Get`'s.
+    /// Number of consumers that are neither cancelled nor created by a `Get`.
     pub live: u32,
+    /// The exclusive consumer.
     pub exclusive: Option<u64>,
+    /// Number of unsettled deliveries of all consumers.
     pub out: u64,
-    /// Of the connections that have consumed last.
+    /// The epoch of the connection that consumed last.
     pub epoch: Option<KnownEpoch>,
+    /// Closed sessions with the clock at their end, oldest first.
     pub closed: VecDeque<(u64, SessionId)>,
     pub closed_set: BTreeSet<SessionId>,
+    /// Of each node the first incarnation that may still be alive.
     pub gone: BTreeMap<NodeId, Incarnation>,
+    /// Nodes that cannot be reached.
     pub suspended: BTreeSet<NodeId>,
     pub deleted: bool,
-    /// By the number of the consumer. Empty except while a drain waits for room at its consumer.
+    /// Drains in progress, by the number of the consumer.
     pub drains: BTreeMap<u64, PendingDrain>,
-    /// Of each consumer.
+    /// Applies to each consumer.
     pub flow_window: FlowWindow,
-    /// No part of the queue's state: each replica counts for itself.
+    /// Not part of the replicated state: each replica counts its own.
     pub counters: QueueCounters,
 }
 
 impl<I: Weighed> Checkout<I> {
-    pub fn new(
+    pub(crate) fn new(
         label: Name,
         kind: QueueType,
         single_active: bool,
@@ -173,8 +188,9 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Carries out an admitted request that is not a publish. `clock`, in milliseconds, is what ended sessions grow old by.
-    pub fn apply<S: MessageStore<Item = I>>(
+    /// Applies an admitted request other than a publish. `clock` is in milliseconds; ended sessions are
+    /// forgotten by it.
+    pub(crate) fn apply<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -183,13 +199,13 @@ impl<I: Weighed> Checkout<I> {
         clock: u64,
     ) {
         match body {
-            // The queue type's own.
+            // The queue type handles publishes itself.
             RequestBody::Publish(_) => {}
             RequestBody::Consume { consumer, spec } => {
                 self.consume(store, session, seq, consumer, spec);
             }
             RequestBody::Succeed(epoch_consumer) => {
-                self.succeed(store, session, seq, *epoch_consumer)
+                self.replace_predecessors(store, session, seq, *epoch_consumer)
             }
             RequestBody::Cancel { consumer } => self.cancel(store, session, consumer),
             RequestBody::Leave { consumer } => self.leave(store, session, consumer),
@@ -226,34 +242,74 @@ impl<I: Weighed> Checkout<I> {
             } => self.delete(store, session, seq, if_unused, if_empty),
             RequestBody::Close => self.close(store, session, clock),
         }
+        if cfg!(debug_assertions) && self.consumers.len() <= MAX_CHECKED {
+            self.assert_consistent();
+        }
     }
 
-    /// Hands out what is ready to whoever has room.
-    pub fn dispatch<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
+    /// Asserts that the counts and the indexes over the consumers agree with the consumers.
+    fn assert_consistent(&self) {
+        let mut out = 0;
+        let mut live = 0;
+        let mut waiting = 0;
+        for (number, consumer) in &self.consumers {
+            let state = self.sessions.get(&consumer.session);
+            let listed = state.and_then(|state| state.consumers.get(&consumer.id));
+            assert_eq!(listed, Some(number), "session {:?}", consumer.session);
+            assert!(*number < self.next_consumer);
+            let candidate = (Reverse(consumer.spec.priority), *number);
+            let is_candidate = self.candidates.contains(&candidate);
+            assert_eq!(is_candidate, consumer.takes_turns(), "consumer {number}");
+            let ticket = consumer.ticket;
+            assert!(ticket.is_none_or(|ticket| is_candidate && ticket < self.next_ticket));
+            assert!(consumer.out.last_id() < Some(consumer.next_id));
+            out += consumer.out.len() as u64;
+            live += u32::from(!consumer.get && !consumer.cancelled);
+            waiting += usize::from(ticket.is_some());
+        }
+        assert_eq!((self.out, self.live), (out, live));
+        assert_eq!(self.service.len(), waiting);
+        assert!(self.candidates.len() <= self.consumers.len());
+        let exclusive = self.exclusive.map(|number| self.consumers.get(&number));
+        assert!(exclusive.is_none_or(|c| c.is_some_and(|c| c.spec.exclusive)));
+        let active = self.active.map(|number| self.consumers.get(&number));
+        assert!(active.is_none_or(|c| c.is_some_and(Consumer::takes_turns)));
+        assert!(self.active.is_none() || self.single_active);
+        assert!(!self.deleted || self.consumers.is_empty());
+        let mut drains = self.drains.keys();
+        assert!(self.deleted || drains.all(|number| self.consumers.contains_key(number)));
+        assert_eq!(self.closed.len(), self.closed_set.len());
+    }
+
+    /// Delivers ready messages to the consumers that can get them.
+    pub(crate) fn dispatch<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
         while store.ready() > 0 {
             let Some(turn) = self.service.first() else {
                 return;
             };
             let Some(consumer) = self.consumers.get_mut(&turn.number) else {
-                self.service.served(None);
+                debug_assert!(false, "consumer {} is removed and still waits", turn.number);
+                self.service.advance(None);
                 continue;
             };
-            let Some(taken) = store.take() else { return };
+            debug_assert!(consumer.takes_turns() && consumer.next_id <= consumer.credit);
+            let Some(dequeued) = store.take() else { return };
             self.out += 1;
             let counts = &mut self.counters.deliveries;
-            counts.redeliver += u64::from(taken.redelivered);
+            counts.redeliver += u64::from(dequeued.redelivered);
             counts.deliver += u64::from(!consumer.spec.no_ack);
             counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
-            consumer.hand(store, taken, 0, self.flow_window);
-            let room = consumer.has_room(self.rules, self.flow_window);
-            consumer.ticket = room.then_some(self.next_ticket);
-            self.next_ticket += u64::from(room);
-            self.service.served(consumer.ticket);
+            consumer.assign(store, dequeued, 0, self.flow_window);
+            let has_room = consumer.has_room(self.rules, self.flow_window);
+            consumer.ticket = has_room.then_some(self.next_ticket);
+            self.next_ticket += u64::from(has_room);
+            self.service.advance(consumer.ticket);
         }
     }
 
-    /// Everything that is still out to a consumer from `next` on, once more. False when there is no such consumer.
-    pub fn resume<S: MessageStore<Item = I>>(
+    /// Repeats the unsettled deliveries of a consumer from `next` on. Returns false if there is no such
+    /// consumer.
+    pub(crate) fn resume<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -268,71 +324,81 @@ impl<I: Weighed> Checkout<I> {
             store.event(session, QueueEvent::Cancelled { consumer: id });
             return true;
         }
-        let from = consumer.out.from(next).next().map(|(id, _)| id);
+        let from = consumer.out.iter_from(next).next().map(|(id, _)| id);
         let next = from.unwrap_or(consumer.next_id).max(next);
         store.event(session, QueueEvent::Resumed { consumer: id, next });
-        consumer.hand_again(store, next, window);
+        consumer.resend_from(store, next, window);
         true
     }
 
-    /// A consumer's client was sent everything up to this delivery: as much again may be on its way.
-    pub fn received<S: MessageStore<Item = I>>(
+    /// Opens the flow window: the consumer's client was sent all deliveries up to this one.
+    pub(crate) fn open_flow_window<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
         id: ConsumerId,
         up_to: u64,
     ) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
         if let Some(consumer) = self.consumers.get_mut(&number) {
-            consumer.received(up_to);
-            consumer.send_on(store, self.flow_window);
+            consumer.open_flow_window(up_to);
+            consumer.send_pending(store, self.flow_window);
         }
         if self.rules.adjustable_credit {
-            self.refresh(number);
+            self.update_rotation(number);
         }
     }
 
-    /// This replica leads from now on and does not know what is on its way to whom.
-    pub fn forget_flow(&mut self) {
+    /// Resets the flow windows: this replica becomes the leader and does not know which deliveries have
+    /// arrived.
+    pub(crate) fn forget_flow(&mut self) {
         self.consumers.values_mut().for_each(Consumer::forget_flow);
     }
 
-    pub fn consumer(&mut self, session: SessionId, id: ConsumerId) -> Option<&mut Consumer<I>> {
-        let number = self.number(session, id)?;
+    pub(crate) fn consumer(
+        &mut self,
+        session: SessionId,
+        id: ConsumerId,
+    ) -> Option<&mut Consumer<I>> {
+        let number = self.consumer_number(session, id)?;
         self.consumers.get_mut(&number)
     }
 
-    /// A node's earlier lives are over: what their sessions had goes back.
-    pub fn gone_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, gone: DeadIncarnation) {
-        let known = self.gone.entry(gone.node).or_insert(gone.before);
-        *known = (*known).max(gone.before);
+    /// Ends the sessions of a node's earlier incarnations and requeues their messages.
+    pub(crate) fn end_incarnations<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        dead: DeadIncarnation,
+    ) {
+        let first_alive = self.gone.entry(dead.node).or_insert(dead.before);
+        *first_alive = (*first_alive).max(dead.before);
         let first = SessionId {
-            node: gone.node,
+            node: dead.node,
             ..SessionId::default()
         };
-        let over: Vec<SessionId> = self
+        let ended: Vec<SessionId> = self
             .sessions
             .range(first..)
             .map(|(session, _)| *session)
-            .take_while(|s| s.node == gone.node && s.incarnation < gone.before)
+            .take_while(|s| s.node == dead.node && s.incarnation < dead.before)
             .collect();
-        for session in over {
+        for session in ended {
             if !planted::is(Bug::DeadRouteKept) {
                 self.end_session(store, session);
             }
         }
-        // Its late requests are refused by incarnation: no need to remember each.
-        let keeps = |s: &SessionId| s.node != gone.node || s.incarnation >= gone.before;
-        self.closed.retain(|(_, s)| keeps(s));
-        self.closed_set.retain(keeps);
+        // Their late requests are refused by incarnation, so the sessions need not be remembered.
+        let may_be_alive = |s: &SessionId| s.node != dead.node || s.incarnation >= dead.before;
+        self.closed.retain(|(_, s)| may_be_alive(s));
+        self.closed_set.retain(may_be_alive);
     }
 
-    /// A node cannot be reached: its consumers get nothing more and what they hold goes to others, unless only their own
-    /// session is to have it. Its sessions and their numbering stay, for it may come back.
-    pub fn suspect_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
+    /// Suspends the consumers of a node that cannot be reached and requeues their messages, except those of
+    /// sessions that outlive their connections. Its sessions and request numbers stay, since the node may come
+    /// back.
+    pub(crate) fn suspect_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
         if !self.suspended.insert(node) {
             return;
         }
@@ -342,16 +408,16 @@ impl<I: Weighed> Checkout<I> {
             };
             consumer.suspended = true;
             if !consumer.lasting || planted::is(Bug::SuspectedReturns) {
-                self.return_all(store, number);
+                self.requeue_all(store, number);
             }
-            self.unlist(number);
-            self.forget_if_done(number);
+            self.remove_candidate(number);
+            self.remove_if_finished(number);
         }
-        self.elect();
+        self.elect_active();
     }
 
     /// Ends the suspension of the consumers of a node.
-    pub fn trust_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
+    pub(crate) fn trust_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
         if !self.suspended.remove(&node) {
             return;
         }
@@ -363,11 +429,12 @@ impl<I: Weighed> Checkout<I> {
                     credited.insert(consumer.session);
                 }
             }
-            self.list(number);
+            self.add_candidate(number);
         }
-        self.elect();
-        // Deliveries that were requeued used up credit, and some may never have arrived. These sessions ask for them, learn
-        // that they do not come, and renew the credit. A consumer without credit left would learn it from no later delivery.
+        self.elect_active();
+        // Requeued deliveries used up credit, and some may never have arrived. The `Owner` event makes these
+        // sessions ask for them, learn that they will not come, and renew the credit. A consumer without credit
+        // would learn it from no later delivery.
         for session in credited {
             store.event(session, QueueEvent::Owner);
         }
@@ -385,17 +452,17 @@ impl<I: Weighed> Checkout<I> {
             .collect()
     }
 
-    pub fn set_limits(&mut self, single_active: bool, delivery_limit: Option<u32>) {
+    pub(crate) fn set_limits(&mut self, single_active: bool, delivery_limit: Option<u32>) {
         self.delivery_limit = delivery_limit;
         if self.single_active == single_active {
             return;
         }
         self.single_active = single_active;
         self.active = None;
-        self.elect();
+        self.elect_active();
         let numbers: Vec<u64> = self.consumers.keys().copied().collect();
         for number in numbers {
-            self.refresh(number);
+            self.update_rotation(number);
         }
     }
 }

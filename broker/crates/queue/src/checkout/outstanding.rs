@@ -1,5 +1,5 @@
-//! What is out to a consumer, by delivery id. Ids ascend as they are given, and most are settled in that order: so it is a
-//! line, with gaps where others were settled first.
+//! Unsettled deliveries of a consumer by delivery id. Ids are assigned in ascending order and mostly settled in
+//! that order, so a deque with gaps is faster and smaller than a map.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -7,19 +7,19 @@ use std::ops::RangeInclusive;
 #[derive(Clone, Debug)]
 struct Entry<T> {
     id: u64,
-    /// None: settled, kept until it reaches an end of the line or most of all are such.
+    /// None: settled. Such entries are removed at the ends, or together once they are the majority.
     item: Option<T>,
 }
 
-/// See the module.
+/// A map from ascending ids to values; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Outstanding<T> {
-    /// Ascending by id; the first and the last are not settled.
+    /// Ascending by id. The first and the last entry are unsettled.
     entries: VecDeque<Entry<T>>,
     live: usize,
 }
 
-/// Settled entries that are not worth a sweep, and those that stay allocated while there are none.
+/// Settled entries that are tolerated before a compaction, and the capacity that an empty deque keeps.
 const SLACK: usize = 64;
 
 impl<T> Default for Outstanding<T> {
@@ -32,16 +32,16 @@ impl<T> Default for Outstanding<T> {
 }
 
 impl<T> Outstanding<T> {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// The last one. False, and nothing happens: there was one with this id or a later one.
-    pub fn push(&mut self, id: u64, item: T) -> bool {
+    /// Appends an entry. Returns false, without effect, unless the id is higher than all before it.
+    pub(crate) fn push(&mut self, id: u64, item: T) -> bool {
         if self.entries.back().is_some_and(|last| last.id >= id) {
             return false;
         }
@@ -53,69 +53,71 @@ impl<T> Outstanding<T> {
         true
     }
 
-    /// Where the first entry from this id on is, settled or not.
+    /// Index of the first entry with this id or a higher one, settled or not.
     fn position(&self, id: u64) -> usize {
         let Some(first) = self.entries.front() else {
             return 0;
         };
-        // Without gaps that is where it is.
+        // The index, if there are no gaps.
         let guess = usize::try_from(id.saturating_sub(first.id)).unwrap_or(usize::MAX);
         match self.entries.get(guess) {
-            Some(there) if there.id == id => guess,
+            Some(expected) if expected.id == id => guess,
             _ => self.entries.partition_point(|entry| entry.id < id),
         }
     }
 
-    /// Takes the first one among these ids.
-    pub fn take_first(&mut self, ids: RangeInclusive<u64>) -> Option<(u64, T)> {
+    /// Removes the first unsettled entry in a range of ids.
+    pub(crate) fn take_first(&mut self, ids: RangeInclusive<u64>) -> Option<(u64, T)> {
         let (from, to) = ids.into_inner();
         let start = self.position(from);
         let mut rest = self.entries.range_mut(start..);
         let (id, item) = rest.find_map(|entry| match entry.id <= to {
             true => Some((entry.id, entry.item.take())).filter(|(_, item)| item.is_some()),
-            // Behind the last of the ids nothing is looked for.
+            // Past the range: end the search.
             false => Some((entry.id, None)),
         })?;
         let item = item?;
         self.live -= 1;
-        self.tidy();
+        self.compact();
         Some((id, item))
     }
 
-    pub fn pop_first(&mut self) -> Option<(u64, T)> {
+    pub(crate) fn pop_first(&mut self) -> Option<(u64, T)> {
         self.take_first(0..=u64::MAX)
     }
 
-    pub fn last_id(&self) -> Option<u64> {
+    pub(crate) fn last_id(&self) -> Option<u64> {
         self.entries.back().map(|last| last.id)
     }
 
-    /// Those with this id or a later one.
-    pub fn from(&self, id: u64) -> impl Iterator<Item = (u64, &T)> {
+    /// Unsettled entries with this id or a higher one.
+    pub(crate) fn iter_from(&self, id: u64) -> impl Iterator<Item = (u64, &T)> {
         let rest = self.entries.range(self.position(id)..);
         rest.filter_map(|entry| Some((entry.id, entry.item.as_ref()?)))
     }
 
-    /// Those with these ids.
-    pub fn among(&self, ids: RangeInclusive<u64>) -> impl Iterator<Item = &T> {
+    /// Values of unsettled entries in a range of ids.
+    pub(crate) fn values_in(&self, ids: RangeInclusive<u64>) -> impl Iterator<Item = &T> {
         let to = *ids.end();
-        let all = self.from(*ids.start()).take_while(move |(id, _)| *id <= to);
+        let all = self
+            .iter_from(*ids.start())
+            .take_while(move |(id, _)| *id <= to);
         all.map(|(_, item)| item)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        self.from(0)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.iter_from(0)
     }
 
-    pub fn values(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter_map(|entry| entry.item.as_ref())
     }
 
-    pub fn into_values(self) -> impl Iterator<Item = T> {
+    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
         self.entries.into_iter().filter_map(|entry| entry.item)
     }
 
-    fn tidy(&mut self) {
+    fn compact(&mut self) {
         while self
             .entries
             .pop_front_if(|first| first.item.is_none())
@@ -132,6 +134,10 @@ impl<T> Outstanding<T> {
         if self.entries.is_empty() && self.entries.capacity() > 4 * SLACK {
             self.entries.shrink_to(SLACK);
         }
+        let is_unsettled = |entry: Option<&Entry<T>>| entry.is_none_or(|e| e.item.is_some());
+        debug_assert!(is_unsettled(self.entries.front()) && is_unsettled(self.entries.back()));
+        debug_assert!(self.live <= self.entries.len());
+        debug_assert!(self.entries.len() <= 2 * self.live + SLACK);
     }
 }
 
@@ -160,61 +166,61 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map.
+        /// Compares with a `BTreeMap`.
         #[test]
-        fn it_is_a_map_in_order(steps in proptest::collection::vec(step(), 1..400), from in 0u64..150) {
-            let mut epoch = Outstanding::default();
+        fn outstanding_deliveries_behave_as_an_ordered_map(steps in proptest::collection::vec(step(), 1..400), from in 0u64..150) {
+            let mut outstanding = Outstanding::default();
             let mut map: BTreeMap<u64, u64> = BTreeMap::new();
             let mut last = 0;
             for step in steps {
                 match step {
                     Step::Push { skipped } => {
                         last += 1 + skipped;
-                        prop_assert!(epoch.push(last, last * 3));
-                        prop_assert!(!epoch.push(last, 0));
+                        prop_assert!(outstanding.push(last, last * 3));
+                        prop_assert!(!outstanding.push(last, 0));
                         map.insert(last, last * 3);
                     }
                     Step::Take { from, to } => {
                         let id = map.keys().copied().find(|id| (from..=to).contains(id));
-                        let there = id.and_then(|id| map.remove_entry(&id));
-                        prop_assert_eq!(epoch.take_first(from..=to), there);
+                        let expected = id.and_then(|id| map.remove_entry(&id));
+                        prop_assert_eq!(outstanding.take_first(from..=to), expected);
                     }
                     Step::TakeAll { from, to } => {
-                        while let Some((id, item)) = epoch.take_first(from..=to) {
+                        while let Some((id, item)) = outstanding.take_first(from..=to) {
                             prop_assert_eq!(map.remove(&id), Some(item));
                         }
                         prop_assert!(map.range(from..=to).next().is_none());
                     }
-                    Step::Pop => prop_assert_eq!(epoch.pop_first(), map.pop_first()),
+                    Step::Pop => prop_assert_eq!(outstanding.pop_first(), map.pop_first()),
                 }
-                prop_assert_eq!(epoch.len(), map.len());
-                prop_assert_eq!(epoch.is_empty(), map.is_empty());
-                prop_assert_eq!(epoch.last_id(), map.keys().last().copied());
-                prop_assert!(epoch.entries.len() <= 2 * epoch.live + SLACK);
+                prop_assert_eq!(outstanding.len(), map.len());
+                prop_assert_eq!(outstanding.is_empty(), map.is_empty());
+                prop_assert_eq!(outstanding.last_id(), map.keys().last().copied());
+                prop_assert!(outstanding.entries.len() <= 2 * outstanding.live + SLACK);
             }
-            let told: Vec<_> = epoch.from(from).map(|(id, item)| (id, *item)).collect();
-            let there: Vec<_> = map.range(from..).map(|(id, item)| (*id, *item)).collect();
-            prop_assert_eq!(told, there);
-            let among: Vec<_> = epoch.among(from..=from + 20).copied().collect();
-            let there: Vec<_> = map.range(from..=from + 20).map(|(_, item)| *item).collect();
-            prop_assert_eq!(among, there);
-            prop_assert_eq!(epoch.iter().count(), map.len());
-            prop_assert!(epoch.values().eq(map.values()));
-            prop_assert!(epoch.into_values().eq(map.into_values()));
+            let listed: Vec<_> = outstanding.iter_from(from).map(|(id, item)| (id, *item)).collect();
+            let expected: Vec<_> = map.range(from..).map(|(id, item)| (*id, *item)).collect();
+            prop_assert_eq!(listed, expected);
+            let in_range: Vec<_> = outstanding.values_in(from..=from + 20).copied().collect();
+            let expected: Vec<_> = map.range(from..=from + 20).map(|(_, item)| *item).collect();
+            prop_assert_eq!(in_range, expected);
+            prop_assert_eq!(outstanding.iter().count(), map.len());
+            prop_assert!(outstanding.values().eq(map.values()));
+            prop_assert!(outstanding.into_values().eq(map.into_values()));
         }
     }
 
-    /// One message that is never acknowledged must not keep the places of all that come after it.
+    /// A message that is never acknowledged must not keep the memory of all settled ones after it.
     #[test]
-    fn one_that_stays_keeps_no_others() {
-        let mut epoch = Outstanding::default();
+    fn unsettled_delivery_does_not_retain_settled_ones() {
+        let mut outstanding = Outstanding::default();
         for id in 1..100_000 {
-            assert!(epoch.push(id, ()));
+            assert!(outstanding.push(id, ()));
             if id > 1 {
-                assert_eq!(epoch.take_first(id..=id), Some((id, ())));
+                assert_eq!(outstanding.take_first(id..=id), Some((id, ())));
             }
         }
-        assert_eq!((epoch.len(), epoch.last_id()), (1, Some(1)));
-        assert!(epoch.entries.capacity() <= 4 * SLACK);
+        assert_eq!((outstanding.len(), outstanding.last_id()), (1, Some(1)));
+        assert!(outstanding.entries.capacity() <= 4 * SLACK);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that are answered: consume, get, purge, stat, delete.
+//! Requests with an answer: consume, get, purge, stat and delete.
 
 use super::{Checkout, Consumer, KnownEpoch, MessageStore, Weighed};
 use crate::{
@@ -20,7 +20,7 @@ impl<I: Weighed> Checkout<I> {
         if self.change_prefetch(session, id, spec.prefetch) {
             return self.answer(store, session, seq, QueueReply::Consuming);
         }
-        let answer = match self.may_consume(session, id, &spec) {
+        let answer = match self.check_consume(session, id, &spec) {
             Ok(()) => {
                 self.add(Consumer::new(session, id, spec, false));
                 QueueReply::Consuming
@@ -30,8 +30,8 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// See [`EpochConsumer`].
-    pub(super) fn succeed<S: MessageStore<Item = I>>(
+    /// Adds the consumer of a later connection; see [`EpochConsumer`].
+    pub(super) fn replace_predecessors<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -45,14 +45,16 @@ impl<I: Weighed> Checkout<I> {
             epoch,
             at,
         } = epoch_consumer;
-        let allowed = self.may_consume(session, id, &spec);
-        if let Err(refused) = allowed.and_then(|()| self.may_succeed(epoch, at)) {
+        let allowed = self.check_consume(session, id, &spec);
+        if let Err(refused) = allowed.and_then(|()| self.check_session_epoch(epoch, at)) {
             return self.answer(store, session, seq, refused);
         }
         if let Some(settled) = settled {
-            self.settle_late(store, &spec, &settled);
+            self.apply_late_settlement(store, &spec, &settled);
         }
         self.end_predecessors(store, &spec);
+        let mut replaced = self.consumers.values().filter(|c| c.is_replaced_by(&spec));
+        debug_assert!(replaced.next().is_none() || planted::is(Bug::PredecessorStays));
         let mut consumer = Consumer::new(session, id, spec, false);
         consumer.lasting = true;
         self.add(consumer);
@@ -63,25 +65,26 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// Whether the line goes on that a connection names. Where no connection has named any, none is begun by one that does not: all
-    /// members have to make the same of it, and those of older programs know of no lines.
+    /// Returns true if the connection continues the current epoch. A connection that states no epoch starts
+    /// none if there is none: all members of a quorum queue must come to the same state, and older versions
+    /// know no epochs.
     fn join_epoch(&mut self, session: SessionId, epoch: SessionEpoch, at: u64) -> bool {
-        let known = self.epoch;
-        let (first, goes_on) = match (epoch, known) {
+        let current = self.epoch;
+        let (first, continues) = match (epoch, current) {
             (SessionEpoch::Untold, None) => return false,
             (SessionEpoch::New, None) => (session, true),
-            (SessionEpoch::Of(named), Some(known)) if named == known.first => (named, true),
+            (SessionEpoch::Of(named), Some(current)) if named == current.first => (named, true),
             _ => (session, false),
         };
-        let at = at.max(known.map_or(0, |known| known.at));
+        let at = at.max(current.map_or(0, |current| current.at));
         self.epoch = Some(KnownEpoch { first, at });
-        goes_on
+        continues
     }
 
-    /// A request that was on its way for long is not to take the queue from the connection that its client has now.
-    fn may_succeed(&self, epoch: SessionEpoch, at: u64) -> Result<(), QueueReply> {
-        let known = self.epoch.map_or(0, |known| known.at);
-        if epoch == SessionEpoch::Untold || at == 0 || at >= known {
+    /// Refuses a delayed request, so that it does not take the queue from a later connection of the client.
+    fn check_session_epoch(&self, epoch: SessionEpoch, at: u64) -> Result<(), QueueReply> {
+        let current = self.epoch.map_or(0, |current| current.at);
+        if epoch == SessionEpoch::Untold || at == 0 || at >= current {
             return Ok(());
         }
         Err(QueueReply::Refused {
@@ -90,8 +93,8 @@ impl<I: Weighed> Checkout<I> {
         })
     }
 
-    /// What the connection before had done, if its consumer is still there.
-    fn settle_late<S: MessageStore<Item = I>>(
+    /// Applies settlements of the previous connection, if its consumer still exists.
+    fn apply_late_settlement<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         spec: &ConsumerSpec,
@@ -102,35 +105,37 @@ impl<I: Weighed> Checkout<I> {
             consumer,
             ids,
         } = settled;
-        let number = self.number(*session, *consumer);
-        let before = number.and_then(|number| self.consumers.get(&number));
-        let (Some(number), Some(true)) = (number, before.map(|c| c.precedes(spec))) else {
+        let number = self.consumer_number(*session, *consumer);
+        let predecessors = number.and_then(|number| self.consumers.get(&number));
+        let (Some(number), Some(true)) = (number, predecessors.map(|c| c.is_replaced_by(spec)))
+        else {
             return;
         };
         for (from, to) in ids.iter().filter(|(from, to)| from <= to) {
             let mut from = *from;
-            while let Some((id, out)) = self.take_out(number, from, *to) {
+            while let Some((id, out)) = self.take_unsettled(number, from, *to) {
                 from = from.max(id) + 1;
                 self.counters.deliveries.ack += 1;
-                store.settled(out.item);
+                store.remove_settled(out.item);
             }
         }
     }
 
-    /// They stay known until their sessions have heard that they are over: the event may be lost.
+    /// Ends the consumers of earlier connections. They are kept until their sessions cancel them or end, since
+    /// the event may be lost.
     fn end_predecessors<S: MessageStore<Item = I>>(&mut self, store: &mut S, spec: &ConsumerSpec) {
         if planted::is(Bug::PredecessorStays) {
             return;
         }
         let all = self.consumers.iter();
-        let before: Vec<u64> = all
-            .filter(|(_, c)| c.precedes(spec))
+        let predecessors: Vec<u64> = all
+            .filter(|(_, c)| c.is_replaced_by(spec))
             .map(|(number, _)| *number)
             .collect();
-        for number in before {
-            self.return_all(store, number);
-            self.unlist(number);
-            self.retire(number);
+        for number in predecessors {
+            self.requeue_all(store, number);
+            self.remove_candidate(number);
+            self.stop_counting(number);
             if let Some(consumer) = self.consumers.get_mut(&number) {
                 consumer.cancelled = true;
                 consumer.succeeded = true;
@@ -140,10 +145,11 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// False: there is no such consumer whose window may change. A 0.9.1 channel's limit on all its consumers is for classic
-    /// queues alone; in quorum queues every member must go on refusing what it refused before.
+    /// Changes the prefetch of an existing consumer. Returns false if there is none, or if the queue type does
+    /// not allow it: only classic queues do (AMQP 0.9.1, prefetch of a channel); members of a quorum queue must
+    /// keep refusing what earlier versions refused.
     fn change_prefetch(&mut self, session: SessionId, id: ConsumerId, prefetch: u32) -> bool {
-        let number = match self.number(session, id) {
+        let number = match self.consumer_number(session, id) {
             Some(number) if self.rules.adjustable_credit && !self.deleted => number,
             _ => return false,
         };
@@ -152,11 +158,11 @@ impl<I: Weighed> Checkout<I> {
             return false;
         };
         consumer.spec.prefetch = prefetch;
-        self.refresh(number);
+        self.update_rotation(number);
         true
     }
 
-    fn may_consume(
+    fn check_consume(
         &self,
         session: SessionId,
         id: ConsumerId,
@@ -165,12 +171,12 @@ impl<I: Weighed> Checkout<I> {
         if self.deleted {
             return Err(self.not_found());
         }
-        if self.number(session, id).is_some() {
-            return Err(reused());
+        if self.consumer_number(session, id).is_some() {
+            return Err(consumer_number_reused());
         }
-        // Nobody has a single active consumer's queue alone.
-        let never = self.rules.exclusive && self.single_active;
-        if self.exclusive.is_some() || (spec.exclusive && (self.live > 0 || never)) {
+        // A queue with a single active consumer admits no exclusive consumer, where the queue type says so.
+        let is_unsupported = self.rules.exclusive && self.single_active;
+        if self.exclusive.is_some() || (spec.exclusive && (self.live > 0 || is_unsupported)) {
             return Err(QueueReply::Refused {
                 code: 403,
                 text: format!("{} in exclusive use", self.label),
@@ -179,6 +185,7 @@ impl<I: Weighed> Checkout<I> {
         Ok(())
     }
 
+    /// Takes one message for a `Get`.
     pub(super) fn get<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -190,19 +197,19 @@ impl<I: Weighed> Checkout<I> {
         if self.deleted {
             return self.answer(store, session, seq, self.not_found());
         }
-        if self.number(session, id).is_some() {
-            return self.answer(store, session, seq, reused());
+        if self.consumer_number(session, id).is_some() {
+            return self.answer(store, session, seq, consumer_number_reused());
         }
         if !self.rules.get_with_single_active && self.single_active {
-            let refused = self.no_get();
+            let refused = self.get_not_supported();
             return self.answer(store, session, seq, refused);
         }
         let counts = &mut self.counters.deliveries;
-        let Some(taken) = store.take() else {
+        let Some(dequeued) = store.take() else {
             counts.get_empty += 1;
             return self.answer(store, session, seq, QueueReply::Empty);
         };
-        counts.redeliver += u64::from(taken.redelivered);
+        counts.redeliver += u64::from(dequeued.redelivered);
         counts.get += u64::from(!no_ack);
         counts.get_no_ack += u64::from(no_ack);
         let spec = ConsumerSpec {
@@ -221,7 +228,7 @@ impl<I: Weighed> Checkout<I> {
         if let Some(consumer) = self.consumers.get_mut(&number) {
             self.out += 1;
             consumer.uncounted = no_ack;
-            consumer.hand(store, taken, left, self.flow_window);
+            consumer.assign(store, dequeued, left, self.flow_window);
         }
     }
 
@@ -237,20 +244,22 @@ impl<I: Weighed> Checkout<I> {
         let answer = if self.deleted {
             self.not_found()
         } else {
+            let messages = store.purge();
+            debug_assert_eq!(store.ready(), 0, "after a purge of {}", self.label);
             QueueReply::Count {
-                messages: store.purge(),
+                messages,
                 consumers: self.live,
             }
         };
         self.answer(store, session, seq, answer);
     }
 
-    /// [`Bug::PurgeTakesUnacked`].
+    /// Implements [`Bug::PurgeTakesUnacked`].
     fn drop_unacked<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
         for consumer in self.consumers.values_mut() {
             self.out -= consumer.out.len() as u64;
             for out in std::mem::take(&mut consumer.out).into_values() {
-                store.settled(out.item);
+                store.remove_settled(out.item);
             }
         }
     }
@@ -283,24 +292,24 @@ impl<I: Weighed> Checkout<I> {
         let refused = if self.deleted {
             Some(self.not_found())
         } else if if_unused && self.live > 0 {
-            Some(self.failed("in use"))
+            Some(self.precondition_failed("in use"))
         } else if if_empty && store.ready() > 0 {
-            Some(self.failed("not empty"))
+            Some(self.precondition_failed("not empty"))
         } else {
             None
         };
         let answer = match refused {
             Some(refused) => refused,
             None => QueueReply::Count {
-                messages: self.end(store),
+                messages: self.end_queue(store),
                 consumers: self.live,
             },
         };
         self.answer(store, session, seq, answer);
     }
 
-    /// Drops everything and tells the consumers. Returns the messages that were ready.
-    pub fn end<S: MessageStore<Item = I>>(&mut self, store: &mut S) -> u64 {
+    /// Deletes the queue: drops all messages and cancels the consumers. Returns the number of ready messages.
+    pub(crate) fn end_queue<S: MessageStore<Item = I>>(&mut self, store: &mut S) -> u64 {
         self.deleted = true;
         for (_, consumer) in std::mem::take(&mut self.consumers) {
             if !consumer.get && !consumer.cancelled {
@@ -308,7 +317,7 @@ impl<I: Weighed> Checkout<I> {
                 store.event(consumer.session, QueueEvent::Cancelled { consumer: id });
             }
             for out in consumer.out.into_values() {
-                store.settled(out.item);
+                store.remove_settled(out.item);
             }
         }
         for state in self.sessions.values_mut() {
@@ -323,15 +332,15 @@ impl<I: Weighed> Checkout<I> {
         store.purge()
     }
 
-    fn failed(&self, what: &str) -> QueueReply {
+    fn precondition_failed(&self, condition: &str) -> QueueReply {
         QueueReply::Refused {
             code: 406,
-            text: format!("{} {what}", self.label),
+            text: format!("{} {condition}", self.label),
         }
     }
 
-    /// A single active consumer would not be single.
-    fn no_get(&self) -> QueueReply {
+    /// A `Get` would take messages past the single active consumer.
+    fn get_not_supported(&self) -> QueueReply {
         QueueReply::Refused {
             code: 405,
             text: format!(
@@ -350,8 +359,8 @@ impl<I: Weighed> Checkout<I> {
     }
 }
 
-/// Sessions number their consumers and never use a number twice; one that does is broken.
-fn reused() -> QueueReply {
+/// A correct session never uses a consumer number twice.
+fn consumer_number_reused() -> QueueReply {
     QueueReply::Refused {
         code: 530,
         text: "attempt to reuse a consumer number".to_owned(),

@@ -1,7 +1,7 @@
-//! Request numbers: each request once, in order, answered again when asked again.
+//! Request numbers: each request is applied once and in order, and its answer is repeated on request.
 
 use super::{CLOSED_MS, Checkout, MAX_CLOSED, MessageStore, Weighed};
-use crate::client::{EPOCH, MAX_IN_FLIGHT, MAX_UNANSWERED};
+use crate::client::{MAX_IN_FLIGHT, MAX_UNANSWERED, NUMBERING_EPOCH};
 use crate::{
     ConsumerId, QueueEvent, QueueReply, RefusedPublishes, RejectReason, RequestBody, SessionId,
 };
@@ -9,65 +9,66 @@ use env::NodeId;
 use env::planted::{self, Bug};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a queue remembers of a session.
+/// State of a session at a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SessionRecord {
-    /// The last request applied.
+    /// Number of the last applied request.
     pub last: u64,
-    /// Publishes not taken among the last [`MAX_IN_FLIGHT`] requests, ascending.
+    /// Refused publishes among the last [`MAX_IN_FLIGHT`] requests, ascending.
     pub refused: VecDeque<RefusedPublishes>,
-    /// The last [`MAX_UNANSWERED`] answers: a session never waits for more.
+    /// The last [`MAX_UNANSWERED`] answers; a session has no more requests without an answer.
     pub answers: VecDeque<(u64, QueueReply)>,
     pub consumers: BTreeMap<ConsumerId, u64>,
 }
 
-/// Whether a request is to be carried out.
+/// What to do with a request, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
+    /// It is the next one: apply it.
     Apply,
-    /// Applied before: answer again.
-    Again,
-    /// An earlier request is missing.
-    Gap {
-        expected: u64,
-    },
-    /// Of a session that is over.
+    /// It was applied before: repeat the answer.
+    Duplicate,
+    /// Earlier requests, from `expected` on, are missing.
+    Gap { expected: u64 },
+    /// The session is closed.
     Closed,
-    /// Of a life of a node that is over, or senseless.
+    /// It comes from an ended incarnation of a node, or its number is invalid.
     Ignore,
 }
 
-/// The first request after a session was told that its owner is lost, or the very first.
-pub(crate) fn begins_anew(seq: u64) -> bool {
-    seq % EPOCH == 1
+/// Returns true for the first request of a session, and for its first one after it was told that the owner is
+/// lost.
+pub(crate) fn starts_numbering_epoch(seq: u64) -> bool {
+    seq % NUMBERING_EPOCH == 1
 }
 
-/// The first number of the epoch that `seq` is in.
-fn epoch_start(seq: u64) -> u64 {
-    seq - seq % EPOCH + 1
+/// The first request number of the numbering epoch that contains `seq`.
+fn first_in_numbering_epoch(seq: u64) -> u64 {
+    seq - seq % NUMBERING_EPOCH + 1
 }
 
 impl<I: Weighed> Checkout<I> {
-    /// Looks at a request's number and, when it is next, counts it as applied.
-    pub fn admit<S: MessageStore<Item = I>>(
+    /// Checks the number of a request. If the request is the next one, records it as applied.
+    pub(crate) fn admit<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
         seq: u64,
     ) -> Admission {
-        match self.session_state(session, seq) {
+        match self.check_request(session, seq) {
             Admission::Apply => {}
             other => return other,
         }
-        if begins_anew(seq) {
-            // The session has given up what it had here before.
+        if starts_numbering_epoch(seq) {
+            // The session has dropped all its requests and consumers of the previous numbering epoch.
             self.end_session(store, session);
         }
         if !self.suspended.is_empty() {
-            // A node that speaks is not gone.
+            // A request shows that the node can be reached.
             self.trust_node(store, session.node);
         }
         let state = self.sessions.entry(session).or_default();
+        debug_assert!(state.last < seq, "request {seq} after {}", state.last);
         state.last = seq;
         let window = seq.saturating_sub(MAX_IN_FLIGHT as u64);
         while state.refused.front().is_some_and(|r| r.to <= window) {
@@ -76,50 +77,54 @@ impl<I: Weighed> Checkout<I> {
         Admission::Apply
     }
 
-    /// What [`admit`](Self::admit) would say, without counting.
-    pub fn session_state(&self, session: SessionId, seq: u64) -> Admission {
+    /// As [`admit`](Self::admit), without recording anything.
+    pub(crate) fn check_request(&self, session: SessionId, seq: u64) -> Admission {
         if let Some(state) = self.sessions.get(&session) {
             return match seq.checked_sub(state.last) {
-                None | Some(0) => Admission::Again,
+                None | Some(0) => Admission::Duplicate,
                 Some(1) => Admission::Apply,
-                Some(_) if begins_anew(seq) => Admission::Apply,
+                Some(_) if starts_numbering_epoch(seq) => Admission::Apply,
                 Some(_) => Admission::Gap {
-                    expected: epoch_start(seq).max(state.last + 1),
+                    expected: first_in_numbering_epoch(seq).max(state.last + 1),
                 },
             };
         }
-        let over = self.gone.get(&session.node);
-        if over.is_some_and(|before| session.incarnation < *before) || seq.is_multiple_of(EPOCH) {
+        let first_alive = self.gone.get(&session.node);
+        if first_alive.is_some_and(|before| session.incarnation < *before)
+            || seq.is_multiple_of(NUMBERING_EPOCH)
+        {
             return Admission::Ignore;
         }
         if self.closed_set.contains(&session) {
             return Admission::Closed;
         }
-        if begins_anew(seq) {
+        if starts_numbering_epoch(seq) {
             return Admission::Apply;
         }
         Admission::Gap {
-            expected: epoch_start(seq),
+            expected: first_in_numbering_epoch(seq),
         }
     }
 
-    /// The nodes that have sessions here, each once.
-    pub fn session_nodes(&self) -> Vec<NodeId> {
+    /// The nodes that have sessions at this queue, each once.
+    pub(crate) fn session_nodes(&self) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self.sessions.keys().map(|s| s.node).collect();
-        // Sessions are in the order of their nodes.
+        // The sessions are sorted by node.
         nodes.dedup();
         nodes
     }
 
-    pub fn last_applied(&self, session: SessionId) -> u64 {
+    pub(crate) fn last_applied(&self, session: SessionId) -> u64 {
         self.sessions.get(&session).map_or(0, |s| s.last)
     }
 
-    /// Notes that a publish was not taken.
-    pub fn refuse(&mut self, session: SessionId, seq: u64, why: RejectReason) {
+    /// Records that a publish was refused.
+    pub(crate) fn record_refusal(&mut self, session: SessionId, seq: u64, why: RejectReason) {
         let Some(state) = self.sessions.get_mut(&session) else {
             return;
         };
+        let is_ascending = state.refused.back().is_none_or(|last| last.to < seq);
+        debug_assert!(is_ascending || planted::is(Bug::NumberingLost));
         match state.refused.back_mut() {
             Some(last) if last.why == why && last.to + 1 == seq => last.to = seq,
             _ => state.refused.push_back(RefusedPublishes {
@@ -130,9 +135,11 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Tells a session how far it is: everything up to `up_to` is done and safe.
-    pub fn report(&self, session: SessionId, up_to: u64) -> QueueEvent {
-        match self.sessions.get(&session) {
+    /// The progress event of a session: all requests up to `up_to` are applied and durable.
+    pub(crate) fn progress_event(&self, session: SessionId, up_to: u64) -> QueueEvent {
+        let state = self.sessions.get(&session);
+        debug_assert!(state.is_none_or(|state| up_to <= state.last));
+        match state {
             Some(state) if !state.refused.is_empty() && !planted::is(Bug::RefusalForgotten) => {
                 QueueEvent::AppliedExcept {
                     up_to,
@@ -143,7 +150,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Answers a request and remembers what was said.
+    /// Answers a request, and records the answer.
     pub(super) fn answer<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -152,6 +159,7 @@ impl<I: Weighed> Checkout<I> {
         answer: QueueReply,
     ) {
         if let Some(state) = self.sessions.get_mut(&session) {
+            debug_assert!(seq <= state.last, "request {seq} is not admitted");
             if state.answers.len() >= MAX_UNANSWERED {
                 state.answers.pop_front();
             }
@@ -160,8 +168,8 @@ impl<I: Weighed> Checkout<I> {
         store.event(session, QueueEvent::Answer { seq, answer });
     }
 
-    /// The answer of a request that was applied before, once more.
-    pub fn answer_again<S: MessageStore<Item = I>>(
+    /// Repeats the answer of a request that was applied before.
+    pub(crate) fn repeat_answer<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -171,8 +179,8 @@ impl<I: Weighed> Checkout<I> {
         let Some(state) = self.sessions.get(&session) else {
             return;
         };
-        let said = state.answers.iter().find(|(s, _)| *s == seq);
-        if let Some((_, answer)) = said {
+        let recorded = state.answers.iter().find(|(s, _)| *s == seq);
+        if let Some((_, answer)) = recorded {
             let answer = answer.clone();
             store.event(session, QueueEvent::Answer { seq, answer });
             return;
@@ -180,13 +188,14 @@ impl<I: Weighed> Checkout<I> {
         match body {
             RequestBody::Credit {
                 consumer, drain, ..
-            } => self.credit_again(store, session, seq, *consumer, *drain),
+            } => self.repeat_credit_answer(store, session, seq, *consumer, *drain),
             RequestBody::Get { consumer, .. } => {
                 let window = self.flow_window;
                 match self.consumer(session, *consumer) {
-                    Some(c) if !c.out.is_empty() => c.hand_again(store, 0, window),
-                    // Its message was given back since. The session's side takes another one, with a request of its own: a
-                    // late copy of this one must take nothing. The answer is for nodes of older versions, which know no better.
+                    Some(c) if !c.out.is_empty() => c.resend_from(store, 0, window),
+                    // Its message was requeued since. The session takes another one with a new request, since a
+                    // late copy of this request must take nothing. Older versions do not repeat the request and
+                    // report `Empty` to the client.
                     _ => {
                         let consumer = *consumer;
                         store.event(session, QueueEvent::Resumed { consumer, next: 2 });
@@ -213,8 +222,8 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// The session is over. Remembered for a while, for its requests may still be on their way twice.
-    pub fn close<S: MessageStore<Item = I>>(
+    /// Ends a session. It is remembered for a while, since copies of its requests may still arrive.
+    pub(crate) fn close<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -230,17 +239,19 @@ impl<I: Weighed> Checkout<I> {
         if self.closed_set.insert(session) {
             self.closed.push_back((clock, session));
         }
+        debug_assert_eq!(self.closed.len(), self.closed_set.len());
+        debug_assert!(self.closed.len() <= MAX_CLOSED);
     }
 
-    /// What is remembered of ended sessions is younger than the clock says, by so many milliseconds.
-    pub fn remember_longer(&mut self, ms: u64) {
+    /// Makes closed sessions younger by so many milliseconds, after a leap of the clock.
+    pub(crate) fn extend_closed_sessions(&mut self, ms: u64) {
         for (at, _) in &mut self.closed {
             *at = at.saturating_add(ms);
         }
     }
 
-    /// The answer to the end of a session that this queue knows nothing of (any more).
-    pub fn forgotten(&self, seq: u64) -> QueueEvent {
+    /// The answer to the `Close` of a session that this queue does not know (any more).
+    pub(crate) fn unknown_session(&self, seq: u64) -> QueueEvent {
         let answer = QueueReply::Refused {
             code: 404,
             text: format!("{} does not know the session", self.label),
@@ -258,13 +269,13 @@ impl<I: Weighed> Checkout<I> {
         };
         for number in state.consumers.values() {
             if !planted::is(Bug::UnackedNotReturned) {
-                self.return_all(store, *number);
+                self.requeue_all(store, *number);
             }
-            self.unlist(*number);
-            self.retire(*number);
+            self.remove_candidate(*number);
+            self.stop_counting(*number);
             self.drains.remove(number);
             self.consumers.remove(number);
         }
-        self.elect();
+        self.elect_active();
     }
 }

@@ -1,102 +1,109 @@
-//! Dead letters of a classic queue that are not published yet: neither ready nor unacknowledged, and on disk until they are.
+//! Dead letters of a classic queue that are not published yet. They are neither ready nor unacknowledged, and
+//! stay on disk until they are published.
 //!
-//! Memory: where they are, and of a few the message, so that one that is taken at once is not read again.
+//! In memory are their numbers and a bounded amount of messages, so that a dead letter that is taken soon is
+//! not read again.
 
 use super::store::{ClassicStore, Item};
 use crate::{DeadLettering, DeadReason, QueueType};
 use message::Message;
 use std::collections::VecDeque;
 
-/// Bytes of messages kept at hand. Refused publishes, which are nowhere else, are gone beyond it.
-pub const MAX_AT_HAND_BYTES: usize = 1 << 20;
+/// Most bytes of messages in memory. Above it refused publishes, which are stored nowhere else, are dropped.
+pub(crate) const MAX_BUFFERED_BYTES: usize = 1 << 20;
 
+/// A message to be published to the dead letter exchange.
 #[derive(Debug)]
 struct DeadLetter {
-    /// None: it was refused and never was in the queue.
+    /// None: a refused publish that never was in the queue.
     item: Option<Item>,
     reason: DeadReason,
     message: Option<Message>,
 }
 
-/// See the module.
+/// Dead letters in the order of their death; see the module.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetterBuffer {
-    /// There is somebody to take them; else dead messages are gone.
+    /// The queue has a dead letter exchange; otherwise dead messages are dropped.
     pub open: bool,
-    graves: VecDeque<DeadLetter>,
-    at_hand: usize,
+    letters: VecDeque<DeadLetter>,
+    buffered_bytes: usize,
 }
 
 impl DeadLetterBuffer {
-    pub fn is_empty(&self) -> bool {
-        self.graves.is_empty()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.letters.is_empty()
     }
 
-    pub fn clear(&mut self) {
-        self.graves.clear();
-        self.at_hand = 0;
+    pub(crate) fn clear(&mut self) {
+        self.letters.clear();
+        self.buffered_bytes = 0;
     }
 
-    pub fn bury(&mut self, item: Item, reason: DeadReason, message: Option<&Message>) {
+    pub(crate) fn push(&mut self, item: Item, reason: DeadReason, message: Option<&Message>) {
         let message = message.filter(|m| self.has_room(m)).cloned();
         self.add(Some(item), reason, message);
     }
 
-    /// What becomes of messages that die now.
-    pub fn way(&self) -> DeadLettering {
+    /// The dead-letter mode of messages that die now.
+    pub(crate) fn mode(&self) -> DeadLettering {
         match self.open {
             true => DeadLettering::AtMostOnce,
             false => DeadLettering::Off,
         }
     }
 
-    fn bury_refused(&mut self, message: &Message) {
+    fn push_refused(&mut self, message: &Message) {
         if self.open && self.has_room(message) {
             self.add(None, DeadReason::MaxLength, Some(message.clone()));
         }
     }
 
     fn has_room(&self, message: &Message) -> bool {
-        self.at_hand == 0 || self.at_hand + message.as_bytes().len() <= MAX_AT_HAND_BYTES
+        self.buffered_bytes == 0
+            || self.buffered_bytes + message.as_bytes().len() <= MAX_BUFFERED_BYTES
     }
 
     fn add(&mut self, item: Option<Item>, reason: DeadReason, message: Option<Message>) {
-        self.at_hand += message.as_ref().map_or(0, |m| m.as_bytes().len());
-        self.graves.push_back(DeadLetter {
+        self.buffered_bytes += message.as_ref().map_or(0, |m| m.as_bytes().len());
+        debug_assert!(item.is_some() || message.is_some());
+        self.letters.push_back(DeadLetter {
             item,
             reason,
             message,
         });
     }
 
-    fn dig(&mut self) -> Option<DeadLetter> {
-        let dead_letter = self.graves.pop_front()?;
+    fn pop(&mut self) -> Option<DeadLetter> {
+        let dead_letter = self.letters.pop_front()?;
         let len = dead_letter
             .message
             .as_ref()
             .map_or(0, |m| m.as_bytes().len());
-        self.at_hand -= len;
+        self.buffered_bytes -= len;
+        debug_assert!(self.buffered_bytes == 0 || !self.letters.is_empty());
         Some(dead_letter)
     }
 }
 
 impl ClassicStore {
     pub(super) fn count_death(&mut self, reason: DeadReason) {
-        let way = self.dead_letter_buffer.way();
-        self.output.died(QueueType::Classic, way, reason);
+        let mode = self.dead_letter_buffer.mode();
+        self.output.count_death(QueueType::Classic, mode, reason);
     }
 
-    /// A publish that was not taken.
-    pub fn bury_refused(&mut self, message: &Message) {
+    /// Dead-letters a refused publish.
+    pub(crate) fn dead_letter_refused(&mut self, message: &Message) {
         self.count_death(DeadReason::MaxLength);
-        self.dead_letter_buffer.bury_refused(message);
+        self.dead_letter_buffer.push_refused(message);
     }
 
-    /// Moves dead messages to `out.dead`: `most` of them and about so many bytes. With that the queue is done with them.
-    pub fn take_dead(&mut self, most: usize, most_bytes: usize) {
-        let mut room = most_bytes;
-        while self.output.dead.len() < most && room > 0 {
-            let Some(dead_letter) = self.dead_letter_buffer.dig() else {
+    /// Moves dead letters to `out.dead`, at most `most` and about `most_bytes`, and removes them from the
+    /// queue.
+    pub(crate) fn take_dead(&mut self, most: usize, most_bytes: usize) {
+        let mut remaining = most_bytes;
+        while self.output.dead.len() < most && remaining > 0 {
+            let Some(dead_letter) = self.dead_letter_buffer.pop() else {
                 return;
             };
             let message = match (dead_letter.message, &dead_letter.item) {
@@ -106,10 +113,10 @@ impl ClassicStore {
             };
             match message {
                 Ok(message) => {
-                    room = room.saturating_sub(message.as_bytes().len());
+                    remaining = remaining.saturating_sub(message.as_bytes().len());
                     self.output.dead.push((dead_letter.reason, message));
                 }
-                Err(error) => self.note(Err(error)),
+                Err(error) => self.report_error(Err(error)),
             }
             if let Some(item) = &dead_letter.item {
                 self.finish(item);
@@ -117,10 +124,10 @@ impl ClassicStore {
         }
     }
 
-    /// Where dead messages go changed. With nobody to take them they are gone.
-    pub fn open_dead_letter_buffer(&mut self, open: bool) {
+    /// Starts or stops dead-lettering. When it stops, the waiting dead letters are dropped.
+    pub(crate) fn open_dead_letter_buffer(&mut self, open: bool) {
         self.dead_letter_buffer.open = open;
-        while !open && let Some(dead_letter) = self.dead_letter_buffer.dig() {
+        while !open && let Some(dead_letter) = self.dead_letter_buffer.pop() {
             if let Some(item) = &dead_letter.item {
                 self.finish(item);
             }

@@ -1,4 +1,4 @@
-//! Files that are not what they should be: another queue's, of another format, or damaged at the front.
+//! Files of another queue or another format, and damaged headers.
 
 use super::segment_header;
 use super::tests::{Rig, settings};
@@ -11,7 +11,7 @@ use env::sim::SimDisk;
 const SEGMENT: &str = "classic/0000000000000005/00000001.seg";
 const ACKS: &str = "classic/0000000000000005/00000001.ack";
 
-/// Ten messages on the disk, of which the first two are settled on record.
+/// Ten messages on disk, of which the first two are recorded as settled.
 fn killed() -> SimDisk {
     killed_rig().disk
 }
@@ -20,7 +20,7 @@ fn killed_rig() -> Rig {
     let mut rig = Rig::new(settings());
     for n in 1..=10 {
         let publish = RequestBody::Publish(message(n, None, None, 100));
-        rig.ask(9, publish);
+        rig.request(9, publish);
     }
     rig.pass(WRITE_AFTER);
     rig.consume(1, 1, 2);
@@ -54,7 +54,7 @@ fn open(disk: &SimDisk, id: u64) -> io::Result<ClassicQueue> {
     )
 }
 
-/// What is ready and what was told.
+/// The ready messages and the reported faults.
 fn opened(disk: &SimDisk) -> (u64, Vec<String>) {
     let mut queue = open(disk, 5).unwrap();
     let mut out = QueueOutput::default();
@@ -63,7 +63,7 @@ fn opened(disk: &SimDisk) -> (u64, Vec<String>) {
 }
 
 #[test]
-fn another_queues_file_is_refused_and_left_alone() {
+fn file_of_another_queue_is_refused_and_unchanged() {
     let disk = killed();
     disk.create_dir("classic/0000000000000006").unwrap();
     for (path, other) in [
@@ -78,7 +78,7 @@ fn another_queues_file_is_refused_and_left_alone() {
         assert_eq!(read(&disk, other), bytes);
         disk.remove(other).unwrap();
     }
-    // Its own segment with another's settlements.
+    // Its own segment with the ack file of another queue.
     let mut acks = read(&disk, ACKS);
     let mut of_another = BytesMut::new();
     let number = super::location::SegmentId::new(0, 1);
@@ -98,7 +98,7 @@ fn another_queues_file_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_newer_format_is_refused_and_left_alone() {
+fn file_of_a_newer_format_is_refused_and_unchanged() {
     for path in [SEGMENT, ACKS] {
         let disk = killed();
         let mut bytes = read(&disk, path);
@@ -114,7 +114,7 @@ fn a_newer_format_is_refused_and_left_alone() {
 }
 
 #[test]
-fn files_without_a_preamble_are_read() {
+fn files_without_a_header_are_read() {
     let disk = killed();
     for path in [SEGMENT, ACKS] {
         let bytes = read(&disk, path);
@@ -124,7 +124,7 @@ fn files_without_a_preamble_are_read() {
 }
 
 #[test]
-fn a_damaged_preamble_costs_no_message_and_is_told() {
+fn damaged_header_loses_no_message_and_is_reported() {
     for at in (0..segment_header::LEN as u64).filter(|at| *at != 8) {
         let disk = killed();
         assert!(disk.flip(SEGMENT, at, 0x11));
@@ -140,7 +140,7 @@ fn a_damaged_preamble_costs_no_message_and_is_told() {
 }
 
 #[test]
-fn a_file_of_nothing_but_damage_is_kept() {
+fn file_without_a_readable_record_is_kept() {
     let disk = killed();
     let bytes = vec![0xA5; 5000];
     replace(&disk, SEGMENT, &bytes);
@@ -151,37 +151,38 @@ fn a_file_of_nothing_but_damage_is_kept() {
     assert_eq!(read(&disk, &aside), bytes);
 }
 
-/// The messages that are left, which are what they were; and whether it was told of which file something is lost.
+/// The numbers of the messages that are left, whose content is checked, and whether the affected file was
+/// reported.
 fn left(mut rig: Rig, path: &str, what: &str) -> (Vec<u64>, bool) {
     rig.restart(false);
     let (left, faults) = rig.drain();
     assert!(left.is_sorted() && left.iter().all(|n| (1..=10).contains(n)));
-    let told = faults.iter().any(|f| f.contains(path));
-    assert_eq!(told, !faults.is_empty(), "{path} {what}: {faults:?}");
-    (left, told)
+    let events = faults.iter().any(|f| f.contains(path));
+    assert_eq!(events, !faults.is_empty(), "{path} {what}: {faults:?}");
+    (left, events)
 }
 
 #[test]
-fn a_bent_byte_anywhere_is_told_or_changes_nothing() {
+fn changed_byte_is_reported_or_has_no_effect() {
     for path in [SEGMENT, ACKS] {
         let len = read(&killed(), path).len() as u64;
-        // The version is another matter, see above.
+        // The version has a test of its own.
         for at in (0..len).filter(|at| *at != 8) {
             let rig = killed_rig();
             assert!(rig.disk.flip(path, at, 0x81));
-            let (left, told) = left(rig, path, &format!("bent at {at}"));
+            let (left, events) = left(rig, path, &format!("bent at {at}"));
             assert!(
-                told || left == (3..=10).collect::<Vec<_>>(),
+                events || left == (3..=10).collect::<Vec<_>>(),
                 "at {at}: {left:?}"
             );
         }
     }
 }
 
-/// Nothing is synced, so after a kill a file may end after any of its records; anywhere else it is damage. A stop counts
-/// them.
+/// Nothing is synced, so after a kill a file may end after any record; any other end is damage. A clean stop
+/// records the number of messages.
 #[test]
-fn a_segment_that_is_cut_off_in_a_record_is_told() {
+fn segment_truncated_within_a_record_is_reported() {
     let whole = read(&killed(), SEGMENT);
     let record = (whole.len() - segment_header::LEN) / 10;
     let ends = (0..10).map(|n| segment_header::LEN + n * record);
@@ -196,9 +197,9 @@ fn a_segment_that_is_cut_off_in_a_record_is_told() {
                     .unwrap();
             }
             replace(&rig.disk, SEGMENT, &whole[..len]);
-            let (left, told) = left(rig, SEGMENT, &format!("cut off at {len}"));
+            let (left, events) = left(rig, SEGMENT, &format!("cut off at {len}"));
             assert_eq!(left, (3..3 + left.len() as u64).collect::<Vec<_>>());
-            if !told {
+            if !events {
                 untold.push(len);
             }
         }

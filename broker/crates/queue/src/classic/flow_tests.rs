@@ -1,4 +1,4 @@
-//! Consumers that name no limit, and clients that do not read.
+//! Consumers without a limit, and clients that do not read.
 
 use super::tests::{Rig, number, session, settings};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 
 const CONSUMER: ConsumerId = ConsumerId(1);
 
-/// Delivery ids and what the messages carry.
+/// Delivery ids and message numbers.
 fn delivered(out: &QueueOutput) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     for addressed in &out.events {
@@ -29,7 +29,7 @@ fn with_messages(count: u64, len: usize) -> Rig {
 }
 
 #[test]
-fn a_client_that_reads_gets_all_and_acknowledges_at_the_end() {
+fn client_that_reads_gets_all_messages_without_acknowledging() {
     let count = 10_000;
     let mut rig = with_messages(count, 8);
     let half = u64::from(FLOW_WINDOW.messages / 2);
@@ -45,7 +45,7 @@ fn a_client_that_reads_gets_all_and_acknowledges_at_the_end() {
     let ids = vec![(1, count)];
     let outcome = SettlementOutcome::Accepted;
     let consumer = CONSUMER;
-    rig.ask(
+    rig.request(
         1,
         RequestBody::Settle {
             consumer,
@@ -58,7 +58,7 @@ fn a_client_that_reads_gets_all_and_acknowledges_at_the_end() {
 }
 
 #[test]
-fn a_client_that_does_not_read_gets_a_window_of_messages_or_of_bytes() {
+fn client_that_does_not_read_gets_one_flow_window() {
     let mut rig = with_messages(2 * u64::from(FLOW_WINDOW.messages), 8);
     let got = delivered(&rig.consume(1, CONSUMER.0, 0));
     assert_eq!(got.len(), FLOW_WINDOW.messages as usize);
@@ -67,10 +67,10 @@ fn a_client_that_does_not_read_gets_a_window_of_messages_or_of_bytes() {
         let mut rig = with_messages(20, len);
         let got = delivered(&rig.consume(1, CONSUMER.0, prefetch));
         assert_eq!(got.len() as u64, FLOW_WINDOW.bytes / len as u64);
-        // Another consumer is not held up by it.
+        // It does not stop another consumer.
         let others = delivered(&rig.consume(2, CONSUMER.0, prefetch));
         assert_eq!(others.first(), Some(&(1, 1 + got.len() as u64)));
-        // One that is settled, or has gone to the client, makes room for one.
+        // A settlement, and progress of the client, make room for one delivery.
         assert_eq!(
             delivered(&rig.settle(1, CONSUMER.0, SettlementOutcome::Accepted, 2)).len(),
             1
@@ -81,7 +81,7 @@ fn a_client_that_does_not_read_gets_a_window_of_messages_or_of_bytes() {
 }
 
 #[test]
-fn what_may_be_lost_is_sent_again_and_is_still_all_that_is_on_its_way() {
+fn resumed_deliveries_count_towards_the_flow_window() {
     let mut rig = with_messages(10, 1 << 20);
     let got = delivered(&rig.consume(1, CONSUMER.0, 0));
     let again = |rig: &mut Rig, next| {
@@ -97,7 +97,7 @@ fn what_may_be_lost_is_sent_again_and_is_still_all_that_is_on_its_way() {
     };
     assert_eq!(again(&mut rig, 1), got);
     assert_eq!(again(&mut rig, 2), got[1..]);
-    // The session's side has all of it: it is on its way to the client still.
+    // The session's side has all of them: they are still in flight to the client.
     assert_eq!(again(&mut rig, 1 + got.len() as u64), []);
     assert_eq!(delivered(&rig.publish(11, true, 8)), []);
     assert_eq!(delivered(&rig.received(1, CONSUMER, 1)).len(), 1);

@@ -1,4 +1,5 @@
-//! Segments that are missing or cut off at the end of a record: noticed, and counted as far as that is known.
+//! Segments that are missing or truncated at the end of a record: the queue reports them, and their messages as
+//! far as it knows the number.
 
 use super::tests::{Rig, settings};
 use super::*;
@@ -8,7 +9,7 @@ use env::Disk;
 const FIRST: &str = "classic/0000000000000005/00000001.seg";
 const SECOND: &str = "classic/0000000000000005/00000002.seg";
 
-/// Messages in three segments; which are in the first two is on record.
+/// Messages in three segments; the inventory counts those of the first two.
 fn three_segments() -> (Rig, u64) {
     let mut rig = Rig::new(settings());
     let mut n = 0;
@@ -42,21 +43,21 @@ fn restarted(rig: &mut Rig, stops: bool, lose: &[&str]) -> (Vec<String>, u64) {
 }
 
 #[test]
-fn a_missing_segment_is_told_with_the_number_of_its_messages() {
+fn missing_segment_is_reported_with_its_number_of_messages() {
     for lose in [FIRST, SECOND] {
         for stops in [true, false] {
             let (mut rig, all) = three_segments();
             let (faults, ready) = restarted(&mut rig, stops, &[lose]);
             let lost = format!("{lose} is missing: {} messages are lost", all - ready);
             assert_eq!(faults, [format!("queue 'q' in vhost '/': {lost}")]);
-            // It is told once.
+            // It is reported once.
             assert_eq!(restarted(&mut rig, stops, &[]), (Vec::new(), ready));
         }
     }
 }
 
 #[test]
-fn a_missing_only_segment_is_told() {
+fn missing_only_segment_is_reported() {
     for (stops, count) in [
         (true, "5 messages are lost"),
         (false, "how many is not known"),
@@ -68,7 +69,7 @@ fn a_missing_only_segment_is_told() {
         rig.pass(WRITE_AFTER);
         let (faults, ready) = restarted(&mut rig, stops, &[FIRST]);
         assert_eq!((faults.len(), ready), (1, 0), "{faults:?}");
-        // A stop leaves another file there.
+        // A clean stop leaves another file.
         let path = if stops {
             FIRST
         } else {
@@ -81,9 +82,9 @@ fn a_missing_only_segment_is_told() {
     }
 }
 
-/// Messages that are settled are not lost, and files whose messages all are go without a word.
+/// Settled messages are not lost, and deleted segments are not reported.
 #[test]
-fn settled_messages_and_their_files_are_not_missed() {
+fn settled_messages_and_deleted_segments_are_not_reported() {
     let (mut rig, all) = three_segments();
     rig.consume(1, 1, 0);
     rig.settle(1, 1, SettlementOutcome::Accepted, 1);
@@ -97,7 +98,7 @@ fn settled_messages_and_their_files_are_not_missed() {
 }
 
 #[test]
-fn an_end_that_is_cut_off_between_two_messages_is_told() {
+fn segment_truncated_between_two_messages_is_reported() {
     let mut rig = Rig::new(settings());
     for n in 1..=5 {
         rig.publish(n, true, 100);
@@ -116,9 +117,9 @@ fn an_end_that_is_cut_off_between_two_messages_is_told() {
     );
 }
 
-/// A queue of an older version has no list, and gets one.
+/// A queue of an older version has no inventory, and gets one.
 #[test]
-fn a_queue_without_an_inventory_opens_as_it_is() {
+fn queue_without_an_inventory_opens() {
     let (mut rig, all) = three_segments();
     let path = "classic-inventory/0000000000000005";
     assert_eq!(restarted(&mut rig, false, &[path, FIRST]).0, [""; 0]);
@@ -130,9 +131,9 @@ fn a_queue_without_an_inventory_opens_as_it_is() {
     );
 }
 
-/// The list is not in the directory that it vouches for.
+/// The inventory is outside of the directory that it describes.
 #[test]
-fn missing_directory_is_told_with_the_number_of_messages() {
+fn missing_directory_is_reported_with_the_number_of_messages() {
     const DIR: &str = "classic/0000000000000005";
     for (stops, count) in [
         (true, "5 messages are lost at most"),
@@ -149,17 +150,17 @@ fn missing_directory_is_told_with_the_number_of_messages() {
         rig.disk.remove_dir(DIR).unwrap();
         let (faults, ready) = restarted(&mut rig, false, &[]);
         assert_eq!((faults.len(), ready), (1, 0), "{faults:?}");
-        let told = &faults[0];
-        assert!(told.starts_with("queue 'q' in vhost '/': "), "{told}");
+        let faults = &faults[0];
+        assert!(faults.starts_with("queue 'q' in vhost '/': "), "{faults}");
         assert!(
-            told.contains(&format!("{DIR}/ is missing or empty")),
-            "{told}"
+            faults.contains(&format!("{DIR}/ is missing or empty")),
+            "{faults}"
         );
-        assert!(told.contains(count), "{told}");
+        assert!(faults.contains(count), "{faults}");
         let lost = rig.queue.stats().lost;
         let messages = if stops { 5 } else { 0 };
         assert_eq!((lost.messages, lost.segments), (messages, 1));
-        // It is told once, and the queue works.
+        // It is reported once, and the queue works.
         assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
         rig.publish(6, true, 100);
         rig.pass(WRITE_AFTER);
@@ -168,25 +169,25 @@ fn missing_directory_is_told_with_the_number_of_messages() {
 }
 
 #[test]
-fn queue_that_has_no_messages_does_not_miss_its_directory() {
+fn missing_directory_of_an_empty_queue_is_not_reported() {
     // Never written to.
     let mut rig = Rig::new(settings());
     rig.disk.remove_dir("classic/0000000000000005").unwrap();
     assert_eq!(restarted(&mut rig, true, &[]), (Vec::new(), 0));
-    // All settled.
+    // All messages are settled.
     let (mut rig, _) = three_segments();
     rig.drain();
     rig.pass(WRITE_AT_LAST);
     assert_eq!(restarted(&mut rig, true, &[]), (Vec::new(), 0));
     rig.disk.remove_dir("classic/0000000000000005").unwrap();
     assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
-    // Deleted, and in the metadata log until that has been applied.
+    // Deleted, while the metadata log still contains the queue.
     let (mut rig, _) = three_segments();
     rig.queue.destroy(&mut QueueOutput::default());
     assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
 }
 
-/// The list of an older version lies in the queue's directory and is the newer one while it is there.
+/// The inventory of an older version is in the queue's directory, and is the newer one while it exists.
 #[test]
 fn inventory_of_an_older_version_is_moved() {
     const OLD: &str = "classic/0000000000000005/inventory";

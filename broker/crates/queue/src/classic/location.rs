@@ -1,13 +1,13 @@
-//! Names of what lies in a classic queue's files: segments, places in them, messages on their way in and out.
+//! Segment numbers, message locations, and messages on their way to and from a classic queue's files.
 
 use super::record::put_message;
 use bytes::BytesMut;
 use message::Message;
 
-/// Bits of a segment's number below its lane.
-const LANE_SHIFT: u32 = 32;
+/// A segment number has the priority above this bit.
+const PRIORITY_SHIFT: u32 = 32;
 
-/// A segment's number: its lane (the priority of its messages) and a count from 1 within the lane.
+/// Number of a segment: the priority of its messages, and a count from 1 within the priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SegmentId(u64);
 
@@ -18,36 +18,36 @@ impl std::fmt::LowerHex for SegmentId {
 }
 
 impl SegmentId {
-    pub fn new(lane: u8, count: u32) -> SegmentId {
-        SegmentId(u64::from(lane) << LANE_SHIFT | u64::from(count))
+    pub(crate) fn new(priority: u8, count: u32) -> SegmentId {
+        SegmentId(u64::from(priority) << PRIORITY_SHIFT | u64::from(count))
     }
 
-    /// None when a file of this number is not of our making.
-    pub fn parse(stem: &str) -> Option<SegmentId> {
+    /// Parses a file name without its extension. None: this queue did not create the file.
+    pub(crate) fn parse(stem: &str) -> Option<SegmentId> {
         let number = u64::from_str_radix(stem, 16).ok()?;
-        u8::try_from(number >> LANE_SHIFT).ok()?;
+        u8::try_from(number >> PRIORITY_SHIFT).ok()?;
         Some(SegmentId(number))
     }
 
-    /// As [`SegmentId::value`] gave it.
-    pub fn of(value: u64) -> SegmentId {
+    /// The inverse of [`SegmentId::value`].
+    pub(crate) fn of(value: u64) -> SegmentId {
         SegmentId(value)
     }
 
-    pub fn value(self) -> u64 {
+    pub(crate) fn value(self) -> u64 {
         self.0
     }
 
-    pub fn lane(self) -> u8 {
-        (self.0 >> LANE_SHIFT) as u8
+    pub(crate) fn priority(self) -> u8 {
+        (self.0 >> PRIORITY_SHIFT) as u8
     }
 
-    pub fn count(self) -> u32 {
+    pub(crate) fn count(self) -> u32 {
         self.0 as u32
     }
 }
 
-/// Where a message is.
+/// Location of a message in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MessageLocation {
     pub segment: SegmentId,
@@ -57,18 +57,18 @@ pub(super) struct MessageLocation {
 /// A message to be written.
 pub(super) struct PendingWrite<'a> {
     pub seq: u64,
-    pub lane: u8,
+    pub priority: u8,
     pub persistent: bool,
-    /// Wall clock in milliseconds; 0 is never.
+    /// Wall clock in milliseconds; 0: never.
     pub expires: u64,
     pub body: u32,
     pub message: &'a Message,
 }
 
-/// What of a batch goes to one segment.
+/// The part of a batch that goes to one segment.
 pub(super) struct SegmentWrite {
     pub number: SegmentId,
-    /// Where in the segment it goes.
+    /// Offset in the segment.
     pub at: u64,
     pub raw: BytesMut,
     pub last_seq: u64,
@@ -78,8 +78,8 @@ pub(super) struct SegmentWrite {
 }
 
 impl SegmentWrite {
-    /// `raw`: what goes before its messages.
-    pub fn new(number: SegmentId, at: u64, raw: BytesMut) -> SegmentWrite {
+    /// `raw` is written before the messages.
+    pub(crate) fn new(number: SegmentId, at: u64, raw: BytesMut) -> SegmentWrite {
         SegmentWrite {
             number,
             at,
@@ -91,35 +91,35 @@ impl SegmentWrite {
         }
     }
 
-    pub fn push(&mut self, draft: &PendingWrite<'_>) -> MessageLocation {
+    pub(crate) fn push(&mut self, write: &PendingWrite<'_>) -> MessageLocation {
         let location = MessageLocation {
             segment: self.number,
             offset: self.at + self.raw.len() as u64,
         };
         put_message(
             &mut self.raw,
-            draft.seq,
-            draft.persistent,
-            draft.expires,
-            draft.body,
-            draft.message.as_bytes(),
+            write.seq,
+            write.persistent,
+            write.expires,
+            write.body,
+            write.message.as_bytes(),
         );
-        self.last_seq = draft.seq;
+        self.last_seq = write.seq;
         self.messages += 1;
-        if draft.persistent {
+        if write.persistent {
             self.persistent += 1;
-            self.persistent_bytes += u64::from(draft.body);
+            self.persistent_bytes += u64::from(write.body);
         }
         location
     }
 }
 
-/// A message that was read.
+/// A message that was read from a segment.
 #[derive(Debug)]
 pub(super) struct LoadedMessage {
     pub seq: u64,
     pub persistent: bool,
-    /// Wall clock in milliseconds; 0 is never.
+    /// Wall clock in milliseconds; 0: never.
     pub expires: u64,
     pub body: u32,
     pub location: MessageLocation,

@@ -1,13 +1,15 @@
-//! Classic queues (Q2, Q13): one replica, on the disk of its node, stepped by its shard.
+//! Classic queues: one replica, on the disk of its node, stepped by its shard.
 //!
-//! A message goes to a small buffer. The buffer is written when it is full, and at the end of the turn if a publisher waits for a
-//! confirm; under load, and while consumers acknowledge at once, some milliseconds later (`pacing.rs`). A message that is
-//! delivered and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
-//! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages. Which of them were
-//! out before is kept by a clean stop only (module `stopped`); otherwise all are delivered as redelivered.
+//! New messages go to a small write buffer. It is written when it is full, and at the end of the turn if a
+//! publisher waits for a confirm; under load, and while consumers acknowledge at once, some milliseconds later
+//! (see [`pacing`]). A message that is settled before the write is never written. A persistent publish is
+//! confirmed when it is written (not synced) or settled, a transient one when it is buffered. A restart
+//! recovers exactly the unsettled persistent messages. After a clean stop the queue knows which of them were
+//! delivered before (see [`clean_stop`]); otherwise all of them are redelivered.
 //!
-//! With `x-max-priority` higher ones go first, always; limits and times to live look at the head of the whole queue, so
-//! that a limit drops high ones first and low ones expire behind high ones only when those are gone.
+//! With `x-max-priority`, messages of higher priority always go first. Limits and TTLs apply to the head of the
+//! whole queue: a limit drops messages of high priority first, and messages of low priority expire only once
+//! there are none of higher priority.
 
 mod clean_stop;
 mod dead_letter_buffer;
@@ -15,6 +17,7 @@ mod dead_letter_buffer;
 mod file_tests;
 #[cfg(test)]
 mod flow_tests;
+#[allow(unreachable_pub)]
 mod inventory;
 #[cfg(test)]
 mod inventory_tests;
@@ -26,8 +29,10 @@ mod pacing;
 mod pacing_tests;
 #[cfg(test)]
 mod priority_tests;
+#[allow(unreachable_pub)]
 mod record;
 mod scan;
+#[allow(unreachable_pub)]
 mod segment_header;
 mod segments;
 #[cfg(test)]
@@ -39,7 +44,7 @@ pub(crate) mod tests;
 pub use segments::{READ_AHEAD, SEGMENT_BYTES};
 pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
-use crate::checkout::{Admission, Checkout, MessageStore, begins_anew};
+use crate::checkout::{Admission, Checkout, MessageStore, starts_numbering_epoch};
 use crate::{
     ConsumerInfo, DeadIncarnation, DeadLettering, Name, Overflow, Queue, QueueCounters, QueueEvent,
     QueueId, QueueMessage, QueueOutput, QueueReply, QueueSettings, QueueStats, QueueType,
@@ -53,13 +58,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{ClassicStore, Item};
 
-/// The longest a persistent message that somebody waits for stays unwritten.
+/// Longest time that a persistent message stays unwritten while its publisher waits for a confirm.
 pub const WRITE_AFTER: Duration = Duration::from_millis(2);
-/// The longest any message stays unwritten, and a settlement unrecorded.
+/// Longest time that any message stays unwritten, or its settlement unrecorded.
 pub const WRITE_AT_LAST: Duration = Duration::from_millis(200);
-/// Wait before a failed write or read is tried again.
+/// Wait before a failed write or read is repeated.
 pub const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// Open files are let go after this long without writing.
+/// Open files are closed after this long without a write.
 pub const REST_AFTER: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -68,26 +73,26 @@ pub struct ClassicQueue {
     settings: QueueSettings,
     checkout: Checkout<Item>,
     store: ClassicStore,
-    /// Per session, publishes that are not safe yet: (request, message) numbers.
-    unsafe_yet: BTreeMap<SessionId, VecDeque<(u64, u64)>>,
-    /// Sessions to be told how far they are.
-    dirty: BTreeSet<SessionId>,
+    /// Per session the publishes that may not be confirmed yet, as pairs of request and message number.
+    unconfirmed: BTreeMap<SessionId, VecDeque<(u64, u64)>>,
+    /// Sessions whose progress is to be reported.
+    unreported: BTreeSet<SessionId>,
     write_at: Option<Time>,
     acks_at: Option<Time>,
-    rest_at: Option<Time>,
+    close_files_at: Option<Time>,
     retry_at: Option<Time>,
     expire_at: Option<WallTime>,
-    /// The disk does not take writes: publishes are refused.
-    full: bool,
-    /// Its files could not be read yet, and nothing is wrong with them: all that needs them is refused.
+    /// The disk accepts no writes: publishes are refused.
+    disk_full: bool,
+    /// The files could not be opened yet, for lack of resources: requests that need them are refused.
     unopened: bool,
-    /// Something may have come back from a channel that ends, and nobody was served since.
-    unserved: bool,
+    /// Messages may have been requeued by the end of a channel, and none have been delivered since.
+    delivery_pending: bool,
     at: Timestamps,
 }
 
 impl ClassicQueue {
-    /// A new queue; whatever is on disk under its id is removed.
+    /// Creates an empty queue. Removes any files under its id.
     pub fn create(
         disk: Arc<dyn Disk>,
         id: QueueId,
@@ -95,14 +100,14 @@ impl ClassicQueue {
         settings: QueueSettings,
         incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
-        let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
+        let mut queue = ClassicQueue::new_unopened(disk, id, label, settings, incarnation);
         queue.store.segments.destroy()?;
         Ok(queue)
     }
 
-    /// The queue as its files say, in this life of the node. Damage is told in the first output. While descriptors or
-    /// memory are short, or the disk fails to read, the queue is there and refuses what needs its files; it tries again by
-    /// itself.
+    /// Opens a queue from its files, in this incarnation of the node. The first output reports damage. While
+    /// file descriptors or memory are short, or the disk fails to read, the queue refuses requests that need
+    /// its files and tries again by itself. Fails if trying again cannot help.
     pub fn open(
         disk: Arc<dyn Disk>,
         id: QueueId,
@@ -110,10 +115,10 @@ impl ClassicQueue {
         settings: QueueSettings,
         incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
-        let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
+        let mut queue = ClassicQueue::new_unopened(disk, id, label, settings, incarnation);
         match queue.store.recover() {
-            Ok(()) => queue.opened(),
-            Err(error) if is_lasting(&error) => return Err(error),
+            Ok(()) => queue.finish_open(),
+            Err(error) if is_permanent(&error) => return Err(error),
             Err(error) => {
                 queue.unopened = true;
                 queue.retry_at = Some(Time::ZERO);
@@ -127,36 +132,36 @@ impl ClassicQueue {
         Ok(queue)
     }
 
-    fn opened(&mut self) {
+    fn finish_open(&mut self) {
         self.unopened = false;
         let label = &self.checkout.label;
         for fault in &mut self.store.output.faults {
             *fault = format!("{label}: {fault}");
         }
         if self.store.may_expire {
-            // Heads may have expired meanwhile.
+            // Messages at the head may have expired while the queue was closed.
             self.expire_at = Some(WallTime(0));
         }
-        // What was out is back, or the limits are new.
-        self.keep_limits();
+        // Unsettled messages are ready again, and the limits may be new.
+        self.enforce_limits();
     }
 
-    fn open_again(&mut self) {
+    fn retry_open(&mut self) {
         match self.store.recover() {
             Ok(()) => {
-                self.opened();
+                self.finish_open();
                 self.serve();
             }
             Err(error) => {
-                if is_lasting(&error) {
-                    self.store.cannot("cannot be opened", &error);
+                if is_permanent(&error) {
+                    self.store.report_failure("cannot be opened", &error);
                 }
                 self.retry_at = Some(self.at.now + RETRY_AFTER);
             }
         }
     }
 
-    fn around(
+    fn new_unopened(
         disk: Arc<dyn Disk>,
         id: QueueId,
         label: Name,
@@ -168,7 +173,7 @@ impl ClassicQueue {
         store.message_ttl_ms = settings.message_ttl_ms;
         store.dead_letter_buffer.open = settings.dead_letter != DeadLettering::Off;
         ClassicQueue {
-            // Attempts are not counted here (Q9 is the quorum queue's).
+            // A classic queue has no delivery limit.
             checkout: Checkout::new(
                 label,
                 QueueType::Classic,
@@ -177,55 +182,55 @@ impl ClassicQueue {
             ),
             settings,
             store,
-            unsafe_yet: BTreeMap::new(),
-            dirty: BTreeSet::new(),
+            unconfirmed: BTreeMap::new(),
+            unreported: BTreeSet::new(),
             write_at: None,
             acks_at: None,
-            rest_at: None,
+            close_files_at: None,
             retry_at: None,
             expire_at: None,
-            full: false,
+            disk_full: false,
             unopened: false,
-            unserved: false,
+            delivery_pending: false,
             at: Timestamps::default(),
         }
     }
 
-    /// The queue is deleted: its consumers are told, its files removed.
+    /// Deletes the queue: cancels its consumers and removes its files.
     pub fn destroy(&mut self, out: &mut QueueOutput) {
-        self.adopt(out);
+        self.swap_output(out);
         if !self.checkout.deleted {
-            self.checkout.end(&mut self.store);
+            self.checkout.end_queue(&mut self.store);
         }
         self.store.destroy();
         self.finish(out);
     }
 
-    /// It takes nothing any more: its record is to go.
+    /// Returns true if the queue was deleted by a client, so that its metadata record must be removed.
     pub fn deleted(&self) -> bool {
         self.checkout.deleted
     }
 
-    /// Writes everything that is not written, for a clean stop.
+    /// Writes everything that is not written, for a clean stop. Fails if the disk accepts no writes.
     pub fn write_all(&mut self, out: &mut QueueOutput) -> io::Result<()> {
-        self.adopt(out);
-        let written = self.write_rest();
+        self.swap_output(out);
+        let written = self.write_remaining();
         self.finish(out);
         written
     }
 
-    fn write_rest(&mut self) -> io::Result<()> {
+    fn write_remaining(&mut self) -> io::Result<()> {
         self.store.write()?;
         self.store.segments.flush_acks()?;
-        self.store.leave_stopped()?;
-        self.store.segments.count_current();
-        self.store.segments.rest();
+        self.store.record_clean_stop()?;
+        self.store.segments.record_active_counts();
+        self.store.segments.close_files();
         self.write_at = None;
         self.acks_at = None;
         Ok(())
     }
 
-    /// A node cannot be reached: its consumers get nothing, and what they hold goes to others.
+    /// The failure detector reports a node down: suspends its consumers and requeues their messages.
     pub fn peer_down(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
         self.checkout.suspect_node(&mut self.store, node);
@@ -233,6 +238,7 @@ impl ClassicQueue {
         self.finish(out);
     }
 
+    /// The failure detector reports a node up.
     pub fn peer_up(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
         self.checkout.trust_node(&mut self.store, node);
@@ -240,9 +246,9 @@ impl ClassicQueue {
         self.finish(out);
     }
 
-    /// The beginning of every call, as [`finish`](Self::finish) is the end.
+    /// Starts a call; [`finish`](Self::finish) ends it.
     fn begin(&mut self, at: Timestamps, out: &mut QueueOutput) {
-        self.adopt(out);
+        self.swap_output(out);
         self.at = at;
         self.store.wall = at.wall;
         self.store.pacing.set_time(at.now);
@@ -251,12 +257,13 @@ impl ClassicQueue {
         }
     }
 
-    /// Ended sessions grow older by a clock that nobody sets: what is remembered of them is in memory only.
+    /// Milliseconds since the node started. Closed sessions age by this clock, since they are in memory only
+    /// and nobody sets it.
     fn uptime_ms(&self) -> u64 {
         self.at.now.0 / 1_000_000
     }
 
-    /// Dead messages for the shard to pass on: `most` of them and about so many bytes, in [`QueueOutput::dead`].
+    /// Moves dead letters to [`QueueOutput::dead`]: at most `most` and about `most_bytes`.
     pub fn take_dead(
         &mut self,
         at: Timestamps,
@@ -272,14 +279,14 @@ impl ClassicQueue {
     fn request(&mut self, request: Request) {
         let Request { session, seq, body } = request;
         match self.checkout.admit(&mut self.store, session, seq) {
-            Admission::Apply if begins_anew(seq) => {
-                self.unsafe_yet.remove(&session);
+            Admission::Apply if starts_numbering_epoch(seq) => {
+                self.unconfirmed.remove(&session);
             }
             Admission::Apply => {}
-            Admission::Again => {
+            Admission::Duplicate => {
                 self.checkout
-                    .answer_again(&mut self.store, session, seq, &body);
-                self.dirty.insert(session);
+                    .repeat_answer(&mut self.store, session, seq, &body);
+                self.unreported.insert(session);
                 return;
             }
             Admission::Gap { expected } => {
@@ -294,16 +301,16 @@ impl ClassicQueue {
             }
             Admission::Ignore => return,
         }
-        self.dirty.insert(session);
-        if ends(&body) {
-            // Nobody is served from between them.
+        self.unreported.insert(session);
+        if is_channel_end(&body) {
+            // The end of a channel takes several requests; delivering between them would change the order.
             let clock = self.uptime_ms();
             self.checkout
                 .apply(&mut self.store, session, seq, body, clock);
-            self.unserved = true;
+            self.delivery_pending = true;
             return;
         }
-        self.serve_at_last();
+        self.serve_pending();
         if let Some(refusal) = self.refusal(&body) {
             let answer = QueueReply::Refused {
                 code: 406,
@@ -318,18 +325,19 @@ impl ClassicQueue {
             RequestBody::Close => {
                 let clock = self.uptime_ms();
                 self.checkout.close(&mut self.store, session, clock);
-                self.unsafe_yet.remove(&session);
+                self.unconfirmed.remove(&session);
                 self.store
                     .event(session, QueueEvent::Applied { up_to: seq });
             }
             body => {
                 let clock = self.uptime_ms();
                 let delete = matches!(body, RequestBody::Delete { .. });
-                let unseen = unseen(&body);
+                let is_unseen = requeues_unseen(&body);
                 self.checkout
                     .apply(&mut self.store, session, seq, body, clock);
-                if unseen {
-                    // A limit is not to drop what somebody else would have been given in the first place.
+                if is_unseen {
+                    // A length limit must not drop a message that another consumer would have got in the first
+                    // place.
                     self.checkout.dispatch(&mut self.store);
                 }
                 if delete && self.checkout.deleted {
@@ -340,8 +348,8 @@ impl ClassicQueue {
         self.serve();
     }
 
-    /// Why a request cannot be answered: it needs messages that cannot be read now. To say that there are none would be
-    /// wrong.
+    /// Why a request must be refused: it needs messages that cannot be read now. Reporting an empty queue would
+    /// be wrong.
     fn refusal(&mut self, body: &RequestBody) -> Option<String> {
         let readable = match body {
             RequestBody::Get { .. } => !self.unopened && self.store.can_read_head(),
@@ -352,44 +360,46 @@ impl ClassicQueue {
         (!readable).then(|| format!("{label} cannot be read at the moment: try again later"))
     }
 
-    /// At the end of the turn, and before anybody can tell whether it has been done.
-    fn serve_at_last(&mut self) {
-        if self.unserved {
+    /// Delivers after the end of a channel: at the end of the turn, or before the next request whose effect
+    /// depends on it.
+    fn serve_pending(&mut self) {
+        if self.delivery_pending {
             self.serve();
         }
     }
 
-    /// After messages may have come back or consumers have come: what expired while it was out goes first, then what is too
-    /// much, and the rest is handed out.
+    /// Call after messages were requeued or consumers added: removes expired messages, enforces the limits, and
+    /// delivers the rest.
     fn serve(&mut self) {
-        self.unserved = false;
+        self.delivery_pending = false;
         if self.store.may_expire {
             self.store.expire();
         }
-        self.keep_limits();
+        self.enforce_limits();
         self.checkout.dispatch(&mut self.store);
     }
 
     fn publish(&mut self, session: SessionId, seq: u64, message: Message) {
         let body = message.body_len() as u64;
-        let refused = if self.checkout.deleted || self.full || self.unopened {
+        let refused = if self.checkout.deleted || self.disk_full || self.unopened {
             Some(RejectReason::Unavailable)
-        } else if self.settings.overflow != Overflow::DropHead && self.over(1, body) {
+        } else if self.settings.overflow != Overflow::DropHead && self.exceeds_limits(1, body) {
             if self.settings.overflow == Overflow::RejectPublishDlx {
-                self.store.bury_refused(&message);
+                self.store.dead_letter_refused(&message);
             }
             Some(RejectReason::MaxLength)
         } else {
             None
         };
-        if let Some(why) = refused {
-            return self.checkout.refuse(session, seq, why);
+        if let Some(reason) = refused {
+            return self.checkout.record_refusal(session, seq, reason);
         }
         self.checkout.counters.publish += 1;
         let persistent = message.durable();
         let number = self.store.push(message, session);
         if persistent {
-            let waiting = self.unsafe_yet.entry(session).or_default();
+            let waiting = self.unconfirmed.entry(session).or_default();
+            debug_assert!(waiting.back().is_none_or(|(last, _)| *last < seq));
             waiting.push_back((seq, number));
         }
         let due = if persistent {
@@ -399,13 +409,14 @@ impl ClassicQueue {
         };
         self.write_at = Some(self.write_at.map_or(due, |at| at.min(due)));
         self.checkout.dispatch(&mut self.store);
-        self.keep_limits();
+        self.enforce_limits();
         if self.store.buffer_is_full() {
             self.write();
         }
+        debug_assert!(self.disk_full || !self.store.buffer_is_full());
     }
 
-    fn over(&self, messages: u64, bytes: u64) -> bool {
+    fn exceeds_limits(&self, messages: u64, bytes: u64) -> bool {
         let length = self.store.ready().saturating_add(messages);
         let bytes = self.store.ready_bytes().saturating_add(bytes);
         self.settings.max_length.is_some_and(|max| length > max)
@@ -415,29 +426,30 @@ impl ClassicQueue {
                 .is_some_and(|max| bytes > max)
     }
 
-    fn keep_limits(&mut self) {
+    fn enforce_limits(&mut self) {
         if self.settings.overflow == Overflow::DropHead {
-            while self.store.ready() > 0 && self.over(0, 0) && self.store.drop_head() {}
+            while self.store.ready() > 0 && self.exceeds_limits(0, 0) && self.store.drop_head() {}
         }
     }
 
     fn write(&mut self) {
         if !self.store.has_unwritten() {
-            self.full = false;
+            self.disk_full = false;
             self.write_at = None;
             return;
         }
         match self.store.write() {
             Ok(()) => {
-                self.full = false;
+                debug_assert!(!self.store.has_unwritten());
+                self.disk_full = false;
                 self.write_at = None;
-                self.rest_at = Some(self.at.now + REST_AFTER);
+                self.close_files_at = Some(self.at.now + REST_AFTER);
             }
             Err(error) => {
-                if !self.full {
-                    self.store.cannot("cannot write", &error);
+                if !self.disk_full {
+                    self.store.report_failure("cannot write", &error);
                 }
-                self.full = true;
+                self.disk_full = true;
                 self.write_at = Some(self.at.now + RETRY_AFTER);
             }
         }
@@ -446,13 +458,13 @@ impl ClassicQueue {
     fn write_acks(&mut self) {
         self.acks_at = None;
         if let Err(error) = self.store.segments.flush_acks() {
-            let what = format!("classic queue cannot record what is settled: {error}");
-            self.store.output.faults.push(what);
+            let fault = format!("classic queue cannot record what is settled: {error}");
+            self.store.output.faults.push(fault);
             self.acks_at = Some(self.at.now + RETRY_AFTER);
         }
     }
 
-    /// The end of every call: moves the output of the store to the caller's, and sets the clocks.
+    /// Ends a call: moves the output of the store to the caller's, and sets the timers.
     fn finish(&mut self, out: &mut QueueOutput) {
         self.expire_at = None;
         if self.store.may_expire {
@@ -465,33 +477,38 @@ impl ClassicQueue {
         if self.store.segments.has_acks() && self.acks_at.is_none() {
             self.acks_at = Some(self.at.now + WRITE_AT_LAST);
         }
-        if !self.store.safer.is_empty() {
-            // Few, mostly one that is there: the trees are not merged.
-            self.dirty.extend(std::mem::take(&mut self.store.safer));
+        if !self.store.newly_safe.is_empty() {
+            // Few sessions, mostly one that is already there: merging the trees would cost more.
+            self.unreported
+                .extend(std::mem::take(&mut self.store.newly_safe));
+        }
+        if cfg!(debug_assertions) {
+            self.store.assert_consistent();
+            assert!(self.checkout.out > 0 || self.store.out_bytes() == 0);
         }
         std::mem::swap(out, &mut self.store.output);
     }
 
-    /// What the shelf puts out joins what is in `out` already: deliveries of several calls become one event.
-    fn adopt(&mut self, out: &mut QueueOutput) {
+    /// Lets the store append to the caller's output, so that deliveries of several calls join in one event.
+    fn swap_output(&mut self, out: &mut QueueOutput) {
         std::mem::swap(out, &mut self.store.output);
         if !out.is_empty() {
             self.store.output.append(out);
         }
     }
 
-    /// Tells sessions how far they are safe.
-    fn report(&mut self, out: &mut QueueOutput) {
-        if self.dirty.is_empty() {
+    /// Reports progress to sessions: publishes that are durable.
+    fn report_progress(&mut self, out: &mut QueueOutput) {
+        if self.unreported.is_empty() {
             return;
         }
-        for session in std::mem::take(&mut self.dirty) {
+        for session in std::mem::take(&mut self.unreported) {
             let Some(state) = self.checkout.sessions.get(&session) else {
-                self.unsafe_yet.remove(&session);
+                self.unconfirmed.remove(&session);
                 continue;
             };
             let mut up_to = state.last;
-            if let Some(waiting) = self.unsafe_yet.get_mut(&session) {
+            if let Some(waiting) = self.unconfirmed.get_mut(&session) {
                 let store = &self.store;
                 while waiting.front().is_some_and(|(_, n)| store.is_safe(*n)) {
                     waiting.pop_front();
@@ -499,34 +516,34 @@ impl ClassicQueue {
                 match waiting.front() {
                     Some((seq, _)) => up_to = seq - 1,
                     None => {
-                        self.unsafe_yet.remove(&session);
+                        self.unconfirmed.remove(&session);
                     }
                 }
             }
-            let event = self.checkout.report(session, up_to);
+            let event = self.checkout.progress_event(session, up_to);
             out.event(session, event);
         }
     }
 }
 
-/// Whether trying again cannot help: a file is another queue's, of a newer version, or gone.
-fn is_lasting(error: &io::Error) -> bool {
+/// Returns true if trying again cannot help: a file belongs to another queue or a newer version, or is missing.
+fn is_permanent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::InvalidData | io::ErrorKind::NotFound
     )
 }
 
-/// Part of the end of a channel, which several requests may be.
-fn ends(body: &RequestBody) -> bool {
+/// Returns true for requests that are part of the end of a channel.
+fn is_channel_end(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Recover { .. } | RequestBody::Cancel { .. } | RequestBody::Leave { .. }
     )
 }
 
-/// Gives back what never reached its client.
-fn unseen(body: &RequestBody) -> bool {
+/// Returns true if the request requeues deliveries that were never sent to the client.
+fn requeues_unseen(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Settle {
@@ -541,18 +558,25 @@ impl Queue for ClassicQueue {
         self.begin(at, out);
         match item {
             QueueMessage::Request(request) => self.request(request),
-            QueueMessage::Resume(r) => {
+            QueueMessage::Resume(resume) => {
                 let store = &mut self.store;
-                if !self.checkout.resume(store, r.session, r.consumer, r.next) {
-                    let consumer = r.consumer;
+                if !self
+                    .checkout
+                    .resume(store, resume.session, resume.consumer, resume.next)
+                {
+                    let consumer = resume.consumer;
                     self.store
-                        .event(r.session, QueueEvent::Cancelled { consumer });
+                        .event(resume.session, QueueEvent::Cancelled { consumer });
                 }
             }
-            QueueMessage::Received(r) => {
+            QueueMessage::Received(progress) => {
                 let store = &mut self.store;
-                self.checkout
-                    .received(store, r.session, r.consumer, r.up_to);
+                self.checkout.open_flow_window(
+                    store,
+                    progress.session,
+                    progress.consumer,
+                    progress.up_to,
+                );
                 self.checkout.dispatch(store);
             }
         }
@@ -568,30 +592,30 @@ impl Queue for ClassicQueue {
         if due(self.acks_at) {
             self.write_acks();
         }
-        if due(self.rest_at) {
-            self.rest_at = None;
-            self.store.segments.rest();
+        if due(self.close_files_at) {
+            self.close_files_at = None;
+            self.store.segments.close_files();
         }
         if due(self.retry_at) {
             self.retry_at = None;
             self.store.stalled = false;
             match self.unopened {
-                true => self.open_again(),
+                true => self.retry_open(),
                 false => self.checkout.dispatch(&mut self.store),
             }
         }
         self.finish(out);
-        self.report(out);
+        self.report_progress(out);
     }
 
     fn flush(&mut self, at: Timestamps, out: &mut QueueOutput) {
         self.begin(at, out);
-        self.serve_at_last();
+        self.serve_pending();
         if self.write_at.is_some_and(|when| when <= at.now) {
             self.write();
         }
         self.finish(out);
-        self.report(out);
+        self.report_progress(out);
     }
 
     fn wake_at(&self) -> Option<Time> {
@@ -602,7 +626,7 @@ impl Queue for ClassicQueue {
         let all = [
             self.write_at,
             self.acks_at,
-            self.rest_at,
+            self.close_files_at,
             self.retry_at,
             expire,
         ];
@@ -613,16 +637,16 @@ impl Queue for ClassicQueue {
         self.begin(at, out);
         let clock = self.uptime_ms();
         self.checkout.close(&mut self.store, session, clock);
-        self.unsafe_yet.remove(&session);
+        self.unconfirmed.remove(&session);
         self.serve();
         self.finish(out);
     }
 
-    fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, out: &mut QueueOutput) {
+    fn node_gone(&mut self, at: Timestamps, dead: DeadIncarnation, out: &mut QueueOutput) {
         self.begin(at, out);
-        self.checkout.gone_node(&mut self.store, gone);
-        let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
-        self.unsafe_yet.retain(|session, _| !over(session));
+        self.checkout.end_incarnations(&mut self.store, dead);
+        let is_over = |s: &SessionId| s.node == dead.node && s.incarnation < dead.before;
+        self.unconfirmed.retain(|session, _| !is_over(session));
         self.serve();
         self.finish(out);
     }

@@ -1,4 +1,4 @@
-//! The queue against a queue of vectors.
+//! The queue against the model of a queue.
 
 use super::tests::{Rig, session, settings};
 use crate::model::{FLOW, Pair, QueueUnderTest, step};
@@ -7,15 +7,15 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 impl QueueUnderTest for Rig {
-    fn ask(&mut self, by: u64, body: RequestBody) -> QueueOutput {
-        Rig::ask(self, by, body)
+    fn request(&mut self, by: u64, body: RequestBody) -> QueueOutput {
+        Rig::request(self, by, body)
     }
 
-    fn received(&mut self, by: u64, consumer: u32, up_to: u64) -> QueueOutput {
+    fn open_flow_window(&mut self, by: u64, consumer: u32, up_to: u64) -> QueueOutput {
         Rig::received(self, by, ConsumerId(consumer), up_to)
     }
 
-    fn pass(&mut self, ms: u64) -> QueueOutput {
+    fn advance(&mut self, ms: u64) -> QueueOutput {
         Rig::pass(self, Duration::from_millis(ms))
     }
 
@@ -26,7 +26,7 @@ impl QueueUnderTest for Rig {
         out
     }
 
-    fn again(&mut self) -> QueueOutput {
+    fn restart(&mut self) -> QueueOutput {
         self.restart(true);
         self.queue.checkout.flow_window = FLOW;
         let mut out = QueueOutput::default();
@@ -52,7 +52,7 @@ impl QueueUnderTest for Rig {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn like_vectors(
+    fn queue_behaves_like_the_model(
         steps in proptest::collection::vec(step(30_000), 1..120),
         max_priority in proptest::option::of(0u8..10),
         message_ttl_ms in proptest::option::of(20u64..100),

@@ -46,17 +46,17 @@ impl Default for WritePacing {
 }
 
 impl WritePacing {
-    pub fn set_time(&mut self, now: Time) {
+    pub(crate) fn set_time(&mut self, now: Time) {
         self.now = now;
     }
 
     /// Records a publish.
-    pub fn published(&mut self) {
+    pub(crate) fn published(&mut self) {
         self.published = self.published.saturating_add(1);
     }
 
     /// Time at which a persistent message that was published now is written.
-    pub fn due(&self, has_consumers: bool) -> Time {
+    pub(crate) fn due(&self, has_consumers: bool) -> Time {
         // The planted bug confirms before the write, so the write must not be immediate.
         let waits = has_consumers && self.consumers_are_fast;
         match waits || planted::is(Bug::ClassicConfirmEarly) {
@@ -66,7 +66,7 @@ impl WritePacing {
     }
 
     /// Records a write of all messages from this number on.
-    pub fn wrote(&mut self, first: u64) {
+    pub(crate) fn wrote(&mut self, first: u64) {
         let pause = PAUSE_PER_MESSAGE * self.published.saturating_sub(1);
         self.paused_until = self.now + pause.min(WRITE_AFTER);
         self.consumers_are_fast = self.spared;
@@ -75,13 +75,13 @@ impl WritePacing {
     }
 
     /// Records that a message was settled before it was written, so that its write was saved.
-    pub fn settled_unwritten(&mut self) {
+    pub(crate) fn settled_unwritten(&mut self) {
         self.spared = true;
         self.consumers_are_fast = true;
     }
 
     /// Records that a written message was settled. If this came soon after the write, waiting would have saved it.
-    pub fn settled_written(&mut self, message: u64) {
+    pub(crate) fn settled_written(&mut self, message: u64) {
         if let Some((at, first)) = self.last_write
             && message >= first
             && self.now < at + WRITE_AFTER

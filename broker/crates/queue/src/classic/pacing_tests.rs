@@ -1,11 +1,11 @@
-//! When a persistent publish is written, and with it confirmed.
+//! When a persistent publish is written, and so confirmed.
 
 use super::tests::{Rig, applied, session, settings};
 use super::{BUFFER_MESSAGES, WRITE_AFTER, WRITE_AT_LAST};
 use crate::{Queue as _, QueueEvent, QueueOutput, SettlementOutcome};
 use std::time::Duration;
 
-/// A turn of a loop that does little.
+/// A short turn of the event loop.
 const TURN: Duration = Duration::from_micros(20);
 
 fn confirmed(out: &QueueOutput, up_to: u64) -> bool {
@@ -15,7 +15,7 @@ fn confirmed(out: &QueueOutput, up_to: u64) -> bool {
 }
 
 #[test]
-fn a_lone_publish_is_confirmed_at_the_end_of_its_turn() {
+fn single_publish_is_confirmed_at_the_end_of_its_turn() {
     let mut rig = Rig::new(settings());
     for n in 1..=100 {
         assert_eq!(applied(&rig.publish(n, true, 10)), Some(n));
@@ -24,10 +24,10 @@ fn a_lone_publish_is_confirmed_at_the_end_of_its_turn() {
     assert_eq!(rig.queue.stats().ready, 100, "all were written");
 }
 
-/// How long a stream of publishes lasts.
+/// Duration of a stream of publishes.
 const LONG: Duration = Duration::from_millis(200);
 
-/// Writes of a stream of publishes that brings so many in each turn.
+/// Number of writes of a stream with this many publishes in each turn.
 fn writes_of_a_stream(by_turn: u64) -> u64 {
     let mut rig = Rig::new(settings());
     let before = rig.disk.counters().writes;
@@ -44,14 +44,14 @@ fn writes_of_a_stream(by_turn: u64) -> u64 {
 }
 
 #[test]
-fn a_stream_of_publishes_shares_writes() {
+fn stream_of_publishes_shares_writes() {
     let most = 2 * LONG.as_micros() / WRITE_AFTER.as_micros();
     let writes = writes_of_a_stream(5);
     assert!(u128::from(writes) <= most, "{writes} writes");
 }
 
 #[test]
-fn a_stream_larger_than_the_buffer_fills_each_write() {
+fn stream_larger_than_the_buffer_fills_each_write() {
     let by_turn = 40;
     let published = by_turn * (LONG.as_micros() / TURN.as_micros()) as u64;
     let full = published / BUFFER_MESSAGES as u64;
@@ -60,7 +60,7 @@ fn a_stream_larger_than_the_buffer_fills_each_write() {
 }
 
 #[test]
-fn a_publish_waits_for_a_consumer_that_acknowledges_at_once() {
+fn publish_waits_for_a_consumer_that_acknowledges_at_once() {
     let mut rig = Rig::new(settings());
     rig.consume(1, 1, 10);
     let before = rig.disk.counters().writes;
@@ -75,7 +75,7 @@ fn a_publish_waits_for_a_consumer_that_acknowledges_at_once() {
 }
 
 #[test]
-fn a_publish_does_not_wait_for_a_slow_consumer_twice() {
+fn publish_does_not_wait_twice_for_a_slow_consumer() {
     let mut rig = Rig::new(settings());
     rig.consume(1, 1, 10);
     rig.publish(1, true, 10);
@@ -89,7 +89,7 @@ fn a_publish_does_not_wait_for_a_slow_consumer_twice() {
 }
 
 #[test]
-fn a_consumer_that_becomes_fast_is_waited_for_again() {
+fn publish_waits_again_for_a_consumer_that_becomes_fast() {
     let mut rig = Rig::new(settings());
     rig.consume(1, 1, 10);
     rig.publish(1, true, 10);

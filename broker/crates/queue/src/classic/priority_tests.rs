@@ -1,4 +1,4 @@
-//! `x-max-priority`, and what limits and times to live do with it.
+//! `x-max-priority`, and its effect on limits and TTLs.
 
 use super::store::BUFFER_MESSAGES;
 use super::tests::{Rig, session, settings};
@@ -15,7 +15,7 @@ fn up_to(max: u8) -> QueueSettings {
 
 fn publish(rig: &mut Rig, n: u64, priority: u8) -> QueueOutput {
     let message = message(n, Some(priority), None, 8);
-    rig.ask(9, RequestBody::Publish(message))
+    rig.request(9, RequestBody::Publish(message))
 }
 
 fn dead(out: &QueueOutput) -> Vec<(DeadReason, u64)> {
@@ -23,15 +23,15 @@ fn dead(out: &QueueOutput) -> Vec<(DeadReason, u64)> {
 }
 
 #[test]
-fn the_highest_first_and_of_equals_the_oldest() {
+fn highest_priority_goes_first_and_among_equals_the_oldest() {
     for written in [false, true] {
         let mut rig = Rig::new(up_to(3));
         for (n, priority) in [(1, 0), (2, 3), (3, 1), (4, 3), (6, 200)] {
             publish(&mut rig, n, priority);
         }
-        // Without a priority it has the lowest; too high is as high as there is.
+        // No priority is the lowest; a priority above the maximum is the maximum.
         let none = message(5, None, None, 8);
-        rig.ask(9, RequestBody::Publish(none));
+        rig.request(9, RequestBody::Publish(none));
         if written {
             rig.pass(WRITE_AFTER);
         }
@@ -40,7 +40,7 @@ fn the_highest_first_and_of_equals_the_oldest() {
 }
 
 #[test]
-fn without_an_argument_priorities_mean_nothing() {
+fn priorities_have_no_effect_without_the_argument() {
     let mut rig = Rig::new(settings());
     for (n, priority) in [(1, 0), (2, 9), (3, 1)] {
         publish(&mut rig, n, priority);
@@ -49,7 +49,7 @@ fn without_an_argument_priorities_mean_nothing() {
 }
 
 #[test]
-fn requeued_ones_go_to_their_place_among_their_like() {
+fn requeued_messages_keep_their_position_within_their_priority() {
     for written in [false, true] {
         let mut rig = Rig::new(up_to(5));
         for (n, priority) in [(1, 0), (2, 5), (3, 5), (4, 0)] {
@@ -60,7 +60,7 @@ fn requeued_ones_go_to_their_place_among_their_like() {
         }
         rig.consume(1, 1, 3);
         let consumer = ConsumerId(1);
-        rig.ask(1, RequestBody::Cancel { consumer });
+        rig.request(1, RequestBody::Cancel { consumer });
         for id in [3, 2] {
             rig.settle(1, 1, SettlementOutcome::Requeue, id);
         }
@@ -71,7 +71,7 @@ fn requeued_ones_go_to_their_place_among_their_like() {
 }
 
 #[test]
-fn a_restart_keeps_priorities_and_times_to_live() {
+fn restart_keeps_priorities_and_ttls() {
     let mut expected: Vec<u64> = (1..=30).collect();
     expected.sort_by_key(|n| (std::cmp::Reverse(n % 10), *n));
     expected.insert(3, 31);
@@ -83,7 +83,7 @@ fn a_restart_keeps_priorities_and_times_to_live() {
         for n in 1..=30u64 {
             publish(&mut rig, n, (n % 10) as u8);
         }
-        // What the policy said when they came is what holds for them.
+        // The policy at the time of the publish applies.
         let mut out = QueueOutput::default();
         rig.queue.configure(rig.at, &up_to(9), &mut out);
         publish(&mut rig, 31, 9);
@@ -93,7 +93,8 @@ fn a_restart_keeps_priorities_and_times_to_live() {
             assert_eq!(rig.drain().0, expected);
             continue;
         }
-        // The last of the highest lives on; the others of its priority are ahead of it, the rest is behind it.
+        // The last message of the highest priority has no TTL; the others of its priority are before it, the
+        // rest is behind it.
         let out = rig.pass(Duration::from_millis(5_000));
         let expired = [9, 19, 29].map(|n| (DeadReason::Expired, n));
         assert_eq!(
@@ -104,21 +105,21 @@ fn a_restart_keeps_priorities_and_times_to_live() {
 }
 
 #[test]
-fn limits_and_times_to_live_look_at_the_head_of_the_whole_queue() {
+fn limits_and_ttls_apply_to_the_head_of_the_whole_queue() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(2),
         ..up_to(9)
     });
     publish(&mut rig, 1, 0);
     publish(&mut rig, 2, 9);
-    // The head is what would be delivered next: the highest goes.
+    // The limit drops the head, which has the highest priority.
     let out = publish(&mut rig, 3, 0);
     assert_eq!(dead(&out), [(DeadReason::MaxLength, 2)]);
     let mut rig = Rig::new(up_to(9));
     publish(&mut rig, 1, 5);
     let brief = message(2, Some(0), Some(100), 8);
-    rig.ask(9, RequestBody::Publish(brief));
-    // Behind one that lives on, it stays, but nobody gets it.
+    rig.request(9, RequestBody::Publish(brief));
+    // Behind a message without a TTL it stays, but it is never delivered.
     let out = rig.pass(Duration::from_millis(150));
     assert_eq!((dead(&out), rig.queue.stats().ready), (vec![], 2));
     let out = rig.consume(1, 1, 5);
@@ -127,23 +128,23 @@ fn limits_and_times_to_live_look_at_the_head_of_the_whole_queue() {
 }
 
 #[test]
-fn no_time_to_live_is_now_or_never() {
+fn message_with_a_zero_ttl_is_delivered_at_once_or_expires() {
     let mut rig = Rig::new(settings());
     let brief = |n| RequestBody::Publish(message(n, None, Some(0), 8));
-    let out = rig.ask(9, brief(1));
+    let out = rig.request(9, brief(1));
     assert_eq!(dead(&out), [(DeadReason::Expired, 1)]);
     rig.consume(1, 1, 1);
-    let out = rig.ask(9, brief(2));
+    let out = rig.request(9, brief(2));
     assert_eq!((dead(&out), rig.queue.stats().unacknowledged), (vec![], 1));
-    // The time is the queue's: a publisher's clock that is behind or ahead does not matter.
+    // The clock of the queue counts: that of the publisher has no effect.
     rig.at.wall.0 += 1_000_000;
     rig.settle(1, 1, SettlementOutcome::Accepted, 1);
-    rig.ask(9, brief(3));
+    rig.request(9, brief(3));
     assert_eq!(rig.queue.stats().unacknowledged, 1);
 }
 
 #[test]
-fn a_full_queue_refuses_the_publish_that_would_be_too_much() {
+fn publish_above_the_limit_is_refused() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(2),
         overflow: Overflow::RejectPublish,
@@ -159,14 +160,14 @@ fn a_full_queue_refuses_the_publish_that_would_be_too_much() {
         }
     }
     assert_eq!((refused, rig.queue.stats().ready), (vec![3, 4], 2));
-    // Only what is ready counts.
+    // Only ready messages count.
     rig.consume(1, 1, 1);
     publish(&mut rig, 5, 0);
     assert_eq!(rig.queue.stats().ready, 2);
 }
 
 #[test]
-fn what_comes_back_counts_against_the_limit() {
+fn requeued_messages_count_towards_the_limit() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(1),
         ..settings()
@@ -180,22 +181,22 @@ fn what_comes_back_counts_against_the_limit() {
 }
 
 #[test]
-fn a_long_queue_of_many_priorities_costs_bounded_memory_and_gives_its_disk_back() {
+fn long_queue_of_many_priorities_needs_bounded_memory_and_frees_its_disk_space() {
     let mut rig = Rig::new(up_to(9));
     let count = 30_000u64;
     for n in 1..=count {
         let message = message(n, Some((n % 10) as u8), None, 1000);
-        rig.ask(9, RequestBody::Publish(message));
+        rig.request(9, RequestBody::Publish(message));
     }
     rig.pass(WRITE_AT_LAST);
     assert!(rig.queue.store.memory_messages() < 3 * BUFFER_MESSAGES);
     let before: u64 = rig.disk.files().iter().map(|(_, len)| len).sum();
-    // A high one's space does not wait for low ones.
+    // Space of a high priority is freed although low ones wait.
     let consumer = rig.consume(1, 1, 0);
     assert!(consumer.dead.is_empty());
     for _ in 0..9 {
         let held = rig.queue.consumers()[0].unacknowledged;
-        let out = rig.ask(
+        let out = rig.request(
             1,
             RequestBody::Settle {
                 consumer: ConsumerId(1),
@@ -208,7 +209,7 @@ fn a_long_queue_of_many_priorities_costs_bounded_memory_and_gives_its_disk_back(
     rig.pass(WRITE_AT_LAST);
     let after: u64 = rig.disk.files().iter().map(|(_, len)| len).sum();
     assert!(after * 2 < before, "{after} of {before}");
-    rig.ask(1, RequestBody::Close);
+    rig.request(1, RequestBody::Close);
     rig.restart(true);
     let (left, faults) = rig.drain();
     assert_eq!((left.len() as u64, faults.len()), (count - 9 * 2000, 0));
@@ -223,7 +224,7 @@ fn a_long_queue_of_many_priorities_costs_bounded_memory_and_gives_its_disk_back(
 }
 
 #[test]
-fn the_single_active_consumer_stays_until_it_goes_and_the_best_follows() {
+fn single_active_consumer_stays_until_it_ends_and_the_best_one_follows() {
     let mut rig = Rig::new(QueueSettings {
         single_active_consumer: true,
         ..settings()
@@ -231,7 +232,7 @@ fn the_single_active_consumer_stays_until_it_goes_and_the_best_follows() {
     let consume = |rig: &mut Rig, by: u64, priority: i32| {
         let spec = spec(1, priority);
         let consumer = ConsumerId(1);
-        rig.ask(by, RequestBody::Consume { consumer, spec });
+        rig.request(by, RequestBody::Consume { consumer, spec });
     };
     let active = |rig: &Rig| {
         let all = rig.queue.consumers();
@@ -243,9 +244,9 @@ fn the_single_active_consumer_stays_until_it_goes_and_the_best_follows() {
         consume(&mut rig, by, priority);
     }
     assert_eq!(active(&rig), session(1));
-    rig.ask(1, RequestBody::Close);
+    rig.request(1, RequestBody::Close);
     assert_eq!(active(&rig), session(3));
-    rig.ask(
+    rig.request(
         3,
         RequestBody::Cancel {
             consumer: ConsumerId(1),

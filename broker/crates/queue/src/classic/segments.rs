@@ -1,10 +1,11 @@
-//! The files of a classic queue: `classic/<queue id>/<number>.seg` with its messages, `.ack` with what is settled.
+//! The files of a classic queue: messages in `classic/<queue id>/<number>.seg`, settlements in `.ack`.
 //!
-//! Each priority has segments of its own: whatever the depth, its messages are read one after the other and nothing is
-//! remembered of each, and what was delivered of a high priority holds no space among low ones.
+//! Each priority has its own segments. So the messages of a priority are read sequentially at any queue depth
+//! without an index in memory, and delivered messages of a high priority take no space among those of a low
+//! one.
 //!
-//! Nothing here is synced: a classic queue survives the process, not always the machine (Q2). A segment goes when all
-//! that was written to it is settled.
+//! Nothing here is synced: a classic queue survives a crash of the process, but not always one of the machine.
+//! A segment is deleted when all messages in it are settled.
 
 use super::clean_stop::{self, FirstUndelivered};
 use super::inventory::{self, Inventory, SegmentCounts};
@@ -25,55 +26,62 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// A segment takes no further batch once it has this many bytes.
+/// A segment of this size takes no further batch.
 pub const SEGMENT_BYTES: u64 = 8 << 20;
-/// How much is read at a time when messages come back from disk.
+/// Bytes read at a time when messages are read back from disk.
 pub const READ_AHEAD: usize = 256 << 10;
-/// Settled messages that are remembered while the disk does not take them; beyond it a restart delivers them again.
+/// Most settlements in memory while the disk accepts no writes. Further ones are dropped, so a restart delivers
+/// their messages again.
 const MAX_PENDING_ACKS: usize = 1 << 18;
-/// Ack files larger than this are not of our making.
+/// A larger ack file was not written by this queue.
 const MAX_ACK_FILE: u64 = 256 << 20;
-/// Segments that stay open for writing at most; a queue with more priorities opens them anew for each batch.
+/// Most segments that stay open for writing. A queue with more priorities reopens them for each batch.
 const MAX_OPEN: usize = 8;
 
-/// A segment that is written to.
+/// A segment that is being written.
 struct ActiveSegment {
     number: SegmentId,
-    /// None while it rests.
+    /// None while the file is closed.
     file: Option<Box<dyn File>>,
 }
 
 #[derive(Debug)]
+/// State of a segment file.
 pub(super) struct Segment {
-    /// Where its records begin.
+    /// Offset of the first record.
     start: u64,
-    /// Bytes of whole records, footer included.
+    /// Bytes of complete records, footer included.
     len: u64,
+    /// Number of the last message.
     last_seq: u64,
-    /// Written and not settled.
+    /// Messages that are written and not settled.
     live: u64,
-    /// Of those, how many are still to be read.
+    /// Number of live messages that were not read yet.
     pub unread: u64,
+    /// Counts for the footer: persistent messages, settled ones included.
     written: RecordFooter,
-    /// From before this process: transient and settled messages in it are passed over.
+    /// Written by an earlier process: transient and settled messages in it are skipped.
     recovered: bool,
+    /// Bytes of the ack file.
     ack_len: u64,
 }
 
+/// The segments of a queue.
 pub(super) struct Segments {
     disk: Arc<dyn Disk>,
     queue: QueueId,
     dir: String,
     pub list: BTreeMap<SegmentId, Segment>,
-    /// By lane.
-    current: BTreeMap<u8, ActiveSegment>,
-    /// The last number given, by lane.
+    /// The segment that is being written, by priority.
+    active: BTreeMap<u8, ActiveSegment>,
+    /// The last segment number that was used, by priority.
     last_number: BTreeMap<u8, SegmentId>,
-    /// Settled and not yet in an ack file.
+    /// Settlements that are not in an ack file yet.
     acks: Vec<(SegmentId, u64)>,
-    /// The settled ones of the recovered segment that is being read, by lane.
+    /// The settled messages of the recovered segment that is being read, by priority.
     settled: BTreeMap<u8, (SegmentId, Ranges)>,
-    made_dir: bool,
+    /// The directory exists.
+    dir_exists: bool,
     inventory: Inventory,
 }
 
@@ -86,23 +94,25 @@ impl std::fmt::Debug for Segments {
     }
 }
 
-/// What a restart found.
+/// State of the queue as recovered from its files.
 #[derive(Debug, Default)]
 pub(super) struct RecoveredSegments {
-    /// By lane.
+    /// Number of messages, by priority.
     pub messages: BTreeMap<u8, u64>,
+    /// Body bytes of these messages.
     pub bytes: u64,
+    /// The highest message number.
     pub last_seq: u64,
-    /// Some of them may have a time to live.
+    /// Messages may have a TTL.
     pub may_expire: bool,
-    /// As the last life said when it stopped; empty when it did not.
+    /// As recorded by the previous incarnation when it stopped cleanly; otherwise empty.
     pub undelivered: FirstUndelivered,
     pub lost: Losses,
     pub faults: Vec<String>,
 }
 
 impl Segments {
-    pub fn new(disk: Arc<dyn Disk>, queue: QueueId) -> Segments {
+    pub(crate) fn new(disk: Arc<dyn Disk>, queue: QueueId) -> Segments {
         let dir = format!("classic/{:016x}", queue.0);
         Segments {
             disk,
@@ -110,11 +120,11 @@ impl Segments {
             inventory: Inventory::new(queue),
             dir,
             list: BTreeMap::new(),
-            current: BTreeMap::new(),
+            active: BTreeMap::new(),
             last_number: BTreeMap::new(),
             acks: Vec::new(),
             settled: BTreeMap::new(),
-            made_dir: false,
+            dir_exists: false,
         }
     }
 
@@ -122,45 +132,50 @@ impl Segments {
         format!("{}/{number:08x}.{kind}", self.dir)
     }
 
-    /// The first segment of a lane, or the first after another one of it.
-    pub fn first(&self, lane: u8, after: Option<SegmentId>) -> Option<SegmentId> {
+    /// The first segment of a priority, or the first one after another.
+    pub(crate) fn first(&self, priority: u8, after: Option<SegmentId>) -> Option<SegmentId> {
         let from = after.map_or(0, |number| number.count().saturating_add(1));
-        let range = SegmentId::new(lane, from)..=SegmentId::new(lane, u32::MAX);
+        let range = SegmentId::new(priority, from)..=SegmentId::new(priority, u32::MAX);
         self.list.range(range).next().map(|(number, _)| *number)
     }
 
-    /// The open segment of this number, if it is written to.
-    fn is_current(&self, number: SegmentId) -> bool {
-        let current = self.current.get(&number.lane());
-        current.is_some_and(|c| c.number == number)
+    /// Returns true if the segment is being written.
+    fn is_active(&self, number: SegmentId) -> bool {
+        let active = self.active.get(&number.priority());
+        active.is_some_and(|c| c.number == number)
     }
 
-    /// Forgets what a recovery found that did not come to its end.
-    pub fn reset(&mut self) {
+    /// Drops the state of an incomplete recovery.
+    pub(crate) fn reset(&mut self) {
         *self = Segments::new(Arc::clone(&self.disk), self.queue);
     }
 
-    /// Finds what an earlier process left. Reads headers and lengths, not bodies.
-    pub fn recover(&mut self, incarnation: Incarnation) -> io::Result<RecoveredSegments> {
+    /// Recovers the segments of an earlier process. Reads headers and lengths, not bodies.
+    pub(crate) fn recover(&mut self, incarnation: Incarnation) -> io::Result<RecoveredSegments> {
         let mut found = RecoveredSegments::default();
         let names = self.disk.list(&self.dir)?;
-        self.made_dir = !names.is_empty();
+        self.dir_exists = !names.is_empty();
         if names.iter().any(|name| name == clean_stop::NAME) {
-            let left = clean_stop::read(&*self.disk, &self.stopped(), self.queue, incarnation)?;
-            found.undelivered = left.unwrap_or_default();
+            let remaining = clean_stop::read(
+                &*self.disk,
+                &self.clean_stop_path(),
+                self.queue,
+                incarnation,
+            )?;
+            found.undelivered = remaining.unwrap_or_default();
         }
         let number = |name: &str, kind: &str| SegmentId::parse(name.strip_suffix(kind)?);
         let numbers: Vec<SegmentId> = names.iter().filter_map(|n| number(n, ".seg")).collect();
-        let old_list = names.iter().any(|name| name == inventory::OLD_NAME);
+        let has_old_list = names.iter().any(|name| name == inventory::OLD_NAME);
         let old_path = format!("{}/{}", self.dir, inventory::OLD_NAME);
-        // While there is an old list it is the newer one: whoever reads it here removes it.
-        let mut listed = match old_list {
+        // A list in the old place is the newer one: recovery removes it once it is read.
+        let mut listed = match has_old_list {
             true => self.inventory.read_old(&*self.disk, &old_path)?,
             false => self.inventory.read(&*self.disk)?,
         };
         match names.is_empty() && !listed.is_empty() {
-            true => self.tell_missing_directory(&listed, &mut found),
-            false => self.tell_missing(&listed, &numbers, &names, &mut found)?,
+            true => self.report_missing_directory(&listed, &mut found),
+            false => self.report_missing(&listed, &numbers, &names, &mut found)?,
         }
         for acks in names.iter().filter_map(|n| number(n, ".ack")) {
             if !numbers.contains(&acks) {
@@ -168,102 +183,108 @@ impl Segments {
             }
         }
         for number in numbers {
-            let last = self.last_number.entry(number.lane()).or_insert(number);
+            let last = self.last_number.entry(number.priority()).or_insert(number);
             *last = (*last).max(number);
             let acks = names.contains(&format!("{number:08x}.ack"));
             let written = listed.get(&number).copied().flatten();
             self.recover_segment(number, acks, written, &mut found)?;
         }
-        let changes = listed.len();
+        let listed_before = listed.len();
         listed.retain(|number, _| self.list.contains_key(number));
-        let known = listed.len();
+        let listed_and_present = listed.len();
         for number in self.list.keys() {
             listed.entry(*number).or_insert(None);
         }
         let is_long = self.inventory.is_long(&listed);
-        if old_list || known < changes || known < listed.len() || is_long {
+        if has_old_list
+            || listed_and_present < listed_before
+            || listed_and_present < listed.len()
+            || is_long
+        {
             self.inventory.rewrite(&*self.disk, &listed);
         }
-        if old_list {
+        if has_old_list {
             self.disk.remove(&old_path)?;
         }
         Ok(found)
     }
 
-    /// All files of the queue are missing, mostly with their directory: what was settled in them is not known either.
-    fn tell_missing_directory(&self, listed: &SegmentCounts, found: &mut RecoveredSegments) {
+    /// Reports that all files of the queue are missing, usually with their directory. Settlements in them are
+    /// unknown too, so the number of lost messages is an upper bound.
+    fn report_missing_directory(&self, listed: &SegmentCounts, found: &mut RecoveredSegments) {
         let written: Option<u64> = listed.values().copied().sum();
-        let what = match written {
+        let fault = match written {
             Some(written) => format!("{written} messages are lost at most"),
             None => "its messages are lost, how many is not known".to_owned(),
         };
         let dir = &self.dir;
         found
             .faults
-            .push(format!("{dir}/ is missing or empty: {what}"));
+            .push(format!("{dir}/ is missing or empty: {fault}"));
         found.lost.add(written, listed.len() as u64);
     }
 
-    /// Segments that the inventory has and the directory has not.
-    fn tell_missing(
+    /// Reports segments that are in the inventory and not in the directory.
+    fn report_missing(
         &self,
         listed: &SegmentCounts,
-        there: &[SegmentId],
+        present: &[SegmentId],
         names: &[String],
         found: &mut RecoveredSegments,
     ) -> io::Result<()> {
-        for (number, written) in listed.iter().filter(|(n, _)| !there.contains(n)) {
+        for (number, written) in listed.iter().filter(|(n, _)| !present.contains(n)) {
             let path = self.path(*number, "seg");
             let settled = match names.contains(&format!("{number:08x}.ack")) {
                 true => self.read_acks(*number, &mut found.faults)?.0.count(),
                 false => 0,
             };
             let lost = written.map(|written| written.saturating_sub(settled));
-            let what = match lost {
+            let fault = match lost {
                 Some(lost) => format!("{path} is missing: {lost} messages are lost"),
                 None => format!("{path} is missing: its messages are lost, how many is not known"),
             };
-            found.faults.push(what);
+            found.faults.push(fault);
             found.lost.add(lost, 1);
         }
         Ok(())
     }
 
-    /// Notes in the inventory how many messages each current segment has: none is added before the node starts again.
-    pub fn count_current(&mut self) {
-        for current in self.current.values() {
-            if let Some(segment) = self.list.get(&current.number) {
+    /// Records in the inventory how many messages each segment in use has. The process writes no more to them.
+    pub(crate) fn record_active_counts(&mut self) {
+        for active in self.active.values() {
+            if let Some(segment) = self.list.get(&active.number) {
                 let messages = segment.written.messages;
-                self.inventory.count(&*self.disk, current.number, messages);
+                self.inventory.count(&*self.disk, active.number, messages);
             }
         }
     }
 
-    fn stopped(&self) -> String {
+    fn clean_stop_path(&self) -> String {
         format!("{}/{}", self.dir, clean_stop::NAME)
     }
 
-    /// For the next life.
-    pub fn leave_stopped(
+    /// Writes the record of a clean stop for the next incarnation.
+    pub(crate) fn record_clean_stop(
         &self,
         incarnation: Incarnation,
         undelivered: &FirstUndelivered,
     ) -> io::Result<()> {
-        if !self.made_dir {
+        if !self.dir_exists {
             return Ok(());
         }
-        let path = self.stopped();
+        let path = self.clean_stop_path();
         clean_stop::write(&*self.disk, &path, self.queue, incarnation, undelivered)
     }
 
-    pub fn revoke_stopped(&self) -> io::Result<()> {
-        match clean_stop::revoke(&*self.disk, &self.stopped()) {
+    pub(crate) fn revoke_clean_stop(&self) -> io::Result<()> {
+        match clean_stop::revoke(&*self.disk, &self.clean_stop_path()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
     }
 
-    /// `acks`: it has an ack file. `written`: as many persistent messages as it should have.
+    /// Recovers one segment. `acks`: it has an ack file. `written`: its number of persistent messages according
+    /// to the inventory.
     fn recover_segment(
         &mut self,
         number: SegmentId,
@@ -275,9 +296,10 @@ impl Segments {
         let file = self.disk.open(&path)?;
         let len = file.len()?;
         let faults_before = found.faults.len();
-        // All of a small file at once: there may be a hundred thousand.
+        // One read for a small file: there may be a hundred thousand of them.
         let head = read_exactly(&*file, 0, len.min(SCAN_BLOCK))?;
-        let start = self.front(&head, FileKind::Segment, number, &path, &mut found.faults)?;
+        let start =
+            self.check_header(&head, FileKind::Segment, number, &path, &mut found.faults)?;
         let (settled, ack_len) = match acks {
             true => self.read_acks(number, &mut found.faults)?,
             false => (Ranges::default(), 0),
@@ -331,12 +353,12 @@ impl Segments {
         segment.unread = segment.live;
         segment.last_seq = segment.written.last_seq;
         found.last_seq = found.last_seq.max(segment.last_seq);
-        let messages = found.messages.entry(number.lane()).or_default();
+        let messages = found.messages.entry(number.priority()).or_default();
         *messages = messages.saturating_add(segment.live);
         found.bytes = found.bytes.saturating_add(segment.written.bytes);
         if segment.live == 0 {
             return match found.faults.len() > faults_before {
-                // What is damaged is nobody's to throw away.
+                // Damaged data is kept, so that an operator can examine it.
                 true => self.set_aside(number, &path, found),
                 false => self.remove_files(number),
             };
@@ -345,7 +367,7 @@ impl Segments {
         Ok(())
     }
 
-    /// A segment in which nothing can be read gets another name, under which it goes with the queue.
+    /// Renames a segment in which nothing can be read. It is removed with the queue.
     fn set_aside(
         &mut self,
         number: SegmentId,
@@ -353,14 +375,14 @@ impl Segments {
         found: &mut RecoveredSegments,
     ) -> io::Result<()> {
         self.inventory.remove(&*self.disk, number);
-        let aside = format!("{path}.damaged");
-        self.disk.rename(path, &aside)?;
-        found.faults.push(format!("{path}: kept as {aside}"));
+        let damaged_path = format!("{path}.damaged");
+        self.disk.rename(path, &damaged_path)?;
+        found.faults.push(format!("{path}: kept as {damaged_path}"));
         Ok(())
     }
 
-    /// Where the records of a file begin. The error: it is another queue's, or of a newer program.
-    fn front(
+    /// Offset of the first record of a file. Fails if the file belongs to another queue or a newer version.
+    fn check_header(
         &self,
         raw: &[u8],
         kind: FileKind,
@@ -368,21 +390,22 @@ impl Segments {
         path: &str,
         faults: &mut Vec<String>,
     ) -> io::Result<u64> {
-        let front = segment_header::check(raw, kind, self.queue, number).map_err(|what| {
+        let header = segment_header::check(raw, kind, self.queue, number).map_err(|fault| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{path}: {what}; it is left untouched"),
+                format!("{path}: {fault}; it is left untouched"),
             )
         })?;
-        if front == HeaderCheck::Damaged {
+        if header == HeaderCheck::Damaged {
             faults.push(format!(
                 "{path}: its first {} bytes are damaged",
                 segment_header::LEN
             ));
         }
-        Ok(front.records_at())
+        Ok(header.records_at())
     }
 
+    /// The settled messages in the ack file of a segment, and the length of its complete entries.
     fn read_acks(&self, number: SegmentId, faults: &mut Vec<String>) -> io::Result<(Ranges, u64)> {
         let path = self.path(number, "ack");
         let file = match self.disk.open(&path) {
@@ -394,39 +417,44 @@ impl Segments {
         let mut raw = vec![0; len as usize];
         let read = file.read_at(0, &mut raw)?;
         raw.truncate(read);
-        let start = self.front(&raw, FileKind::Acks, number, &path, faults)? as usize;
+        let start = self.check_header(&raw, FileKind::Acks, number, &path, faults)? as usize;
         let entries = raw.get(start..).unwrap_or_default();
-        let whole = start + entries.len() / ACK_LEN * ACK_LEN;
+        let complete_len = start + entries.len() / ACK_LEN * ACK_LEN;
         let mut ranges = Vec::new();
         for (n, entry) in entries.chunks_exact(ACK_LEN).enumerate() {
             match parse_ack(entry) {
                 Some(range) => ranges.push(range),
-                // Its messages are delivered once more.
+                // The messages are delivered again.
                 None => faults.push(format!("{path}: entry {n} is damaged")),
             }
         }
-        Ok((Ranges::new(ranges), whole as u64))
+        Ok((Ranges::new(ranges), complete_len as u64))
     }
 
-    /// Writes messages, of each lane one after the other. On an error nothing counts as written and the call may be
-    /// repeated.
-    pub fn append(&mut self, drafts: &[PendingWrite<'_>]) -> io::Result<Vec<MessageLocation>> {
+    /// Writes messages, those of one priority after each other. After an error nothing counts as written, and the call
+    /// may be repeated.
+    pub(crate) fn append(
+        &mut self,
+        writes: &[PendingWrite<'_>],
+    ) -> io::Result<Vec<MessageLocation>> {
         let mut parts: Vec<SegmentWrite> = Vec::new();
-        let mut places = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            let known = parts.iter().position(|p| p.number.lane() == draft.lane);
-            let at = match known {
+        let mut locations = Vec::with_capacity(writes.len());
+        for write in writes {
+            let existing = parts
+                .iter()
+                .position(|p| p.number.priority() == write.priority);
+            let at = match existing {
                 Some(at) => at,
                 None => {
-                    parts.push(self.part(draft.lane)?);
+                    parts.push(self.start_write(write.priority)?);
                     parts.len() - 1
                 }
             };
-            places.extend(parts.get_mut(at).map(|part| part.push(draft)));
+            locations.extend(parts.get_mut(at).map(|part| part.push(write)));
         }
         for part in &parts {
-            let current = self.current.get(&part.number.lane());
-            let Some(file) = current.and_then(|c| c.file.as_ref()) else {
+            let active = self.active.get(&part.number.priority());
+            let Some(file) = active.and_then(|c| c.file.as_ref()) else {
                 return Err(io::Error::other("no segment is open"));
             };
             file.write_at(part.at, &part.raw)?;
@@ -435,6 +463,7 @@ impl Segments {
             let Some(segment) = self.list.get_mut(&part.number) else {
                 continue;
             };
+            debug_assert_eq!(part.at, segment.len, "segment {:x}", part.number);
             segment.len += part.raw.len() as u64;
             segment.last_seq = part.last_seq;
             segment.live += part.messages;
@@ -442,21 +471,21 @@ impl Segments {
             segment.written.messages += part.persistent;
             segment.written.bytes += part.persistent_bytes;
         }
-        let open = self.current.values().filter(|c| c.file.is_some()).count();
+        let open = self.active.values().filter(|c| c.file.is_some()).count();
         if open > MAX_OPEN || !self.disk.may_keep_open() {
-            self.rest();
+            self.close_files();
         }
-        Ok(places)
+        debug_assert_eq!(locations.len(), writes.len());
+        Ok(locations)
     }
 
-    /// An empty part at the end of an open segment with room.
-    fn part(&mut self, lane: u8) -> io::Result<SegmentWrite> {
-        let number = self.writable(lane)?;
+    /// Starts a write at the end of a segment with room.
+    fn start_write(&mut self, priority: u8) -> io::Result<SegmentWrite> {
+        let number = self.writable_segment(priority)?;
         let Some(segment) = self.list.get(&number) else {
-            return Err(io::Error::other(
-                "the segment that is written to is not there",
-            ));
+            return Err(io::Error::other("the active segment is missing"));
         };
+        debug_assert!(segment.len < SEGMENT_BYTES);
         let mut raw = BytesMut::new();
         if segment.len == 0 {
             segment_header::put(&mut raw, FileKind::Segment, self.queue, number);
@@ -464,30 +493,33 @@ impl Segments {
         Ok(SegmentWrite::new(number, segment.len, raw))
     }
 
-    /// The number of a lane's open segment with room.
-    fn writable(&mut self, lane: u8) -> io::Result<SegmentId> {
-        if let Some(current) = self.current.get_mut(&lane) {
-            let number = current.number;
+    /// The number of a priority's open segment with room.
+    fn writable_segment(&mut self, priority: u8) -> io::Result<SegmentId> {
+        if let Some(active) = self.active.get_mut(&priority) {
+            let number = active.number;
             let segment = self.list.get(&number);
             if segment.is_some_and(|s| s.len < SEGMENT_BYTES) {
-                if current.file.is_none() {
+                if active.file.is_none() {
                     let path = format!("{}/{number:08x}.seg", self.dir);
-                    current.file = Some(self.disk.open(&path)?);
+                    active.file = Some(self.disk.open(&path)?);
                 }
                 return Ok(number);
             }
-            self.seal(lane)?;
+            self.seal(priority)?;
         }
-        if !self.made_dir {
+        if !self.dir_exists {
             self.disk.create_dir(&self.dir)?;
-            self.made_dir = true;
+            self.dir_exists = true;
         }
-        let count = self.last_number.get(&lane).map_or(0, |last| last.count());
-        let number = SegmentId::new(lane, count.saturating_add(1));
+        let count = self
+            .last_number
+            .get(&priority)
+            .map_or(0, |last| last.count());
+        let number = SegmentId::new(priority, count.saturating_add(1));
         let file = Some(self.disk.create(&self.path(number, "seg"))?);
         self.inventory.add(&*self.disk, number);
-        self.last_number.insert(lane, number);
-        self.current.insert(lane, ActiveSegment { number, file });
+        self.last_number.insert(priority, number);
+        self.active.insert(priority, ActiveSegment { number, file });
         self.list.insert(
             number,
             Segment {
@@ -504,17 +536,17 @@ impl Segments {
         Ok(number)
     }
 
-    /// Ends a lane's segment that is written to. Its footer spares the next start a scan.
-    fn seal(&mut self, lane: u8) -> io::Result<()> {
-        let Some(current) = self.current.get_mut(&lane) else {
+    /// Ends the segment that is being written. Its footer saves the next start a scan.
+    fn seal(&mut self, priority: u8) -> io::Result<()> {
+        let Some(active) = self.active.get_mut(&priority) else {
             return Ok(());
         };
-        let number = current.number;
-        if current.file.is_none() {
+        let number = active.number;
+        if active.file.is_none() {
             let path = format!("{}/{number:08x}.seg", self.dir);
-            current.file = Some(self.disk.open(&path)?);
+            active.file = Some(self.disk.open(&path)?);
         }
-        if let (Some(segment), Some(file)) = (self.list.get_mut(&number), &current.file) {
+        if let (Some(segment), Some(file)) = (self.list.get_mut(&number), &active.file) {
             let mut raw = BytesMut::new();
             put_footer(&mut raw, &segment.written);
             file.write_at(segment.len, &raw)?;
@@ -522,20 +554,20 @@ impl Segments {
             let messages = segment.written.messages;
             self.inventory.count(&*self.disk, number, messages);
         }
-        self.current.remove(&lane);
-        self.drop_if_dead(number)
+        self.active.remove(&priority);
+        self.delete_if_settled(number)
     }
 
-    /// Lets go of the open files: an idle queue holds no descriptor.
-    pub fn rest(&mut self) {
-        for current in self.current.values_mut() {
-            current.file = None;
+    /// Closes the open files, so that an idle queue holds no file descriptor.
+    pub(crate) fn close_files(&mut self) {
+        for active in self.active.values_mut() {
+            active.file = None;
         }
     }
 
-    /// Reads the records from `offset` of a segment on, at most `ahead` bytes or one record. Returns the messages and
-    /// where to go on; None at the segment's end.
-    pub fn read(
+    /// Reads records of a segment from `offset` on: at most `ahead` bytes, or one record. Returns the messages
+    /// and the next offset; None at the end of the segment.
+    pub(crate) fn read(
         &mut self,
         number: SegmentId,
         offset: u64,
@@ -547,46 +579,51 @@ impl Segments {
         };
         let (len, recovered) = (segment.len, segment.recovered);
         let offset = offset.max(segment.start);
-        let left = len.saturating_sub(offset);
-        if left == 0 {
+        let remaining = len.saturating_sub(offset);
+        if remaining == 0 {
             return Ok((Vec::new(), None));
         }
-        let lane = number.lane();
-        if recovered && self.settled.get(&lane).is_none_or(|(n, _)| *n != number) {
+        let priority = number.priority();
+        if recovered
+            && self
+                .settled
+                .get(&priority)
+                .is_none_or(|(n, _)| *n != number)
+        {
             let (ranges, _) = self.read_acks(number, &mut Vec::new())?;
-            self.settled.insert(lane, (number, ranges));
+            self.settled.insert(priority, (number, ranges));
         }
         let path = self.path(number, "seg");
         let file = self.disk.open(&path)?;
-        let mut raw = read_exactly(&*file, offset, left.min(ahead as u64))?;
+        let mut raw = read_exactly(&*file, offset, remaining.min(ahead as u64))?;
         if let Some(header) = RecordHeader::parse(&raw) {
             let total = header.total();
-            if total > raw.len() as u64 && total <= left {
+            if total > raw.len() as u64 && total <= remaining {
                 raw = read_exactly(&*file, offset, total)?;
             }
         }
-        // A file that is shorter than what was written to it has lost its end.
-        let cut = (raw.len() as u64) < left.min(ahead as u64);
-        let whole = cut || raw.len() as u64 == left;
-        let settled = self.settled.get(&lane).filter(|_| recovered);
-        let passed = |h: &RecordHeader| {
+        // The file is shorter than what was written to it: its end is lost.
+        let is_truncated = (raw.len() as u64) < remaining.min(ahead as u64);
+        let reaches_end = is_truncated || raw.len() as u64 == remaining;
+        let settled = self.settled.get(&priority).filter(|_| recovered);
+        let skips = |h: &RecordHeader| {
             h.footer
                 || recovered && !h.persistent
                 || settled.is_some_and(|(n, r)| *n == number && r.contains(h.seq))
         };
-        let mut reading = RecordReader::new(raw, number, offset, path);
-        let loaded = reading.run(whole, &passed, faults);
-        let next = offset + reading.at() as u64;
-        Ok((loaded, (next < len && !cut).then_some(next)))
+        let mut reader = RecordReader::new(raw, number, offset, path);
+        let loaded = reader.read_all(reaches_end, &skips, faults);
+        let next = offset + reader.at() as u64;
+        Ok((loaded, (next < len && !is_truncated).then_some(next)))
     }
 
-    /// The message at a place.
-    pub fn read_one(&self, location: MessageLocation) -> io::Result<Message> {
+    /// Reads the message at a location.
+    pub(crate) fn read_one(&self, location: MessageLocation) -> io::Result<Message> {
         let path = self.path(location.segment, "seg");
         let file = self.disk.open(&path)?;
         let damaged = || {
-            let what = format!("{path}: record at {} is damaged", location.offset);
-            io::Error::new(io::ErrorKind::InvalidData, what)
+            let fault = format!("{path}: record at {} is damaged", location.offset);
+            io::Error::new(io::ErrorKind::InvalidData, fault)
         };
         let raw = read_exactly(&*file, location.offset, HEADER as u64)?;
         let header = RecordHeader::parse(&raw).ok_or_else(damaged)?;
@@ -600,31 +637,42 @@ impl Segments {
         Ok(message)
     }
 
-    /// A written message is settled.
-    pub fn settle(&mut self, segment: SegmentId, seq: u64, persistent: bool) -> io::Result<()> {
+    /// Records that a written message is settled.
+    pub(crate) fn settle(
+        &mut self,
+        segment: SegmentId,
+        seq: u64,
+        persistent: bool,
+    ) -> io::Result<()> {
         if let Some(s) = self.list.get_mut(&segment) {
+            debug_assert!(
+                s.recovered || s.live > 0,
+                "segment {segment:x}, message {seq}"
+            );
             s.live = s.live.saturating_sub(1);
         }
         if persistent && self.acks.len() < MAX_PENDING_ACKS {
             self.acks.push((segment, seq));
         }
-        self.drop_if_dead(segment)
+        self.delete_if_settled(segment)
     }
 
-    /// Messages of a segment turned out to be unreadable.
-    pub fn lose(&mut self, segment: SegmentId, count: u64) -> io::Result<()> {
+    /// Records that messages of a segment are unreadable.
+    pub(crate) fn record_loss(&mut self, segment: SegmentId, count: u64) -> io::Result<()> {
         if let Some(s) = self.list.get_mut(&segment) {
             s.live = s.live.saturating_sub(count);
         }
-        self.drop_if_dead(segment)
+        self.delete_if_settled(segment)
     }
 
-    fn drop_if_dead(&mut self, number: SegmentId) -> io::Result<()> {
+    /// Deletes a segment without live messages.
+    fn delete_if_settled(&mut self, number: SegmentId) -> io::Result<()> {
         if self.list.get(&number).is_none_or(|s| s.live > 0) {
             return Ok(());
         }
-        if self.is_current(number) {
-            // An emptied queue gives its space back; a little is kept so that a busy one does not make files all day.
+        if self.is_active(number) {
+            // An emptied queue frees its space, except for small segments: a busy queue would create files all
+            // the time.
             if self
                 .list
                 .get(&number)
@@ -632,14 +680,15 @@ impl Segments {
             {
                 return Ok(());
             }
-            self.current.remove(&number.lane());
+            self.active.remove(&number.priority());
         }
         self.list.remove(&number);
         self.acks.retain(|(n, _)| *n != number);
         self.remove_files(number)
     }
 
-    /// The messages first: an ack file without its segment means nothing, the reverse would bring messages back.
+    /// Removes the segment before its ack file: an ack file alone is harmless, but a segment alone would
+    /// redeliver messages.
     fn remove_files(&mut self, number: SegmentId) -> io::Result<()> {
         self.inventory.remove(&*self.disk, number);
         for kind in ["seg", "ack"] {
@@ -651,12 +700,13 @@ impl Segments {
         Ok(())
     }
 
-    pub fn has_acks(&self) -> bool {
+    /// Returns true if there are settlements to write.
+    pub(crate) fn has_acks(&self) -> bool {
         !self.acks.is_empty()
     }
 
-    /// Writes down what was settled.
-    pub fn flush_acks(&mut self) -> io::Result<()> {
+    /// Writes settlements to the ack files.
+    pub(crate) fn flush_acks(&mut self) -> io::Result<()> {
         let mut by_segment: BTreeMap<SegmentId, Vec<(u64, u64)>> = BTreeMap::new();
         for (segment, seq) in &self.acks {
             by_segment.entry(*segment).or_default().push((*seq, *seq));
@@ -689,12 +739,15 @@ impl Segments {
         Ok(())
     }
 
-    /// Everything is dropped but these, which are out (segment and number, ascending).
-    pub fn keep_only(&mut self, held: &BTreeMap<u64, MessageLocation>) -> io::Result<()> {
+    /// Settles all messages except the unsettled ones in `held`.
+    pub(crate) fn settle_all_except(
+        &mut self,
+        unsettled: &BTreeMap<u64, MessageLocation>,
+    ) -> io::Result<()> {
         self.settled.clear();
         let numbers: Vec<SegmentId> = self.list.keys().copied().collect();
         for number in numbers {
-            let kept: Vec<u64> = held
+            let unsettled_seqs: Vec<u64> = unsettled
                 .iter()
                 .filter(|(_, location)| location.segment == number)
                 .map(|(seq, _)| *seq)
@@ -702,38 +755,39 @@ impl Segments {
             let Some(segment) = self.list.get_mut(&number) else {
                 continue;
             };
-            segment.live = kept.len() as u64;
+            segment.live = unsettled_seqs.len() as u64;
             segment.unread = 0;
             let last = segment.last_seq;
-            if !kept.is_empty() {
-                let dropped = Ranges::new(between(&kept, last));
+            if !unsettled_seqs.is_empty() {
+                let dropped = Ranges::new(complement(&unsettled_seqs, last));
                 self.append_acks(number, &dropped)?;
-            } else if self.is_current(number) {
-                self.current.remove(&number.lane());
+            } else if self.is_active(number) {
+                self.active.remove(&number.priority());
             }
-            self.drop_if_dead(number)?;
+            self.delete_if_settled(number)?;
         }
         Ok(())
     }
 
-    /// The queue is deleted: so are its files.
-    pub fn destroy(&mut self) -> io::Result<()> {
+    /// Removes all files of a deleted queue.
+    pub(crate) fn destroy(&mut self) -> io::Result<()> {
         self.list.clear();
         self.acks.clear();
-        self.current.clear();
+        self.active.clear();
         self.settled.clear();
-        self.made_dir = false;
-        // First: a list without its directory would tell of a loss.
+        self.dir_exists = false;
+        // The inventory goes first: without the directory it would report losses.
         self.inventory.destroy(&*self.disk)?;
         self.disk.remove_dir(&self.dir)
     }
 }
 
-/// The numbers from 1 to `last` without `kept`.
-fn between(kept: &[u64], last: u64) -> Vec<(u64, u64)> {
+/// The ranges of numbers from 1 to `last` that are not in `kept`.
+fn complement(excluded: &[u64], last: u64) -> Vec<(u64, u64)> {
+    debug_assert!(excluded.is_sorted());
     let mut ranges = Vec::new();
     let mut from = 1;
-    for seq in kept {
+    for seq in excluded {
         if from < *seq {
             ranges.push((from, seq - 1));
         }

@@ -1,4 +1,4 @@
-//! A process without descriptors: nothing is damaged, nothing is lost, and nothing waits without an answer.
+//! A process without file descriptors: nothing is damaged or lost, and every request gets an answer.
 
 use super::tests::{Rig, settings};
 use super::*;
@@ -34,7 +34,7 @@ fn is_refusal(answer: &QueueReply) -> bool {
     matches!(answer, QueueReply::Refused { code: 406, text } if text.contains("queue 'q' in vhost '/'"))
 }
 
-/// Whether the publish with this request number is refused.
+/// Returns true if the publish with this request number is refused.
 fn refuses(out: &QueueOutput, seq: u64) -> bool {
     let refused = |a: &crate::AddressedEvent| match &a.event {
         QueueEvent::AppliedExcept { refused, .. } => {
@@ -47,47 +47,47 @@ fn refuses(out: &QueueOutput, seq: u64) -> bool {
 }
 
 #[test]
-fn a_queue_that_cannot_be_opened_refuses_at_once_and_opens_by_itself() {
+fn queue_that_cannot_be_opened_refuses_requests_and_retries() {
     let mut rig = stopped();
     rig.disk.set_out_of_descriptors(true);
     rig.restart(false);
     for body in [get(), RequestBody::Stat, RequestBody::Purge] {
-        let out = rig.ask(6, body);
+        let out = rig.request(6, body);
         assert!(answers(&out).iter().any(is_refusal), "{:?}", out.events);
     }
     assert!(refuses(&rig.publish(21, true, 100), 1));
-    // It is told once, however long it lasts.
+    // It is reported once, however long it lasts.
     let mut faults = 0;
     for _ in 0..10 {
         faults += rig.pass(RETRY_AFTER).faults.len();
     }
-    assert_eq!(faults, 0, "told with the first output");
+    assert_eq!(faults, 0, "reported with the first output");
     rig.disk.set_out_of_descriptors(false);
     rig.pass(RETRY_AFTER);
     assert_eq!(rig.queue.stats().ready, 20);
     assert_eq!(rig.drain().0, (1..=20).collect::<Vec<_>>());
 }
 
-/// Not "empty", which a client would believe.
+/// The answer is not get-empty, which a client would believe.
 #[test]
-fn a_get_is_refused_while_messages_cannot_be_read() {
+fn get_is_refused_while_messages_cannot_be_read() {
     let mut rig = stopped();
     rig.restart(false);
     rig.disk.set_out_of_descriptors(true);
-    let out = rig.ask(6, get());
+    let out = rig.request(6, get());
     assert!(answers(&out).iter().all(is_refusal), "{:?}", out.events);
     assert_eq!(answers(&out).len(), 1);
     assert_eq!(out.faults.len(), 1, "{:?}", out.faults);
     rig.disk.set_out_of_descriptors(false);
     rig.pass(RETRY_AFTER);
-    let out = rig.ask(6, get());
+    let out = rig.request(6, get());
     let delivered = |a: &crate::AddressedEvent| matches!(a.event, QueueEvent::Deliver { .. });
     assert!(out.events.iter().any(delivered), "{:?}", out.events);
 }
 
-/// Files do not stay open while descriptors are short.
+/// Files do not stay open while file descriptors are short.
 #[test]
-fn publishes_are_refused_without_descriptors_and_taken_again_with_them() {
+fn publishes_are_refused_only_while_file_descriptors_are_short() {
     let mut rig = stopped();
     rig.restart(true);
     rig.disk.set_out_of_descriptors(true);

@@ -1,8 +1,9 @@
-//! Where the messages of a classic queue are, by priority (`x-max-priority`; one lane without) and front to back: given
-//! back; read ahead; on disk; not yet written.
+//! The messages of a classic queue. Each priority of `x-max-priority` has its own level (one level without). A
+//! level holds, in delivery order: requeued messages, messages read ahead, messages on disk, and unwritten
+//! ones.
 //!
-//! Memory is bounded whatever the depth: the write buffer, a read-ahead window for each priority in use, and what is out
-//! to consumers (positions only, once written).
+//! Memory is bounded at any queue depth: the write buffer, one read-ahead window for each priority in use, and
+//! the unsettled messages (once written, only their locations).
 
 mod priority_levels;
 
@@ -21,44 +22,49 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// The write buffer is written when it holds this much.
+/// The write buffer is written when it has this many bytes.
 pub const BUFFER_BYTES: usize = 64 << 10;
+/// The write buffer is written when it has this many messages.
 pub const BUFFER_MESSAGES: usize = 2048;
 
-/// A message that is out or was given back.
+/// A message that is unsettled or requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item {
+    /// Number of the message in its queue.
     pub seq: u64,
+    /// Body bytes.
     pub body: u32,
     pub persistent: bool,
-    /// Its priority, as far as the queue has that many.
-    pub lane: u8,
-    /// Wall clock in milliseconds; 0 is never.
+    /// Priority, limited to the highest one of the queue.
+    pub priority: u8,
+    /// Wall clock in milliseconds; 0: never.
     pub expires: u64,
 }
 
 impl Weighed for Item {
-    fn body(&self) -> u64 {
+    fn body_bytes(&self) -> u64 {
         self.body.into()
     }
 }
 
+/// State of an unwritten message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Never taken.
+    /// Never delivered.
     Fresh,
-    /// Out, or given back.
+    /// Unsettled or requeued.
     Taken,
-    /// Settled before it was written: it never will be.
+    /// Settled: it will not be written.
     Gone,
 }
 
 #[derive(Debug)]
+/// A message in the write buffer.
 struct Slot {
     item: Item,
     message: Option<Message>,
     state: State,
-    /// Who waits for it to be safe.
+    /// The session of the publisher, which waits for a confirm.
     session: SessionId,
 }
 
@@ -66,62 +72,66 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct ClassicStore {
     pub segments: Segments,
-    /// The node's life.
+    /// The incarnation of the node.
     incarnation: Incarnation,
-    /// A clean stop has left word of what was never delivered.
-    stopped: bool,
-    /// Not written yet, by consecutive number from `base`.
+    /// The record of a clean stop is on disk.
+    has_clean_stop: bool,
+    /// The write buffer, by consecutive message numbers from `base`.
     slots: VecDeque<Slot>,
     base: u64,
+    /// Bytes of messages in the write buffer.
     buffered: usize,
-    /// By priority; at least one.
-    lanes: Vec<PriorityLevel>,
-    /// No lane above this one has ready messages.
-    top: usize,
-    /// Written messages that are out or given back.
-    held: BTreeMap<u64, MessageLocation>,
-    /// What was taken last, while its delivery is made.
-    hand: Option<(u64, Message)>,
+    /// The messages by priority; at least one level.
+    levels: Vec<PriorityLevel>,
+    /// No level above this one has ready messages.
+    highest_ready: usize,
+    /// Locations of written messages that are unsettled or requeued.
+    locations: BTreeMap<u64, MessageLocation>,
+    /// The message that was taken last, until it is delivered.
+    in_hand: Option<(u64, Message)>,
+    /// Number of ready messages.
     ready: u64,
+    /// Body bytes of ready messages.
     ready_bytes: u64,
+    /// Body bytes of unsettled messages.
     out_bytes: u64,
     pub message_ttl_ms: Option<u64>,
-    /// The time of the step that is carried out.
+    /// Wall clock of the current call.
     pub wall: WallTime,
     pub pacing: WritePacing,
-    /// Some of what is ready may expire.
+    /// Ready messages may have a TTL.
     pub may_expire: bool,
     pub dead_letter_buffer: DeadLetterBuffer,
-    /// Sessions for which something became safe.
-    pub safer: BTreeSet<SessionId>,
+    /// Sessions with publishes that became durable.
+    pub newly_safe: BTreeSet<SessionId>,
     pub output: QueueOutput,
-    /// Reading failed: nothing is read until it is tried again.
+    /// A read failed: nothing is read until the next retry.
     pub stalled: bool,
-    /// It was told that reading fails, and it has not worked since.
-    pub(super) told_unreadable: bool,
+    /// A read failure was reported, and no read has succeeded since.
+    pub(super) read_failure_reported: bool,
     pub lost: Losses,
 }
 
 impl ClassicStore {
-    pub fn new(
+    pub(crate) fn new(
         disk: Arc<dyn Disk>,
         queue: QueueId,
         max_priority: u8,
         incarnation: Incarnation,
     ) -> ClassicStore {
-        let mut lanes = Vec::new();
-        lanes.resize_with(usize::from(max_priority) + 1, PriorityLevel::default);
+        let mut levels = Vec::new();
+        levels.resize_with(usize::from(max_priority) + 1, PriorityLevel::default);
         ClassicStore {
             segments: Segments::new(disk, queue),
             incarnation,
-            stopped: false,
+            has_clean_stop: false,
             slots: VecDeque::new(),
             base: 1,
             buffered: 0,
-            lanes,
-            top: 0,
-            held: BTreeMap::new(),
-            hand: None,
+            levels,
+            highest_ready: 0,
+            locations: BTreeMap::new(),
+            in_hand: None,
             ready: 0,
             ready_bytes: 0,
             out_bytes: 0,
@@ -130,16 +140,17 @@ impl ClassicStore {
             pacing: WritePacing::default(),
             may_expire: false,
             dead_letter_buffer: DeadLetterBuffer::default(),
-            safer: BTreeSet::new(),
+            newly_safe: BTreeSet::new(),
             output: QueueOutput::default(),
             stalled: false,
-            told_unreadable: false,
+            read_failure_reported: false,
             lost: Losses::default(),
         }
     }
 
-    /// On an error it is as before, and the call may be repeated.
-    pub fn recover(&mut self) -> io::Result<()> {
+    /// Recovers the messages from the files. After an error the store is unchanged, and the call may be
+    /// repeated.
+    pub(crate) fn recover(&mut self) -> io::Result<()> {
         let mut found = match self.segments.recover(self.incarnation) {
             Ok(found) => found,
             Err(error) => {
@@ -148,22 +159,22 @@ impl ClassicStore {
             }
         };
         self.base = found.last_seq.saturating_add(1).max(1);
-        for (lane, messages) in found.messages {
-            let at = usize::from(lane);
-            if at >= self.lanes.len() {
-                // Of a queue that had more priorities: still delivered.
-                self.lanes.resize_with(at + 1, PriorityLevel::default);
+        for (priority, messages) in found.messages {
+            let at = usize::from(priority);
+            if at >= self.levels.len() {
+                // The queue had more priorities before: those messages are still delivered.
+                self.levels.resize_with(at + 1, PriorityLevel::default);
             }
-            let cursor = self.first_location(lane);
-            // Whatever is said of numbers that are given anew counts for nothing.
-            let undelivered = found.undelivered.remove(&lane);
+            let cursor = self.first_location(priority);
+            // The record may be wrong about message numbers that are used again.
+            let undelivered = found.undelivered.remove(&priority);
             let undelivered = undelivered.map_or(self.base, |from| from.min(self.base));
-            if let Some(lane) = self.lanes.get_mut(at) {
-                lane.backlog = messages;
-                lane.ready = messages;
-                lane.cursor = cursor;
-                lane.undelivered = undelivered;
-                self.top = self.top.max(at);
+            if let Some(level) = self.levels.get_mut(at) {
+                level.backlog = messages;
+                level.ready = messages;
+                level.cursor = cursor;
+                level.undelivered = undelivered;
+                self.highest_ready = self.highest_ready.max(at);
             }
             self.ready = self.ready.saturating_add(messages);
         }
@@ -174,43 +185,54 @@ impl ClassicStore {
         Ok(())
     }
 
-    pub fn bytes(&self) -> u64 {
+    /// Asserts what holds between any two calls.
+    pub(crate) fn assert_consistent(&self) {
+        let ready: u64 = self.levels.iter().map(|level| level.ready).sum();
+        assert_eq!(self.ready, ready);
+        let mut above = self.levels.iter().skip(self.highest_ready + 1);
+        assert!(above.all(|level| level.ready == 0));
+        assert!(self.buffered == 0 || !self.slots.is_empty());
+        let first = self.slots.front();
+        assert!(first.is_none_or(|slot| slot.item.seq == self.base && slot.state != State::Gone));
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
         self.ready_bytes + self.out_bytes
     }
 
-    pub fn out_bytes(&self) -> u64 {
+    pub(crate) fn out_bytes(&self) -> u64 {
         self.out_bytes
     }
 
-    pub fn ready_bytes(&self) -> u64 {
+    pub(crate) fn ready_bytes(&self) -> u64 {
         self.ready_bytes
     }
 
-    /// Something is not written yet.
-    pub fn has_unwritten(&self) -> bool {
+    /// Returns true if the write buffer has messages.
+    pub(crate) fn has_unwritten(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    pub fn buffer_is_full(&self) -> bool {
+    pub(crate) fn buffer_is_full(&self) -> bool {
         self.buffered >= BUFFER_BYTES || self.slots.len() >= BUFFER_MESSAGES
     }
 
-    /// Takes a message in; returns its number.
-    pub fn push(&mut self, message: Message, session: SessionId) -> u64 {
+    /// Adds a published message; returns its number.
+    pub(crate) fn push(&mut self, message: Message, session: SessionId) -> u64 {
         let seq = self.base + self.slots.len() as u64;
         let body = u32::try_from(message.body_len()).unwrap_or(u32::MAX);
-        let highest = self.lanes.len().saturating_sub(1);
-        let lane = usize::from(message.priority().unwrap_or(0)).min(highest);
+        let highest = self.levels.len().saturating_sub(1);
+        let priority = usize::from(message.priority().unwrap_or(0)).min(highest);
         let item = Item {
             seq,
             body,
             persistent: message.durable(),
-            lane: u8::try_from(lane).unwrap_or(u8::MAX),
+            priority: u8::try_from(priority).unwrap_or(u8::MAX),
             expires: self.expires(&message),
         };
         self.count_ready(&item);
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.fresh.push_back(seq);
+        if let Some(level) = self.levels.get_mut(priority) {
+            level.fresh.push_back(seq);
         }
         self.buffered += message.as_bytes().len();
         self.pacing.published();
@@ -233,14 +255,14 @@ impl ClassicStore {
         self.ready += 1;
         self.ready_bytes += u64::from(item.body);
         self.may_expire |= item.expires != 0;
-        self.top = self.top.max(item.lane.into());
-        if let Some(lane) = self.lane(item.lane) {
-            lane.ready += 1;
+        self.highest_ready = self.highest_ready.max(item.priority.into());
+        if let Some(level) = self.level(item.priority) {
+            level.ready += 1;
         }
     }
 
-    /// Whether a message is as safe as it gets: written, or settled already.
-    pub fn is_safe(&self, seq: u64) -> bool {
+    /// Returns true if a message is as durable as it gets: written, or settled.
+    pub(crate) fn is_safe(&self, seq: u64) -> bool {
         let Some(at) = seq.checked_sub(self.base) else {
             return true;
         };
@@ -248,18 +270,18 @@ impl ClassicStore {
         slot.is_some_and(|s| s.state == State::Gone) || planted::is(Bug::ClassicConfirmEarly)
     }
 
-    /// Writes the buffer. On an error everything stays as it was and can be tried again.
-    pub fn write(&mut self) -> io::Result<()> {
-        let wanted = |s: &&Slot| s.state != State::Gone;
-        let drafts: Vec<PendingWrite<'_>> = self
+    /// Writes the buffer. After an error nothing has changed, and the call may be repeated.
+    pub(crate) fn write(&mut self) -> io::Result<()> {
+        let is_unsettled = |s: &&Slot| s.state != State::Gone;
+        let writes: Vec<PendingWrite<'_>> = self
             .slots
             .iter()
-            .filter(wanted)
+            .filter(is_unsettled)
             .filter_map(|s| {
                 let message = s.message.as_ref()?;
                 Some(PendingWrite {
                     seq: s.item.seq,
-                    lane: s.item.lane,
+                    priority: s.item.priority,
                     persistent: s.item.persistent,
                     expires: s.item.expires,
                     body: s.item.body,
@@ -267,62 +289,64 @@ impl ClassicStore {
                 })
             })
             .collect();
-        let places = self.segments.append(&drafts)?;
+        let locations = self.segments.append(&writes)?;
         self.pacing.wrote(self.base);
-        let mut places = places.into_iter();
+        let mut locations = locations.into_iter();
         let slots = std::mem::take(&mut self.slots);
         self.base += slots.len() as u64;
         self.buffered = 0;
-        for lane in &mut self.lanes {
-            lane.fresh.clear();
+        for level in &mut self.levels {
+            level.fresh.clear();
         }
         for slot in slots {
             if slot.item.persistent {
-                self.safer.insert(slot.session);
+                self.newly_safe.insert(slot.session);
             }
             let message = slot.message.filter(|_| slot.state != State::Gone);
             let Some(message) = message else { continue };
-            let Some(location) = places.next() else { break };
+            let Some(location) = locations.next() else {
+                break;
+            };
             match slot.state {
-                State::Fresh => self.shelve(slot.item, message, location),
+                State::Fresh => self.retain_written(slot.item, message, location),
                 _ => {
-                    self.held.insert(slot.item.seq, location);
+                    self.locations.insert(slot.item.seq, location);
                 }
             }
         }
         Ok(())
     }
 
-    /// A clean stop: leaves word of what was never delivered, if there is anything on the disk that was not.
-    pub fn leave_stopped(&mut self) -> io::Result<()> {
-        let new = |lane: &PriorityLevel| lane.ready > lane.returned.len() as u64;
-        if !self.lanes.iter().any(new) {
-            return self.revoke_stopped();
+    /// Records at a clean stop which messages were never delivered, if some on disk were not.
+    pub(crate) fn record_clean_stop(&mut self) -> io::Result<()> {
+        let new = |level: &PriorityLevel| level.ready > level.returned.len() as u64;
+        if !self.levels.iter().any(new) {
+            return self.revoke_clean_stop();
         }
-        let lanes = (0..=u8::MAX).zip(&self.lanes);
-        let lanes = lanes.map(|(number, lane)| (number, lane.undelivered));
+        let levels = (0..=u8::MAX).zip(&self.levels);
+        let levels = levels.map(|(number, level)| (number, level.undelivered));
         self.segments
-            .leave_stopped(self.incarnation, &lanes.collect())?;
-        self.stopped = true;
+            .record_clean_stop(self.incarnation, &levels.collect())?;
+        self.has_clean_stop = true;
         Ok(())
     }
 
-    /// Something is delivered after that.
-    fn revoke_stopped(&mut self) -> io::Result<()> {
-        match std::mem::take(&mut self.stopped) {
-            true => self.segments.revoke_stopped(),
+    /// Revokes the record of a clean stop before the next delivery.
+    fn revoke_clean_stop(&mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.has_clean_stop) {
+            true => self.segments.revoke_clean_stop(),
             false => Ok(()),
         }
     }
 
-    /// Whether the message that is next can be had: false while it lies in a file that cannot be read now.
-    pub fn can_read_head(&mut self) -> bool {
+    /// Returns true if the next message can be read now.
+    pub(crate) fn can_read_head(&mut self) -> bool {
         self.head_expires();
         !self.stalled
     }
 
-    /// Messages cannot be read or written. Files that are gone do not come back.
-    pub(super) fn cannot(&mut self, what: &str, error: &io::Error) {
+    /// Reports that messages cannot be read or written. Missing files stay missing, so the node must stop.
+    pub(super) fn report_failure(&mut self, what: &str, error: &io::Error) {
         let fault = format!("classic queue {what}: {error}");
         if error.kind() == io::ErrorKind::NotFound {
             self.output.gone.get_or_insert_with(|| fault.clone());
@@ -330,7 +354,7 @@ impl ClassicStore {
         self.output.faults.push(fault);
     }
 
-    pub(super) fn note(&mut self, result: io::Result<()>) {
+    pub(super) fn report_error(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.output
                 .faults
@@ -338,13 +362,13 @@ impl ClassicStore {
         }
     }
 
-    fn out_of_ready(&mut self, item: &Item) {
+    fn count_taken(&mut self, item: &Item) {
         self.ready = self.ready.saturating_sub(1);
         self.ready_bytes = self.ready_bytes.saturating_sub(item.body.into());
         self.out_bytes += u64::from(item.body);
         self.may_expire &= self.ready > 0;
-        if let Some(lane) = self.lane(item.lane) {
-            lane.ready = lane.ready.saturating_sub(1);
+        if let Some(level) = self.level(item.priority) {
+            level.ready = level.ready.saturating_sub(1);
         }
     }
 
@@ -354,22 +378,22 @@ impl ClassicStore {
     }
 
     pub(super) fn message(&mut self, seq: u64) -> io::Result<Message> {
-        if let Some((at_hand, message)) = &self.hand
-            && *at_hand == seq
+        if let Some((in_hand, message)) = &self.in_hand
+            && *in_hand == seq
         {
             return Ok(message.clone());
         }
         if let Some(message) = self.slot(seq).and_then(|slot| slot.message.clone()) {
             return Ok(message);
         }
-        match self.held.get(&seq) {
+        match self.locations.get(&seq) {
             Some(location) => self.segments.read_one(*location),
             None => Err(io::Error::other(format!("message {seq} is nowhere"))),
         }
     }
 
-    /// Drops heads whose time has passed; returns when the next one's comes.
-    pub fn expire(&mut self) -> Option<WallTime> {
+    /// Removes expired messages at the head. Returns when the next one expires.
+    pub(crate) fn expire(&mut self) -> Option<WallTime> {
         while let Some(expires) = self.head_expires() {
             if expires == 0 {
                 return None;
@@ -377,31 +401,31 @@ impl ClassicStore {
             if expires > self.wall.0 {
                 return Some(WallTime(expires));
             }
-            let taken = self.take_head()?;
-            self.dead(taken.item, DeadReason::Expired);
+            let dequeued = self.take_head()?;
+            self.dead_letter(dequeued.item, DeadReason::Expired);
         }
         None
     }
 
-    /// Drops the head because there is too much.
-    pub fn drop_head(&mut self) -> bool {
+    /// Drops the message at the head because of a limit.
+    pub(crate) fn drop_head(&mut self) -> bool {
         match self.take_head() {
-            Some(taken) => {
-                self.dead(taken.item, DeadReason::MaxLength);
+            Some(dequeued) => {
+                self.dead_letter(dequeued.item, DeadReason::MaxLength);
                 true
             }
             None => false,
         }
     }
 
-    pub fn destroy(&mut self) {
+    pub(crate) fn destroy(&mut self) {
         let result = self.segments.destroy();
-        self.note(result);
+        self.report_error(result);
         self.slots.clear();
-        for lane in &mut self.lanes {
-            *lane = PriorityLevel::default();
+        for level in &mut self.levels {
+            *level = PriorityLevel::default();
         }
-        self.held.clear();
+        self.locations.clear();
         self.dead_letter_buffer.clear();
         self.buffered = 0;
         self.ready = 0;
@@ -409,7 +433,7 @@ impl ClassicStore {
         self.out_bytes = 0;
     }
 
-    /// Gone slots at the front need no place any more.
+    /// Removes settled messages at the front of the write buffer.
     fn trim(&mut self) {
         while self.slots.front().is_some_and(|s| s.state == State::Gone) {
             self.slots.pop_front();
@@ -417,9 +441,9 @@ impl ClassicStore {
         }
     }
 
-    /// Settled or dropped: out of the buffer, or out of its segment.
+    /// Removes a settled or dropped message from the write buffer or its segment.
     pub(super) fn finish(&mut self, item: &Item) {
-        self.hand = None;
+        self.in_hand = None;
         if let Some(slot) = self.slot(item.seq) {
             let len = slot.message.take().map_or(0, |m| m.as_bytes().len());
             slot.state = State::Gone;
@@ -427,15 +451,15 @@ impl ClassicStore {
             self.buffered = self.buffered.saturating_sub(len);
             self.pacing.settled_unwritten();
             if item.persistent {
-                self.safer.insert(session);
+                self.newly_safe.insert(session);
             }
             self.trim();
-        } else if let Some(location) = self.held.remove(&item.seq) {
+        } else if let Some(location) = self.locations.remove(&item.seq) {
             self.pacing.settled_written(item.seq);
             let result = self
                 .segments
                 .settle(location.segment, item.seq, item.persistent);
-            self.note(result);
+            self.report_error(result);
         }
     }
 }
@@ -447,74 +471,74 @@ impl MessageStore for ClassicStore {
         self.ready
     }
 
-    /// Messages whose time has passed die on the way. One that may live no time at all may still be taken at once.
+    /// Drops expired messages first. A message with a TTL of zero may still be delivered at once.
     fn take(&mut self) -> Option<Dequeued<Item>> {
         loop {
-            let taken = self.take_head()?;
-            if taken.item.expires == 0 || taken.item.expires >= self.wall.0 {
-                return Some(taken);
+            let dequeued = self.take_head()?;
+            if dequeued.item.expires == 0 || dequeued.item.expires >= self.wall.0 {
+                return Some(dequeued);
             }
-            self.dead(taken.item, DeadReason::Expired);
+            self.dead_letter(dequeued.item, DeadReason::Expired);
         }
     }
 
-    /// Back to its place among those of its priority.
-    fn give_back(&mut self, item: Item, _attempts: u32, why: RequeueReason) {
+    /// Requeues a message at its original position within its priority.
+    fn requeue(&mut self, item: Item, _attempts: u32, why: RequeueReason) {
         let redelivered = match why {
             RequeueReason::Unseen { redelivered } => redelivered,
-            RequeueReason::Asked | RequeueReason::Lost | RequeueReason::InFront => true,
+            RequeueReason::Requested | RequeueReason::Returned | RequeueReason::InFront => true,
         };
         self.count_ready(&item);
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
-        if let Some(lane) = self.lane(item.lane) {
-            lane.returned.insert(item.seq, (item, redelivered));
+        if let Some(level) = self.level(item.priority) {
+            level.returned.insert(item.seq, (item, redelivered));
         }
     }
 
-    fn settled(&mut self, item: Item) {
+    fn remove_settled(&mut self, item: Item) {
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
         self.finish(&item);
     }
 
-    /// A classic queue does not keep annotations, as RabbitMQ's does not.
+    /// A classic queue does not store annotations, as in RabbitMQ.
     fn annotate(&mut self, _item: &Item, _annotations: &Arc<Annotations>) {}
 
-    fn dead(&mut self, item: Item, reason: DeadReason) {
+    fn dead_letter(&mut self, item: Item, reason: DeadReason) {
         self.count_death(reason);
         if !self.dead_letter_buffer.open {
-            return self.settled(item);
+            return self.remove_settled(item);
         }
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
-        let at_hand = self.hand.as_ref().filter(|(seq, _)| *seq == item.seq);
-        let message = at_hand.map(|(_, message)| message);
-        self.dead_letter_buffer.bury(item, reason, message);
+        let in_hand = self.in_hand.as_ref().filter(|(seq, _)| *seq == item.seq);
+        let message = in_hand.map(|(_, message)| message);
+        self.dead_letter_buffer.push(item, reason, message);
     }
 
-    fn deliver(&mut self, handed: HandedOut, item: &Item) {
-        if self.stopped {
-            let revoked = self.revoke_stopped();
-            self.note(revoked);
+    fn deliver(&mut self, delivery: HandedOut, item: &Item) {
+        if self.has_clean_stop {
+            let revoked = self.revoke_clean_stop();
+            self.report_error(revoked);
         }
-        if let Some(lane) = self.lane(item.lane) {
-            lane.undelivered = lane.undelivered.max(item.seq.saturating_add(1));
+        if let Some(level) = self.level(item.priority) {
+            level.undelivered = level.undelivered.max(item.seq.saturating_add(1));
         }
         match self.message(item.seq) {
             Ok(message) => self.output.deliver(
-                handed.session,
-                handed.consumer,
+                delivery.session,
+                delivery.consumer,
                 Delivery {
-                    id: handed.id,
-                    redelivered: handed.redelivered,
+                    id: delivery.id,
+                    redelivered: delivery.redelivered,
                     attempts: None,
-                    left: match handed.numbered {
+                    left: match delivery.numbered {
                         true => item.seq,
-                        false => handed.left,
+                        false => delivery.left,
                     },
                     message,
                     annotations: None,
                 },
             ),
-            Err(error) => self.cannot("cannot be read", &error),
+            Err(error) => self.report_failure("cannot be read", &error),
         }
     }
 
@@ -530,30 +554,30 @@ impl MessageStore for ClassicStore {
 
     fn purge(&mut self) -> u64 {
         let purged = self.ready;
-        for lane in std::mem::take(&mut self.lanes) {
-            for (seq, (item, _)) in lane.returned {
+        for level in std::mem::take(&mut self.levels) {
+            for (seq, (item, _)) in level.returned {
                 let session = self.slot(seq).map(|slot| {
                     slot.state = State::Gone;
                     slot.message = None;
                     slot.session
                 });
                 if item.persistent {
-                    self.safer.extend(session);
+                    self.newly_safe.extend(session);
                 }
-                self.held.remove(&seq);
+                self.locations.remove(&seq);
             }
-            self.lanes.push(PriorityLevel {
-                undelivered: lane.undelivered,
+            self.levels.push(PriorityLevel {
+                undelivered: level.undelivered,
                 ..PriorityLevel::default()
             });
         }
         for slot in self.slots.iter_mut().filter(|s| s.state == State::Fresh) {
             slot.state = State::Gone;
             slot.message = None;
-            self.safer.insert(slot.session);
+            self.newly_safe.insert(slot.session);
         }
-        let result = self.segments.keep_only(&self.held);
-        self.note(result);
+        let result = self.segments.settle_all_except(&self.locations);
+        self.report_error(result);
         self.buffered = self
             .slots
             .iter()
@@ -570,10 +594,10 @@ impl MessageStore for ClassicStore {
 
 #[cfg(test)]
 impl ClassicStore {
-    /// Messages in memory, or remembered one by one.
-    pub fn memory_messages(&self) -> usize {
-        let lanes = self.lanes.iter();
-        let lanes = lanes.map(|l| l.window.len() + l.returned.len() + l.fresh.len());
-        self.slots.len() + self.held.len() + lanes.sum::<usize>()
+    /// Messages in memory, and messages with an entry in memory.
+    pub(crate) fn memory_messages(&self) -> usize {
+        let levels = self.levels.iter();
+        let levels = levels.map(|l| l.window.len() + l.returned.len() + l.fresh.len());
+        self.slots.len() + self.locations.len() + levels.sum::<usize>()
     }
 }

@@ -54,19 +54,19 @@ pub(super) fn number(message: &Message) -> u64 {
 pub(crate) struct Rig {
     pub disk: SimDisk,
     pub queue: ClassicQueue,
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     seqs: BTreeMap<u64, u64>,
     pub at: Timestamps,
 }
 
 impl Rig {
-    pub fn new(settings: QueueSettings) -> Rig {
+    pub(crate) fn new(settings: QueueSettings) -> Rig {
         let disk = SimDisk::new();
         let queue = open(&disk, settings, Incarnation(1));
         Rig {
             disk,
             queue,
-            life: Incarnation(1),
+            incarnation: Incarnation(1),
             seqs: BTreeMap::new(),
             at: Timestamps {
                 now: Time(1),
@@ -75,7 +75,7 @@ impl Rig {
         }
     }
 
-    pub fn ask(&mut self, by: u64, body: RequestBody) -> QueueOutput {
+    pub(crate) fn request(&mut self, by: u64, body: RequestBody) -> QueueOutput {
         let seq = self.seqs.entry(by).or_default();
         *seq += 1;
         let request = Request {
@@ -91,8 +91,8 @@ impl Rig {
         out
     }
 
-    /// In one turn.
-    fn ask_together(&mut self, by: u64, bodies: Vec<RequestBody>) -> QueueOutput {
+    /// Publishes in one turn.
+    fn request_together(&mut self, by: u64, bodies: Vec<RequestBody>) -> QueueOutput {
         let mut out = QueueOutput::default();
         for body in bodies {
             let seq = self.seqs.entry(by).or_default();
@@ -109,27 +109,27 @@ impl Rig {
         out
     }
 
-    pub fn take_dead(&mut self, out: &mut QueueOutput) {
+    pub(crate) fn take_dead(&mut self, out: &mut QueueOutput) {
         self.queue.take_dead(self.at, usize::MAX, usize::MAX, out);
         self.queue.flush(self.at, out);
     }
 
-    pub fn publish(&mut self, n: u64, durable: bool, len: usize) -> QueueOutput {
-        self.ask(9, RequestBody::Publish(message(n, durable, len)))
+    pub(crate) fn publish(&mut self, n: u64, durable: bool, len: usize) -> QueueOutput {
+        self.request(9, RequestBody::Publish(message(n, durable, len)))
     }
 
-    /// In one turn.
-    pub fn publish_together(
+    /// Makes several requests in one turn.
+    pub(crate) fn publish_together(
         &mut self,
         numbers: impl Iterator<Item = u64>,
         durable: bool,
         len: usize,
     ) -> QueueOutput {
         let bodies = numbers.map(|n| RequestBody::Publish(message(n, durable, len)));
-        self.ask_together(9, bodies.collect())
+        self.request_together(9, bodies.collect())
     }
 
-    pub fn consume(&mut self, by: u64, consumer: u32, prefetch: u32) -> QueueOutput {
+    pub(crate) fn consume(&mut self, by: u64, consumer: u32, prefetch: u32) -> QueueOutput {
         let spec = ConsumerSpec {
             tag: "c".into(),
             channel: 1,
@@ -141,10 +141,10 @@ impl Rig {
             arguments: Table::default(),
         };
         let consumer = ConsumerId(consumer);
-        self.ask(by, RequestBody::Consume { consumer, spec })
+        self.request(by, RequestBody::Consume { consumer, spec })
     }
 
-    pub fn settle(
+    pub(crate) fn settle(
         &mut self,
         by: u64,
         consumer: u32,
@@ -153,7 +153,7 @@ impl Rig {
     ) -> QueueOutput {
         let consumer = ConsumerId(consumer);
         let ids = vec![(id, id)];
-        self.ask(
+        self.request(
             by,
             RequestBody::Settle {
                 consumer,
@@ -163,8 +163,8 @@ impl Rig {
         )
     }
 
-    /// The client of a session was sent so much.
-    pub fn received(&mut self, by: u64, consumer: ConsumerId, up_to: u64) -> QueueOutput {
+    /// The client of a session was sent deliveries up to an id.
+    pub(crate) fn received(&mut self, by: u64, consumer: ConsumerId, up_to: u64) -> QueueOutput {
         let received = DeliveryProgress {
             session: session(by),
             consumer,
@@ -178,7 +178,7 @@ impl Rig {
         out
     }
 
-    pub fn pass(&mut self, time: Duration) -> QueueOutput {
+    pub(crate) fn pass(&mut self, time: Duration) -> QueueOutput {
         self.at.now = self.at.now + time;
         self.at.wall.0 += time.as_millis() as u64;
         let mut out = QueueOutput::default();
@@ -187,25 +187,25 @@ impl Rig {
         out
     }
 
-    /// The process ends and another begins; what was not written is gone, unless it `stops` in order.
-    pub fn restart(&mut self, stops: bool) {
+    /// Restarts the process. Unwritten messages are lost, unless it `stops` cleanly.
+    pub(crate) fn restart(&mut self, stops: bool) {
         if stops {
             self.queue.write_all(&mut QueueOutput::default()).unwrap();
         }
-        self.life.0 += 1;
-        self.queue = open(&self.disk, self.queue.settings.clone(), self.life);
+        self.incarnation.0 += 1;
+        self.queue = open(&self.disk, self.queue.settings.clone(), self.incarnation);
         self.seqs.clear();
     }
 
-    /// The path and the length of the first segment.
+    /// Path and length of the first segment.
     fn first_segment(&self) -> (String, u64) {
         let mut files = self.disk.files();
         files.retain(|(path, _)| path.ends_with(".seg"));
         files.remove(0)
     }
 
-    /// Everything that is left, by one greedy consumer that settles.
-    pub fn drain(&mut self) -> (Vec<u64>, Vec<String>) {
+    /// Takes and settles all messages with one consumer.
+    pub(crate) fn drain(&mut self) -> (Vec<u64>, Vec<String>) {
         let (mut all, mut faults) = (Vec::new(), Vec::new());
         let mut out = self.consume(77, 900, 50);
         loop {
@@ -216,7 +216,7 @@ impl Rig {
             }
             all.extend(got.iter().map(|d| number(&d.message)));
             let ids = vec![(1, got.last().unwrap().id)];
-            out = self.ask(
+            out = self.request(
                 77,
                 RequestBody::Settle {
                     consumer: ConsumerId(900),
@@ -228,10 +228,10 @@ impl Rig {
     }
 }
 
-fn open(disk: &SimDisk, settings: QueueSettings, life: Incarnation) -> ClassicQueue {
+fn open(disk: &SimDisk, settings: QueueSettings, incarnation: Incarnation) -> ClassicQueue {
     let label = "queue 'q' in vhost '/'".into();
     let disk = Arc::new(disk.clone());
-    ClassicQueue::open(disk, QueueId(5), label, settings, life).unwrap()
+    ClassicQueue::open(disk, QueueId(5), label, settings, incarnation).unwrap()
 }
 
 fn deliveries(out: &QueueOutput) -> Vec<Delivery> {
@@ -255,7 +255,7 @@ pub(super) fn applied(out: &QueueOutput) -> Option<u64> {
 }
 
 #[test]
-fn persistent_is_confirmed_when_written_transient_when_buffered() {
+fn persistent_publish_is_confirmed_when_written_and_transient_when_buffered() {
     let mut rig = Rig::new(settings());
     assert_eq!(applied(&rig.publish(1, false, 10)), Some(1));
     assert_eq!(rig.disk.counters().bytes_written, 0);
@@ -265,7 +265,7 @@ fn persistent_is_confirmed_when_written_transient_when_buffered() {
 }
 
 #[test]
-fn what_is_settled_before_it_is_written_never_is() {
+fn message_settled_before_the_write_is_never_written() {
     let mut rig = Rig::new(settings());
     rig.consume(1, 1, 10);
     let before = rig.disk.counters().bytes_written;
@@ -274,17 +274,17 @@ fn what_is_settled_before_it_is_written_never_is() {
         assert_eq!(numbers(&out), [n]);
         assert_eq!(applied(&out), Some(n - 1));
         let out = rig.settle(1, 1, SettlementOutcome::Accepted, n);
-        // Consumed and settled first: that confirms it.
+        // It is consumed and settled first, which confirms it.
         let confirm = QueueEvent::Applied { up_to: n };
-        let told = |a: &crate::AddressedEvent| a.session == session(9) && a.event == confirm;
-        assert!(out.events.iter().any(told));
+        let events = |a: &crate::AddressedEvent| a.session == session(9) && a.event == confirm;
+        assert!(out.events.iter().any(events));
     }
     rig.pass(WRITE_AT_LAST);
     assert_eq!(rig.disk.counters().bytes_written, before);
     assert_eq!(rig.queue.stats().bytes, 0);
 }
 
-/// The figures of an empty queue.
+/// The stats of an empty queue.
 fn nothing() -> QueueStats {
     QueueStats {
         unacknowledged_bytes: Some(0),
@@ -293,7 +293,7 @@ fn nothing() -> QueueStats {
 }
 
 #[test]
-fn a_restart_finds_exactly_the_unsettled_persistent_messages() {
+fn restart_recovers_exactly_the_unsettled_persistent_messages() {
     let mut rig = Rig::new(settings());
     for n in 1..=40 {
         rig.publish(n, n % 4 != 0, 50);
@@ -319,13 +319,13 @@ fn a_restart_finds_exactly_the_unsettled_persistent_messages() {
             .iter()
             .all(|d| d.redelivered && d.attempts.is_none())
     );
-    rig.ask(1, RequestBody::Close);
+    rig.request(1, RequestBody::Close);
     assert_eq!(rig.drain(), (left, vec![]));
     rig.restart(true);
     assert_eq!(rig.queue.stats().ready, 0);
 }
 
-/// Of what is left, which is said to be delivered before.
+/// The remaining messages, and whether they are redelivered.
 fn redelivered(rig: &mut Rig) -> Vec<(u64, bool)> {
     let out = rig.consume(3, 1, 0);
     let all = deliveries(&out).into_iter();
@@ -333,10 +333,10 @@ fn redelivered(rig: &mut Rig) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn a_clean_stop_knows_what_was_never_delivered_and_a_crash_does_not() {
+fn clean_stop_records_undelivered_messages_and_a_crash_does_not() {
     let left = |seen: u64| (1..=6).map(|n| (n, n <= seen)).collect::<Vec<_>>();
-    // Two are out when the node stops, and one more is given out after that.
-    for (late, lives, seen) in [(false, 1, 2), (true, 1, 6), (false, 2, 6)] {
+    // Two are unsettled when the node stops, and one more is delivered after that.
+    for (late, restarts, seen) in [(false, 1, 2), (true, 1, 6), (false, 2, 6)] {
         let mut rig = Rig::new(settings());
         (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
         rig.consume(1, 1, 2);
@@ -344,11 +344,11 @@ fn a_clean_stop_knows_what_was_never_delivered_and_a_crash_does_not() {
         if late {
             rig.consume(1, 2, 1);
         }
-        // A life that ends without a stop, whatever it has done.
-        (0..lives).for_each(|_| rig.restart(false));
-        assert_eq!(redelivered(&mut rig), left(seen), "{late} {lives}");
+        // An incarnation that ends without a clean stop, whatever it did.
+        (0..restarts).for_each(|_| rig.restart(false));
+        assert_eq!(redelivered(&mut rig), left(seen), "{late} {restarts}");
     }
-    // Given out late, and stopped after that.
+    // Delivered late, and stopped after that.
     let mut rig = Rig::new(settings());
     (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
     rig.queue.write_all(&mut QueueOutput::default()).unwrap();
@@ -362,14 +362,14 @@ fn a_clean_stop_knows_what_was_never_delivered_and_a_crash_does_not() {
 }
 
 #[test]
-fn a_clean_stop_knows_what_was_never_delivered_of_each_priority() {
+fn clean_stop_records_undelivered_messages_of_each_priority() {
     let mut settings = settings();
     settings.max_priority = Some(9);
     let mut rig = Rig::new(settings);
     for n in 1..=6 {
         let priority = Some(if n % 2 == 0 { 7 } else { 1 });
         let publish = RequestBody::Publish(crate::model::message(n, priority, None, 8));
-        rig.ask(9, publish);
+        rig.request(9, publish);
     }
     rig.consume(1, 1, 2);
     rig.restart(true);
@@ -377,21 +377,21 @@ fn a_clean_stop_knows_what_was_never_delivered_of_each_priority() {
     assert_eq!(redelivered(&mut rig), all);
 }
 
-/// What was out when all else was purged.
+/// Unsettled messages stay when the ready ones are purged.
 #[test]
-fn a_purge_forgets_no_delivery() {
+fn purge_keeps_unsettled_deliveries() {
     let mut rig = Rig::new(settings());
     (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
     rig.consume(1, 1, 2);
-    rig.ask(8, RequestBody::Purge);
-    rig.ask(1, RequestBody::Close);
+    rig.request(8, RequestBody::Purge);
+    rig.request(1, RequestBody::Close);
     rig.publish(7, true, 50);
     rig.restart(true);
     assert_eq!(redelivered(&mut rig), [(1, true), (2, true), (7, false)]);
 }
 
 #[test]
-fn a_long_queue_costs_bounded_memory_and_gives_its_disk_back() {
+fn long_queue_needs_bounded_memory_and_frees_its_disk_space() {
     let mut rig = Rig::new(settings());
     let count = 30_000;
     for n in 1..=count {
@@ -412,7 +412,7 @@ fn a_long_queue_costs_bounded_memory_and_gives_its_disk_back() {
 }
 
 #[test]
-fn given_back_messages_keep_their_place_written_or_not() {
+fn requeued_messages_keep_their_position_written_or_not() {
     for written in [false, true] {
         let mut rig = Rig::new(settings());
         rig.consume(1, 1, 3);
@@ -423,12 +423,12 @@ fn given_back_messages_keep_their_place_written_or_not() {
             rig.pass(WRITE_AFTER);
         }
         rig.settle(1, 1, SettlementOutcome::Accepted, 2);
-        rig.ask(1, RequestBody::Close);
+        rig.request(1, RequestBody::Close);
         assert_eq!(rig.drain().0, [1, 3, 4, 5]);
     }
 }
 
-/// Two consumers of a channel hold the odd and the even ones; then the channel ends.
+/// Two consumers of a channel have the odd and the even messages; then the channel ends.
 fn channel_with_two_consumers(settings: QueueSettings) -> (Rig, Vec<RequestBody>) {
     let mut rig = Rig::new(settings);
     let consumers = [1, 2].map(ConsumerId);
@@ -441,10 +441,10 @@ fn channel_with_two_consumers(settings: QueueSettings) -> (Rig, Vec<RequestBody>
 }
 
 #[test]
-fn what_a_channel_held_is_in_its_order_again_before_anybody_is_served() {
+fn messages_of_a_closed_channel_are_requeued_in_order_before_any_delivery() {
     let (mut rig, end) = channel_with_two_consumers(settings());
     rig.consume(2, 1, 0);
-    let out = rig.ask_together(1, end);
+    let out = rig.request_together(1, end);
     assert_eq!(numbers(&out), [1, 2, 3, 4, 5, 6]);
     let to_the_other = |a: &crate::AddressedEvent| match a.event {
         QueueEvent::Deliver { .. } => a.session == session(2),
@@ -454,18 +454,18 @@ fn what_a_channel_held_is_in_its_order_again_before_anybody_is_served() {
 }
 
 #[test]
-fn what_is_too_much_of_what_a_channel_held_goes_before_anybody_is_served() {
+fn limit_drops_requeued_messages_of_a_closed_channel_before_any_delivery() {
     let (mut rig, mut end) = channel_with_two_consumers(QueueSettings {
         max_length: Some(2),
         ..settings()
     });
-    // What follows in the same turn finds that done.
+    // Later requests of the same turn take effect after the requeue.
     let get = |n| RequestBody::Get {
         consumer: ConsumerId(n),
         no_ack: true,
     };
     end.extend([7, 8, 9].map(get));
-    let out = rig.ask_together(1, end);
+    let out = rig.request_together(1, end);
     assert_eq!(numbers(&out), [5, 6]);
     let empty = |a: &crate::AddressedEvent| match &a.event {
         QueueEvent::Answer { answer, .. } => *answer == QueueReply::Empty,
@@ -475,14 +475,14 @@ fn what_is_too_much_of_what_a_channel_held_goes_before_anybody_is_served() {
 }
 
 #[test]
-fn what_never_reached_its_client_goes_to_who_has_room_before_a_limit_drops_it() {
+fn unseen_delivery_goes_to_another_consumer_before_a_limit_drops_it() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(2),
         ..settings()
     });
     rig.consume(1, 1, 0);
     (1..=3).for_each(|n| drop(rig.publish(n, false, 10)));
-    rig.ask(
+    rig.request(
         1,
         RequestBody::Cancel {
             consumer: ConsumerId(1),
@@ -494,14 +494,14 @@ fn what_never_reached_its_client_goes_to_who_has_room_before_a_limit_drops_it() 
         outcome: SettlementOutcome::Unseen,
         ids: vec![(1, 3)],
     };
-    let out = rig.ask(1, unseen);
+    let out = rig.request(1, unseen);
     assert_eq!(numbers(&out), [1]);
     assert!(out.dead.is_empty());
     assert_eq!(rig.queue.stats().ready, 2);
 }
 
 #[test]
-fn a_full_disk_stops_publishers_only() {
+fn full_disk_stops_only_publishers() {
     let mut rig = Rig::new(settings());
     for n in 1..=10 {
         rig.publish(n, true, 100);
@@ -510,7 +510,7 @@ fn a_full_disk_stops_publishers_only() {
     rig.disk.set_capacity(Some(0));
     let out = rig.publish(11, true, 100);
     assert_eq!((applied(&out), out.faults.len()), (Some(10), 1));
-    // Refused now, while what is in memory waits.
+    // Refused now, while the messages in memory wait.
     let out = rig.publish(12, true, 100);
     let refused = |a: &crate::AddressedEvent| match &a.event {
         QueueEvent::AppliedExcept { refused, .. } => refused.first().map(|r| (r.from, r.why)),
@@ -520,7 +520,7 @@ fn a_full_disk_stops_publishers_only() {
         out.events.iter().find_map(refused),
         Some((12, RejectReason::Unavailable))
     );
-    // Consumers go on, and settling the unwritten one confirms it.
+    // Consumers continue, and settling the unwritten message confirms it.
     let (all, _) = rig.drain();
     assert_eq!(all, (1..=11).collect::<Vec<_>>());
     rig.disk.set_capacity(None);
@@ -532,7 +532,7 @@ fn a_full_disk_stops_publishers_only() {
 }
 
 #[test]
-fn damage_in_the_middle_costs_what_it_hits_and_is_told() {
+fn damaged_record_loses_only_itself_and_is_reported() {
     for (at, lost) in [(20, 1), (40, 1)] {
         let mut rig = Rig::new(settings());
         for n in 1..=50 {
@@ -557,7 +557,7 @@ fn damage_in_the_middle_costs_what_it_hits_and_is_told() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_no_loss_to_go_on_with() {
+fn missing_file_stops_the_node() {
     let mut rig = Rig::new(settings());
     for n in 1..=200 {
         rig.publish(n, true, 4000);
@@ -575,7 +575,7 @@ fn a_file_that_is_gone_is_no_loss_to_go_on_with() {
 }
 
 #[test]
-fn a_torn_tail_is_cut_off() {
+fn torn_tail_is_truncated() {
     let mut rig = Rig::new(settings());
     for n in 1..=5 {
         rig.publish(n, true, 100);
@@ -593,7 +593,7 @@ fn a_torn_tail_is_cut_off() {
 }
 
 #[test]
-fn limits_and_time_to_live() {
+fn limits_and_ttl_drop_messages_at_the_head() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(3),
         message_ttl_ms: Some(500),
@@ -619,13 +619,13 @@ fn limits_and_time_to_live() {
 }
 
 #[test]
-fn what_expired_while_it_was_out_is_not_delivered_again() {
+fn message_that_expired_while_unsettled_is_not_redelivered() {
     let mut rig = Rig::new(QueueSettings {
         message_ttl_ms: Some(0),
         ..settings()
     });
     rig.consume(1, 1, 1);
-    // With a consumer that has room it is delivered at once.
+    // A consumer with room gets it at once.
     assert_eq!(numbers(&rig.publish(1, true, 10)), [1]);
     let out = rig.settle(1, 1, SettlementOutcome::Requeue, 1);
     assert!(numbers(&out).is_empty());
@@ -635,7 +635,7 @@ fn what_expired_while_it_was_out_is_not_delivered_again() {
 }
 
 #[test]
-fn nobody_has_a_single_active_consumers_queue_alone() {
+fn exclusive_consumer_is_refused_with_single_active_consumer() {
     let mut rig = Rig::new(QueueSettings {
         single_active_consumer: true,
         ..settings()
@@ -651,7 +651,7 @@ fn nobody_has_a_single_active_consumers_queue_alone() {
         arguments: Table::default(),
     };
     let consumer = ConsumerId(1);
-    let out = rig.ask(1, RequestBody::Consume { consumer, spec });
+    let out = rig.request(1, RequestBody::Consume { consumer, spec });
     let refused = out.events.iter().any(|addressed| {
         let QueueEvent::Answer { answer, .. } = &addressed.event else {
             return false;
@@ -664,7 +664,7 @@ fn nobody_has_a_single_active_consumers_queue_alone() {
 }
 
 #[test]
-fn purge_and_delete() {
+fn purge_and_delete_report_the_removed_messages() {
     let mut rig = Rig::new(settings());
     for n in 1..=10 {
         rig.publish(n, true, 10);
@@ -682,7 +682,7 @@ fn purge_and_delete() {
         };
         out.events.iter().find_map(of)
     };
-    assert_eq!(count(&rig.ask(2, RequestBody::Purge)), Some(9));
+    assert_eq!(count(&rig.request(2, RequestBody::Purge)), Some(9));
     assert_eq!(rig.queue.stats().unacknowledged, 2);
     rig.publish(12, true, 10);
     rig.restart(true);
@@ -692,13 +692,13 @@ fn purge_and_delete() {
         if_unused: false,
         if_empty: false,
     };
-    assert_eq!(count(&rig.ask(2, delete)), Some(4));
+    assert_eq!(count(&rig.request(2, delete)), Some(4));
     assert_eq!(rig.disk.files(), []);
     assert_eq!(rig.queue.stats(), nothing());
 }
 
 #[test]
-fn a_consumers_window_can_change_while_it_holds_messages() {
+fn prefetch_of_a_consumer_can_change_while_it_has_unsettled_messages() {
     let mut rig = Rig::new(settings());
     for n in 1..=5 {
         rig.publish(n, false, 8);
@@ -713,15 +713,15 @@ fn a_consumers_window_can_change_while_it_holds_messages() {
         numbers(&rig.settle(1, 1, SettlementOutcome::Accepted, 2)),
         [4]
     );
-    // A consumer that is cancelled is not brought back by it.
+    // It does not revive a cancelled consumer.
     let consumer = ConsumerId(1);
-    rig.ask(1, RequestBody::Cancel { consumer });
+    rig.request(1, RequestBody::Cancel { consumer });
     assert!(numbers(&rig.consume(1, 1, 9)).is_empty());
     assert_eq!(rig.queue.consumers().len(), 0);
 }
 
 #[test]
-fn a_session_of_before_a_restart_is_told() {
+fn session_from_before_a_restart_is_asked_for_its_first_request() {
     let mut rig = Rig::new(settings());
     rig.publish(1, true, 10);
     rig.restart(true);
@@ -734,29 +734,30 @@ fn a_session_of_before_a_restart_is_told() {
 }
 
 #[test]
-fn a_session_that_gave_its_owner_up_begins_anew() {
+fn session_that_lost_its_owner_starts_a_new_numbering_epoch() {
     let mut rig = Rig::new(settings());
     rig.consume(9, 1, 5);
     rig.publish(1, true, 10);
-    // Out of reach for a while: the session was told that all is lost, and numbers anew.
-    rig.seqs.insert(9, crate::client::EPOCH);
+    // The node was unreachable for a while: the session was told that its requests are lost, and starts a new
+    // numbering epoch.
+    rig.seqs.insert(9, crate::client::NUMBERING_EPOCH);
     let out = rig.publish(2, true, 10);
     assert_eq!(numbers(&out), [0u64; 0]);
     assert_eq!(rig.queue.stats().ready, 2);
-    let up_to = crate::client::EPOCH + 1;
+    let up_to = crate::client::NUMBERING_EPOCH + 1;
     assert_eq!(applied(&out), Some(up_to));
     let out = rig.consume(9, 2, 5);
     assert_eq!(numbers(&out), [1, 2]);
-    // Late copies of what came before are nothing.
+    // Late copies of earlier requests are ignored.
     rig.seqs.insert(9, 0);
     rig.publish(3, true, 10);
     assert_eq!(rig.queue.stats().unacknowledged, 2);
-    let gap = crate::client::EPOCH * 2 + 4;
+    let gap = crate::client::NUMBERING_EPOCH * 2 + 4;
     rig.seqs.insert(9, gap - 1);
     let out = rig.publish(4, true, 10);
-    let expected = crate::client::EPOCH * 2 + 1;
-    let told = |a: &crate::AddressedEvent| a.event == QueueEvent::Expecting { expected };
-    assert!(out.events.iter().any(told));
+    let expected = crate::client::NUMBERING_EPOCH * 2 + 1;
+    let events = |a: &crate::AddressedEvent| a.event == QueueEvent::Expecting { expected };
+    assert!(out.events.iter().any(events));
 }
 
 #[derive(Clone, Debug)]
@@ -780,8 +781,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The queue against a list. A restart that is no stop may lose what is not confirmed and bring back what was settled
-/// in the last moments.
+/// The queue against a list. A crash may lose unconfirmed messages and redeliver recently settled ones.
 struct Model {
     rig: Rig,
     next: u64,
@@ -807,10 +807,10 @@ impl Model {
     }
 
     fn note(&mut self, out: &QueueOutput) {
-        let mine = out.events.iter().filter(|a| a.session == session(9));
+        let is_own = out.events.iter().filter(|a| a.session == session(9));
         let mut refused = Vec::new();
         let mut up_to = None;
-        for addressed in mine {
+        for addressed in is_own {
             match &addressed.event {
                 QueueEvent::Applied { up_to: n } => up_to = Some(*n),
                 QueueEvent::AppliedExcept {
@@ -866,7 +866,7 @@ impl Model {
                 self.note(&out);
             }
             Step::Purge => {
-                let out = self.rig.ask(8, RequestBody::Purge);
+                let out = self.rig.request(8, RequestBody::Purge);
                 self.note(&out);
                 self.queue.clear();
             }
@@ -885,7 +885,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes some, settles or gives back each as it comes.
+    /// Takes some messages, and settles or requeues each as it arrives.
     fn take(&mut self, settle: u8, count: u8) -> Result<(), TestCaseError> {
         for _ in 0..count {
             let consumer = self.next_get;
@@ -895,7 +895,7 @@ impl Model {
                 consumer: ConsumerId(consumer),
                 no_ack,
             };
-            let out = self.rig.ask(7, get);
+            let out = self.rig.request(7, get);
             self.note(&out);
             let first = self.queue.keys().next().copied();
             prop_assert_eq!(numbers(&out).first().copied(), first);
@@ -921,8 +921,8 @@ impl Model {
         self.safe.clear();
         let mut probe = Rig {
             disk: self.rig.disk.clone(),
-            queue: open(&self.rig.disk, settings(), self.rig.life),
-            life: self.rig.life,
+            queue: open(&self.rig.disk, settings(), self.rig.incarnation),
+            incarnation: self.rig.incarnation,
             seqs: BTreeMap::new(),
             at: self.rig.at,
         };
@@ -939,10 +939,10 @@ impl Model {
             out = probe.consume(1, found.len() as u32 + 1, 0);
         }
         for (n, (durable, safe)) in &self.queue {
-            let kept = found.contains(n);
-            prop_assert!(!kept || *durable, "transient {} came back", n);
+            let left = found.contains(n);
+            prop_assert!(!left || *durable, "transient {} came back", n);
             let must = *durable && (stops || *safe);
-            prop_assert!(kept || !must, "{} is lost", n);
+            prop_assert!(left || !must, "{} is lost", n);
         }
         for n in &found {
             let late = !stops && self.late_settled.contains(n);
@@ -959,16 +959,16 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn like_a_list(steps in proptest::collection::vec(step(), 1..60)) {
+    fn queue_behaves_like_a_list_across_restarts(steps in proptest::collection::vec(step(), 1..60)) {
         let mut model = Model::new();
         for step in steps {
             model.run(step)?;
         }
     }
 
-    /// A machine that crashes may lose anything, for nothing is synced; what is left can be read and used.
+    /// A crash of the machine may lose anything, since nothing is synced; the rest can be read and used.
     #[test]
-    fn whatever_a_crash_leaves_is_usable(seed: u64, count in 1u64..400, len in 8usize..4000) {
+    fn queue_opens_after_any_crash_of_the_machine(seed: u64, count in 1u64..400, len in 8usize..4000) {
         let mut rig = Rig::new(settings());
         for n in 1..=count {
             rig.publish(n, true, len);
@@ -991,10 +991,10 @@ proptest! {
 }
 
 #[test]
-fn what_a_get_leaves_does_not_count_what_has_expired() {
+fn get_does_not_count_expired_messages_as_left() {
     let mut rig = Rig::new(settings());
     for (n, ttl) in [(1, None), (2, Some(5)), (3, Some(5)), (4, None)] {
-        rig.ask(
+        rig.request(
             9,
             RequestBody::Publish(crate::model::message(n, None, ttl, 8)),
         );
@@ -1004,7 +1004,7 @@ fn what_a_get_leaves_does_not_count_what_has_expired() {
         consumer: ConsumerId(1),
         no_ack: false,
     };
-    let got = rig.ask(1, get);
+    let got = rig.request(1, get);
     let got: Vec<_> = deliveries(&got)
         .iter()
         .map(|d| (number(&d.message), d.left))
@@ -1018,12 +1018,12 @@ impl Rig {
         for delivery in deliveries(&out) {
             self.settle(66, 1, SettlementOutcome::Accepted, delivery.id);
         }
-        self.ask(66, RequestBody::Close);
+        self.request(66, RequestBody::Close);
     }
 }
 
 #[test]
-fn a_session_that_lasts_is_told_which_message_one_is() {
+fn deliveries_to_a_persistent_session_carry_the_message_number() {
     let mut rig = Rig::new(settings());
     for n in 1..=2 {
         rig.publish(n, true, 10);
@@ -1046,7 +1046,7 @@ fn a_session_that_lasts_is_told_which_message_one_is() {
             epoch: crate::SessionEpoch::Untold,
             at: 0,
         };
-        let out = rig.ask(by, RequestBody::Succeed(Box::new(next)));
+        let out = rig.request(by, RequestBody::Succeed(Box::new(next)));
         let marks = deliveries(&out).iter().map(|d| d.mark()).collect();
         let marks: Vec<Option<crate::MessageId>> = marks;
         marks

@@ -1,8 +1,9 @@
-//! Credit of a consumer, as its session counts it.
+//! Credit of consumers in the session's count of deliveries.
 //!
-//! A session counts the deliveries that it was given. A queue counts delivery ids, and some ids never arrive: while the node of
-//! the session could not be reached, the queue gave such deliveries to other consumers. Their credit must not be lost, so the
-//! client adds their number to `up_to`, and renews the credit when it learns of them.
+//! A session counts the deliveries that it received. A queue counts delivery ids, and some ids never arrive:
+//! while the session's node could not be reached, the queue gave those messages to other consumers. Their
+//! credit must not be lost. So the client adds their number to `up_to`, and renews the credit when it learns of
+//! them.
 
 use super::{PendingRequest, QueueClient};
 use crate::{ConsumerId, QueueReply, RequestBody};
@@ -12,30 +13,33 @@ use crate::{ConsumerId, QueueReply, RequestBody};
 pub(super) struct CreditState {
     /// The last `up_to` of the session. None: it gave no credit, or drained it.
     granted: Option<u64>,
-    /// Ids that never arrived.
+    /// Number of ids that never arrived.
     skipped: u64,
-    /// The last ids that never arrived: the first of them, and how many.
+    /// The last run of ids that never arrived: its first id and its length.
     last_skip: (u64, u64),
 }
 
 impl CreditState {
-    /// The delivery id up to which the queue may deliver.
-    pub fn grant(&mut self, up_to: u64, drain: bool) -> u64 {
+    /// Records credit of the session. Returns the delivery id up to which the queue may deliver.
+    pub(crate) fn grant(&mut self, up_to: u64, drain: bool) -> u64 {
         self.granted = (!drain).then_some(up_to);
         up_to.saturating_add(self.skipped)
     }
 
-    /// The deliveries with ids from `from` to before `next` will not arrive. Returns the credit to ask for instead.
-    pub fn skip(&mut self, from: u64, next: u64) -> Option<u64> {
+    /// Records that the ids from `from` to before `next` will not arrive. Returns the `up_to` that renews their
+    /// credit.
+    pub(crate) fn skip(&mut self, from: u64, next: u64) -> Option<u64> {
+        debug_assert!(from <= next);
         let count = next.saturating_sub(from);
         self.skipped += count;
         self.last_skip = (from, count);
         self.granted.map(|up_to| up_to.saturating_add(self.skipped))
     }
 
-    /// How many deliveries up to this id have arrived, if all of them have arrived or never will.
+    /// Number of deliveries up to this id, without the ids that never arrive.
     fn count(&self, id: u64) -> u64 {
         let (from, count) = self.last_skip;
+        debug_assert!(count <= self.skipped);
         let before = self.skipped - count;
         let in_last_skip = id.saturating_sub(from.saturating_sub(1)).min(count);
         id.saturating_sub(before + in_last_skip)
@@ -43,7 +47,7 @@ impl CreditState {
 }
 
 impl<T: Copy> QueueClient<T> {
-    /// Translates the session's credit.
+    /// Translates the credit in a request to delivery ids.
     pub(super) fn translate_credit(&mut self, body: RequestBody) -> RequestBody {
         match body {
             RequestBody::Credit {
@@ -51,8 +55,8 @@ impl<T: Copy> QueueClient<T> {
                 up_to,
                 drain,
             } => {
-                let watch = self.watches.get_mut(&consumer);
-                let up_to = watch.map_or(up_to, |watch| watch.credit.grant(up_to, drain));
+                let progress = self.consumers.get_mut(&consumer);
+                let up_to = progress.map_or(up_to, |progress| progress.credit.grant(up_to, drain));
                 RequestBody::Credit {
                     consumer,
                     up_to,
@@ -65,27 +69,28 @@ impl<T: Copy> QueueClient<T> {
 
     /// Deliveries of a consumer, from the next expected one to before `next`, will not arrive.
     pub(super) fn skip(&mut self, consumer: ConsumerId, next: u64) {
-        let Some(watch) = self.watches.get_mut(&consumer) else {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
             return;
         };
-        let renewed = watch.credit.skip(watch.expected, next);
-        watch.expected = next;
-        watch.unsettled_from = next;
-        let is_cancelled = watch.cancelled.is_some();
+        let renewed = progress.credit.skip(progress.expected, next);
+        progress.expected = next;
+        progress.unsettled_from = next;
+        let is_cancelled = progress.cancelled.is_some();
         if let Some(up_to) = renewed.filter(|_| !is_cancelled) {
-            self.keep(RequestBody::CreditOneWay { consumer, up_to }, None);
+            self.enqueue(RequestBody::CreditOneWay { consumer, up_to }, None);
         }
     }
 
-    /// Returns true if deliveries that the answer counts have not arrived yet: the session hears it after them.
+    /// Returns true if deliveries that the answer counts have not arrived yet. The session gets the answer
+    /// after them.
     pub(super) fn is_early(&self, body: &RequestBody, answer: &QueueReply) -> bool {
         let (RequestBody::Credit { consumer, .. }, QueueReply::Credited { last, .. }) =
             (body, answer)
         else {
             return false;
         };
-        let watch = self.watches.get(consumer);
-        watch.is_some_and(|w| w.cancelled.is_none() && w.expected <= *last)
+        let progress = self.consumers.get(consumer);
+        progress.is_some_and(|w| w.cancelled.is_none() && w.expected <= *last)
     }
 
     /// Translates an answer to the session's count of deliveries.
@@ -99,8 +104,8 @@ impl<T: Copy> QueueClient<T> {
                     drained,
                 },
             ) => QueueReply::Credited {
-                last: match self.watches.get(consumer) {
-                    Some(watch) => watch.credit.count(last),
+                last: match self.consumers.get(consumer) {
+                    Some(progress) => progress.credit.count(last),
                     None => last,
                 },
                 available,
@@ -110,25 +115,25 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// Takes the next answer that waited for deliveries which have arrived now.
+    /// Removes the next answer whose deliveries have all arrived.
     pub(super) fn next_due_answer(&mut self) -> Option<(PendingRequest, QueueReply)> {
         if self.early_answers == 0 {
             return None;
         }
-        let at = self.unanswered.iter().position(|asked| {
-            let early = asked.answer.as_ref();
-            early.is_some_and(|answer| !self.is_early(&asked.body, answer))
+        let at = self.unanswered.iter().position(|pending| {
+            let early = pending.answer.as_ref();
+            early.is_some_and(|answer| !self.is_early(&pending.body, answer))
         })?;
-        let mut asked = self.unanswered.remove(at)?;
-        let answer = asked.answer.take()?;
+        let mut pending = self.unanswered.remove(at)?;
+        let answer = pending.answer.take()?;
         self.early_answers -= 1;
-        Some((asked, answer))
+        Some((pending, answer))
     }
 }
 
 impl PendingRequest {
-    /// Returns true if the owner may rightly take its time: a drain ends when the session has taken the deliveries.
-    pub(super) fn is_patient(&self, first_unapplied: u64) -> bool {
+    /// Returns true if the owner may need a long time: a drain ends when the session has taken the deliveries.
+    pub(super) fn may_be_slow(&self, first_unapplied: u64) -> bool {
         let is_drain = matches!(self.body, RequestBody::Credit { drain: true, .. });
         self.answer.is_some() || (is_drain && self.seq < first_unapplied)
     }
@@ -142,7 +147,7 @@ mod tests {
     fn skipped_ids_do_not_count_as_deliveries() {
         let mut credit = CreditState::default();
         assert_eq!(credit.skip(1, 4), None);
-        // The deliveries 1 to 3 never came.
+        // The deliveries 1 to 3 never arrived.
         assert_eq!(credit.grant(10, false), 13);
         assert_eq!([3, 4, 13].map(|id| credit.count(id)), [0, 1, 10]);
         assert_eq!(credit.skip(6, 8), Some(15));

@@ -1,12 +1,12 @@
-//! A session's credit while deliveries and answers are lost or late.
+//! Credit of a session while deliveries and answers are lost or delayed.
 
-use super::tests::{client, deliver, hear, ids, spec};
+use super::tests::{client, deliver, handle_event, ids, spec};
 use super::*;
 use crate::{ConsumerSpec, FlowMode};
 
 const CONSUMER: ConsumerId = ConsumerId(1);
 
-/// A client whose consumer has started.
+/// A client with an established consumer.
 fn consuming() -> QueueClient<u64> {
     let mut client = client(QueueType::Quorum);
     let consumer = CONSUMER;
@@ -17,8 +17,8 @@ fn consuming() -> QueueClient<u64> {
     client.request(RequestBody::Consume { consumer, spec });
     requests(&mut client);
     let answer = QueueReply::Consuming;
-    hear(&mut client, QueueEvent::Answer { seq: 1, answer });
-    hear(&mut client, QueueEvent::Applied { up_to: 1 });
+    handle_event(&mut client, QueueEvent::Answer { seq: 1, answer });
+    handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
     client
 }
 
@@ -51,7 +51,7 @@ fn credited(last: u64, drained: bool) -> QueueReply {
 
 fn answer(client: &mut QueueClient<u64>, seq: u64, last: u64) -> Vec<ClientEvent<u64>> {
     let answer = credited(last, true);
-    hear(client, QueueEvent::Answer { seq, answer })
+    handle_event(client, QueueEvent::Answer { seq, answer })
 }
 
 fn asks_to_resume(client: &mut QueueClient<u64>) -> bool {
@@ -60,31 +60,34 @@ fn asks_to_resume(client: &mut QueueClient<u64>) -> bool {
 }
 
 #[test]
-fn an_answer_is_told_after_the_deliveries_that_it_counts() {
+fn credit_answer_follows_the_deliveries_that_it_counts() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: seq });
-    hear(&mut client, deliver(1, &[1]));
+    handle_event(&mut client, QueueEvent::Applied { up_to: seq });
+    handle_event(&mut client, deliver(1, &[1]));
     assert_eq!(answer(&mut client, seq, 3), []);
-    // Asked again or not, it comes once.
+    // The answer is reported once, whether or not it was asked for again.
     assert_eq!(answer(&mut client, seq, 3), []);
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[2]))), [2]);
-    let told = hear(&mut client, deliver(1, &[3, 4]));
-    assert_eq!(ids(&told), [3, 4]);
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[2]))), [2]);
+    let events = handle_event(&mut client, deliver(1, &[3, 4]));
+    assert_eq!(ids(&events), [3, 4]);
     let answer = credited(3, true);
-    assert_eq!(told.last(), Some(&ClientEvent::Answer { seq, answer }));
-    assert_eq!(hear(&mut client, QueueEvent::Applied { up_to: seq }), []);
+    assert_eq!(events.last(), Some(&ClientEvent::Answer { seq, answer }));
+    assert_eq!(
+        handle_event(&mut client, QueueEvent::Applied { up_to: seq }),
+        []
+    );
     assert_eq!(client.wake_at(), Some(client.now + PROBE_EVERY));
 }
 
 #[test]
-fn an_answer_waits_for_no_deliveries_that_will_not_come() {
+fn credit_answer_does_not_wait_for_requeued_deliveries() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: seq });
-    hear(&mut client, deliver(1, &[1]));
+    handle_event(&mut client, QueueEvent::Applied { up_to: seq });
+    handle_event(&mut client, deliver(1, &[1]));
     assert_eq!(answer(&mut client, seq, 3), []);
     client.link_restored(client.now);
     assert!(asks_to_resume(&mut client));
@@ -92,35 +95,35 @@ fn an_answer_waits_for_no_deliveries_that_will_not_come() {
         consumer: CONSUMER,
         next: 4,
     };
-    // The session was given one delivery. The rest was drained.
+    // The session got one delivery. The rest of the credit was drained.
     let answer = credited(1, true);
-    let told = hear(&mut client, resumed);
-    assert_eq!(told, [ClientEvent::Answer { seq, answer }]);
-    // A drained link has no credit that would be renewed.
+    let events = handle_event(&mut client, resumed);
+    assert_eq!(events, [ClientEvent::Answer { seq, answer }]);
+    // There is no credit to renew after a drain.
     assert_eq!(requests(&mut client), []);
 }
 
 #[test]
-fn credit_for_deliveries_that_never_came_is_renewed() {
+fn credit_of_requeued_deliveries_is_renewed() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, false);
     requests(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: seq });
+    handle_event(&mut client, QueueEvent::Applied { up_to: seq });
     answer(&mut client, seq, 0);
-    hear(&mut client, deliver(1, &[1]));
+    handle_event(&mut client, deliver(1, &[1]));
     client.link_restored(client.now);
     assert!(asks_to_resume(&mut client));
-    // Others got the deliveries 2 to 4 while the node could not be reached.
+    // Deliveries 2 to 4 went to other consumers while the node could not be reached.
     let resumed = QueueEvent::Resumed {
         consumer: CONSUMER,
         next: 5,
     };
-    hear(&mut client, resumed);
+    handle_event(&mut client, resumed);
     let consumer = CONSUMER;
     let renewed = RequestBody::CreditOneWay { consumer, up_to: 8 };
     assert_eq!(requests(&mut client), [(seq + 1, renewed)]);
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6]))), [5, 6]);
-    // The session has three deliveries now, and counts from there.
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[5, 6]))), [5, 6]);
+    // The session has three deliveries now, and continues the count.
     let seq = credit(&mut client, 10, false);
     let expected = RequestBody::Credit {
         consumer,
@@ -128,18 +131,18 @@ fn credit_for_deliveries_that_never_came_is_renewed() {
         drain: false,
     };
     assert_eq!(requests(&mut client), [(seq, expected)]);
-    let told = answer(&mut client, seq, 6);
+    let events = answer(&mut client, seq, 6);
     let answer = credited(3, true);
-    assert_eq!(told, [ClientEvent::Answer { seq, answer }]);
+    assert_eq!(events, [ClientEvent::Answer { seq, answer }]);
 }
 
-/// A drain ends when the session has taken the messages, which may be a long time.
+/// A drain ends when the session has taken the messages, which may take a long time.
 #[test]
-fn an_owner_that_drains_is_not_given_up() {
+fn drain_does_not_make_the_client_try_another_owner() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: seq });
+    handle_event(&mut client, QueueEvent::Applied { up_to: seq });
     let owner = client.owner();
     for _ in 0..20 {
         let Some(at) = client.wake_at() else { break };
@@ -150,12 +153,12 @@ fn an_owner_that_drains_is_not_given_up() {
                 consumer: CONSUMER,
                 next: 1,
             };
-            hear(&mut client, resumed);
+            handle_event(&mut client, resumed);
         }
     }
     assert_eq!(client.owner(), owner);
     // A new owner is asked for the answer.
     client.owner_is(client.now, Some(NodeId(3)));
-    let again: Vec<u64> = requests(&mut client).iter().map(|r| r.0).collect();
-    assert_eq!(again, [seq]);
+    let is_repeated: Vec<u64> = requests(&mut client).iter().map(|r| r.0).collect();
+    assert_eq!(is_repeated, [seq]);
 }

@@ -1,11 +1,13 @@
-//! The session's side of one (session, queue) pair, sans-io.
+//! The session's side of one pair of a session and a queue. It performs no I/O.
 //!
-//! Numbers requests, keeps them until the owner has applied them and sends them again, in order, to whoever owns the
-//! queue by then; so a confirm survives a failover and nothing is enqueued or settled twice. Watches that deliveries
-//! come without gaps and asks for what is missing. For consumers and gets without acknowledgement it settles in the
-//! session's stead, when the session has the message: owners never lose a message on the way.
+//! A [`QueueClient`] numbers requests, keeps them until the owner has applied them, and sends them again, in
+//! order, to a new owner. So a confirm survives a failover, and nothing is enqueued or settled twice. It checks
+//! that deliveries arrive without gaps and asks for missing ones. For consumers and gets without
+//! acknowledgement it settles deliveries once the session has them, so that an owner never loses a message in
+//! transit.
 //!
-//! The shard sends what [`QueueClient::poll_send`] gives to [`QueueClient::owner`] and feeds back events.
+//! The shard sends the messages of [`QueueClient::poll_send`] to [`QueueClient::owner`] and passes the events
+//! of the owner to [`QueueClient::event`].
 
 mod credit;
 #[cfg(test)]
@@ -30,119 +32,134 @@ use message::Message;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Requests kept at most before the session has to pause ([`QueueClient::is_full`]).
+/// Most unapplied requests; with more the session has to pause ([`QueueClient::is_full`]).
 pub const MAX_IN_FLIGHT: usize = 4096;
-/// Bytes of messages in them.
+/// Most bytes of messages in unapplied requests, with one message above it at most.
 pub const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
-/// Requests with an answer that are out at a time; others wait behind them.
+/// Most requests in progress that have an answer; others wait behind them.
 pub const MAX_UNANSWERED: usize = 64;
-/// A session that was told that its owner is lost numbers its requests from the next multiple of this on. An owner that
-/// was only out of reach sees by it that what came before is over.
-pub const EPOCH: u64 = 1 << 44;
-/// Wait before what is kept is sent again: at first, and at most.
+/// Request numbers of one numbering epoch. A session whose owner is lost continues in the next epoch, whose
+/// first number tells an owner that was only unreachable to forget the previous requests.
+pub const NUMBERING_EPOCH: u64 = 1 << 44;
+/// Wait before unapplied requests are sent again, the first time.
 pub const RESEND_FIRST: Duration = Duration::from_millis(200);
+/// Longest wait before unapplied requests are sent again.
 pub const RESEND_MOST: Duration = Duration::from_secs(2);
-/// How often an owner on another node is asked whether deliveries were lost at the end of what came.
+/// Interval for asking an owner on another node whether its last deliveries were lost.
 pub const PROBE_EVERY: Duration = Duration::from_secs(30);
-/// Deliveries settled in the session's stead are told in ranges of this many, or when nothing else is to do.
+/// Automatic settlements are sent for this many deliveries at a time, or when there is nothing else to send.
 const AUTO_SETTLE_EVERY: u64 = 256;
-/// Owners that pass the session on without anything getting done before it waits a while.
+/// Redirects without progress before the client waits for a while.
 const MAX_HOPS: u32 = 3;
-/// Ranges of ids that [`QueueClient::settling`] tells.
+/// Most ranges that [`QueueClient::settling`] returns.
 pub const MAX_SETTLING: usize = 4096;
-/// Times everything is sent again in vain before another member is tried.
+/// Resends without progress before another member is tried.
 const MAX_IN_VAIN: u32 = 2;
 
-/// What the session hears.
+/// An event for the session. `T` is its tag for a publish.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent<T> {
-    /// Safe on the queue; once per publish.
+    /// The publish is applied and durable; once per publish.
     Published(T),
+    /// The queue refused the publish, or it is unknown whether it was applied.
     NotPublished(T, RejectReason),
-    /// `seq` is what [`QueueClient::request`] returned. A `Get` that found something is told as `Deliver` instead.
+    /// The answer to a request. A `Get` that finds a message causes `Deliver` instead.
     Answer {
+        /// The number that [`QueueClient::request`] returned.
         seq: u64,
+        /// The answer.
         answer: QueueReply,
     },
+    /// Messages in order, each once.
     Deliver {
+        /// The consumer that gets them.
         consumer: ConsumerId,
+        /// The messages, ascending by id.
         deliveries: Vec<Delivery>,
     },
+    /// The queue ended a consumer.
     Cancelled {
+        /// The consumer.
         consumer: ConsumerId,
     },
 }
 
+/// A request that the owner has not applied yet.
 #[derive(Debug)]
 struct UnappliedRequest<T> {
     body: RequestBody,
     tag: Option<T>,
 }
 
+/// A request that has not been answered yet.
 #[derive(Debug)]
 struct PendingRequest {
     seq: u64,
-    /// Asked more than once: what came between may have been lost with the first answer.
-    again: bool,
+    /// It was sent more than once: the answer may be to a copy, and deliveries after the first answer may be
+    /// lost.
+    is_repeated: bool,
     body: RequestBody,
-    /// It has come and waits for deliveries.
+    /// The answer, while it waits for the deliveries that it counts.
     answer: Option<QueueReply>,
 }
 
+/// State of a consumer or `Get`.
 #[derive(Debug)]
 struct ConsumerProgress {
-    /// The delivery id that comes next.
+    /// Id of the next delivery.
     expected: u64,
-    /// All up to this id has gone to the client, as far as the owner was told.
+    /// All deliveries up to this id have gone to the client, as reported to the owner.
     received: u64,
+    /// Deliveries are settled once the session has them.
     auto_settle: bool,
-    /// Delivered without acknowledgement and not settled yet: ids from here to `expected`.
+    /// With `auto_settle`: the ids from this one to before `expected` are delivered and not settled yet.
     unsettled_from: u64,
-    /// Its `Consume` is answered (a `Get`'s message has come).
-    session_state: bool,
-    /// The session cancelled it: what was on its way before the queue heard of that still comes.
-    /// The number of that request.
+    /// Its `Consume` is answered.
+    is_established: bool,
+    /// Number of the session's `Cancel` or `Leave`. Deliveries that were sent before the queue applied it still
+    /// arrive.
     cancelled: Option<u64>,
-    /// The session is done with it: what still comes goes back.
-    left: bool,
-    /// A `ResumeConsumer` is out: since when.
+    /// The session does not want further deliveries; they are requeued.
+    has_left: bool,
+    /// When deliveries were asked for again, until the owner replies.
     resumed_at: Option<Time>,
-    /// The `Get` that made it.
+    /// The `Get` that created it.
     get: Option<GetRequest>,
     credit: CreditState,
 }
 
-/// See the module. `T` is the session's own word for a publish.
+/// See the module. `T` is the session's tag for a publish.
 #[derive(Debug)]
 pub struct QueueClient<T> {
     session: SessionId,
-    /// Whether owners keep what they once applied through a change or restart of the owner.
-    lasting: bool,
-    /// Where the queue may be, to be tried in turn when nobody says who owns it.
+    /// The queue is replicated: an owner never forgets a request that it has applied.
+    is_replicated: bool,
+    /// The members of the queue, tried in turn while the owner is unknown.
     members: Vec<NodeId>,
     try_next: usize,
     owner: Option<NodeId>,
     hops: u32,
-    in_vain: u32,
-    /// Requests not yet applied; the first has number `first`.
-    kept: VecDeque<UnappliedRequest<T>>,
+    failed_resends: u32,
+    /// Unapplied requests; the first has number `first`.
+    unapplied: VecDeque<UnappliedRequest<T>>,
     first: u64,
     /// How many of them were sent to the owner.
     sent: usize,
     bytes: usize,
-    /// Requests with an answer that have none yet, applied or not.
+    /// Unanswered requests, applied or not.
     unanswered: VecDeque<PendingRequest>,
-    /// How many of them wait for deliveries.
+    /// How many of them have an answer that waits for deliveries.
     early_answers: usize,
-    /// Up to where requests with an answer have been put there.
-    asked_up_to: u64,
-    /// Something was delivered that is to be settled in the session's stead.
-    auto_due: bool,
-    watches: BTreeMap<ConsumerId, ConsumerProgress>,
+    /// The last request number that was considered for `unanswered`.
+    registered_up_to: u64,
+    /// There are deliveries to settle automatically.
+    auto_settle_due: bool,
+    consumers: BTreeMap<ConsumerId, ConsumerProgress>,
     urgent: VecDeque<QueueMessage>,
-    /// What callers' numbers are ahead of the owner's (wrapping): callers' go on when the owner's start anew.
+    /// Difference (wrapping) between the request numbers that the session and the owner use: the owner's
+    /// restart with each numbering epoch.
     base: u64,
-    epoch: u64,
+    numbering_epoch: u64,
     backoff: Duration,
     resend_at: Option<Time>,
     probe_at: Option<Time>,
@@ -150,7 +167,8 @@ pub struct QueueClient<T> {
 }
 
 impl<T: Copy> QueueClient<T> {
-    /// `members`: where the queue may be, the likeliest owner first; `owner` when it is known.
+    /// Creates the client. `members` are those of the queue, the likeliest owner first; `owner` is given if it
+    /// is known.
     pub fn new(
         session: SessionId,
         kind: QueueType,
@@ -160,24 +178,24 @@ impl<T: Copy> QueueClient<T> {
     ) -> Self {
         QueueClient {
             session,
-            lasting: kind.is_replicated(),
+            is_replicated: kind.is_replicated(),
             owner: owner.or(members.first().copied()),
             members,
             try_next: 1,
             hops: 0,
-            in_vain: 0,
-            kept: VecDeque::new(),
+            failed_resends: 0,
+            unapplied: VecDeque::new(),
             first: 1,
             sent: 0,
             bytes: 0,
             unanswered: VecDeque::new(),
             early_answers: 0,
-            asked_up_to: 0,
-            auto_due: false,
-            watches: BTreeMap::new(),
+            registered_up_to: 0,
+            auto_settle_due: false,
+            consumers: BTreeMap::new(),
             urgent: VecDeque::new(),
             base: 0,
-            epoch: 0,
+            numbering_epoch: 0,
             backoff: RESEND_FIRST,
             resend_at: None,
             probe_at: None,
@@ -185,56 +203,61 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
+    /// The node to send to. None: the client waits before it tries one.
     pub fn owner(&self) -> Option<NodeId> {
         self.owner
     }
 
-    /// The queue's members changed.
+    /// Sets the members of the queue.
     pub fn set_members(&mut self, members: Vec<NodeId>) {
         self.members = members;
     }
 
-    /// The session should pause: too much is on its way.
+    /// Returns true if too much is unapplied and the session has to pause.
     pub fn is_full(&self) -> bool {
-        self.kept.len() >= MAX_IN_FLIGHT || self.bytes >= MAX_IN_FLIGHT_BYTES
+        self.unapplied.len() >= MAX_IN_FLIGHT || self.bytes >= MAX_IN_FLIGHT_BYTES
     }
 
+    /// Number of unapplied requests.
     pub fn in_flight(&self) -> usize {
-        self.kept.len()
+        self.unapplied.len()
     }
 
+    /// Bytes of unapplied requests.
     pub fn in_flight_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Nothing is outstanding and no consumer stands: the client may be dropped.
+    /// Returns true if nothing is outstanding and there is no consumer: the client may be dropped.
     pub fn is_idle(&self) -> bool {
-        self.kept.is_empty()
+        self.unapplied.is_empty()
             && self.unanswered.is_empty()
-            && self.watches.is_empty()
+            && self.consumers.is_empty()
             && self.urgent.is_empty()
     }
 
-    /// Hands over a message. `tag` comes back in `Published` or `NotPublished`; None when nobody waits for it.
+    /// Publishes a message. `tag` is returned in `Published` or `NotPublished`; None: the session needs no
+    /// event. Returns the number of the request.
     pub fn publish(&mut self, tag: Option<T>, message: Message) -> u64 {
-        self.keep(RequestBody::Publish(message), tag)
+        self.enqueue(RequestBody::Publish(message), tag)
     }
 
-    /// Any other request; returns its number.
+    /// Makes any other request; returns its number.
     pub fn request(&mut self, body: RequestBody) -> u64 {
         if matches!(body, RequestBody::Leave { .. }) {
-            // What the session has seen without acknowledging is not to come again.
+            // Messages that the session has got without acknowledgement must not be requeued.
             self.auto_settle();
         }
         let body = self.translate_credit(body);
-        self.keep(body, None)
+        self.enqueue(body, None)
     }
 
-    fn keep(&mut self, body: RequestBody, tag: Option<T>) -> u64 {
+    fn enqueue(&mut self, body: RequestBody, tag: Option<T>) -> u64 {
+        debug_assert!(self.sent <= self.unapplied.len());
         let seq = self.next_number();
-        self.bytes += weight(&body);
-        self.watch(seq, &body);
-        self.kept.push_back(UnappliedRequest { body, tag });
+        self.bytes += buffered_bytes(&body);
+        self.track_consumer(seq, &body);
+        self.unapplied.push_back(UnappliedRequest { body, tag });
         if self.owner.is_none() && self.resend_at.is_none() {
             self.resend_at = Some(self.now + self.backoff);
         }
@@ -244,71 +267,73 @@ impl<T: Copy> QueueClient<T> {
     fn next_number(&self) -> u64 {
         self.base
             .wrapping_add(self.first)
-            .wrapping_add(self.kept.len() as u64)
+            .wrapping_add(self.unapplied.len() as u64)
     }
 
-    fn watch(&mut self, seq: u64, body: &RequestBody) {
-        let watch = |auto_settle, get| ConsumerProgress {
+    fn track_consumer(&mut self, seq: u64, body: &RequestBody) {
+        let new_progress = |auto_settle, get| ConsumerProgress {
             expected: 1,
             received: 0,
             auto_settle,
             unsettled_from: 1,
-            session_state: false,
+            is_established: false,
             cancelled: None,
-            left: false,
+            has_left: false,
             resumed_at: None,
             get,
             credit: CreditState::default(),
         };
         match body {
-            // Of a consumer that stands it is a new window, and deliveries go on as they were.
+            // For an existing consumer it changes the prefetch only; its delivery ids continue.
             RequestBody::Consume { consumer, spec } => {
-                let fresh = watch(spec.no_ack, None);
-                self.watches.entry(*consumer).or_insert(fresh);
+                let fresh = new_progress(spec.no_ack, None);
+                self.consumers.entry(*consumer).or_insert(fresh);
             }
             RequestBody::Succeed(epoch_consumer) => {
-                let fresh = watch(epoch_consumer.spec.no_ack, None);
-                self.watches.insert(epoch_consumer.consumer, fresh);
+                let fresh = new_progress(epoch_consumer.spec.no_ack, None);
+                self.consumers.insert(epoch_consumer.consumer, fresh);
             }
             RequestBody::Get { consumer, no_ack } => {
                 let get = GetRequest::new(seq);
-                self.watches.insert(*consumer, watch(*no_ack, Some(get)));
+                self.consumers
+                    .insert(*consumer, new_progress(*no_ack, Some(get)));
             }
             RequestBody::Cancel { consumer } | RequestBody::Leave { consumer } => {
-                if let Some(watch) = self.watches.get_mut(consumer) {
-                    watch.cancelled = Some(seq);
-                    watch.left = matches!(body, RequestBody::Leave { .. });
+                if let Some(progress) = self.consumers.get_mut(consumer) {
+                    progress.cancelled = Some(seq);
+                    progress.has_left = matches!(body, RequestBody::Leave { .. });
                 }
             }
             _ => {}
         }
     }
 
-    /// The next thing to send to the owner; call until None, then again after anything happened.
+    /// The next message to send to the owner. Call until None, and again after each other call.
     pub fn poll_send(&mut self) -> Option<QueueMessage> {
         self.owner?;
         if let Some(item) = self.urgent.pop_front() {
             return Some(item);
         }
-        if self.sent == self.kept.len() {
+        if self.sent == self.unapplied.len() {
             self.auto_settle();
         }
-        let kept = self.kept.get(self.sent)?;
+        let unapplied = self.unapplied.get(self.sent)?;
         let seq = self.first + self.sent as u64;
-        if has_answer(&kept.body) {
-            // One that is sent again is among the unanswered already, or was answered.
-            if seq > self.asked_up_to {
+        if has_answer(&unapplied.body) {
+            // A request that is sent again is already in `unanswered`, or has been answered.
+            if seq > self.registered_up_to {
                 if self.unanswered.len() >= MAX_UNANSWERED {
                     return None;
                 }
-                let body = kept.body.clone();
+                let body = unapplied.body.clone();
                 self.unanswered.push_back(PendingRequest {
                     seq,
-                    again: false,
+                    is_repeated: false,
                     body,
                     answer: None,
                 });
-                self.asked_up_to = seq;
+                debug_assert!(self.unanswered.len() <= MAX_UNANSWERED);
+                self.registered_up_to = seq;
             }
         }
         self.sent += 1;
@@ -318,17 +343,17 @@ impl<T: Copy> QueueClient<T> {
         Some(QueueMessage::Request(Request {
             session: self.session,
             seq,
-            body: kept.body.clone(),
+            body: unapplied.body.clone(),
         }))
     }
 
-    /// Turns what was delivered without acknowledgement into settles.
+    /// Settles messages that were delivered without acknowledgement.
     fn auto_settle(&mut self) {
-        if !std::mem::take(&mut self.auto_due) {
+        if !std::mem::take(&mut self.auto_settle_due) {
             return;
         }
         let due: Vec<(ConsumerId, u64, u64)> = self
-            .watches
+            .consumers
             .iter_mut()
             .filter(|(_, w)| w.auto_settle && w.unsettled_from < w.expected)
             .map(|(id, w)| {
@@ -337,11 +362,11 @@ impl<T: Copy> QueueClient<T> {
             })
             .collect();
         for (consumer, from, to) in due {
-            self.keep_settle(consumer, SettlementOutcome::Accepted, from, to);
+            self.enqueue_settle(consumer, SettlementOutcome::Accepted, from, to);
         }
     }
 
-    fn keep_settle(
+    fn enqueue_settle(
         &mut self,
         consumer: ConsumerId,
         outcome: SettlementOutcome,
@@ -349,7 +374,7 @@ impl<T: Copy> QueueClient<T> {
         to: u64,
     ) {
         let ids = vec![(from, to)];
-        self.keep(
+        self.enqueue(
             RequestBody::Settle {
                 consumer,
                 outcome,
@@ -359,48 +384,68 @@ impl<T: Copy> QueueClient<T> {
         );
     }
 
-    /// An event of the queue, from `from`.
+    /// Handles an event of the queue from node `from`.
     pub fn event(
         &mut self,
         now: Time,
         from: NodeId,
         event: QueueEvent,
-        told: &mut Vec<ClientEvent<T>>,
+        events: &mut Vec<ClientEvent<T>>,
     ) {
         self.now = now;
         match event {
-            QueueEvent::Applied { up_to } => self.applied(up_to, &[], told),
-            QueueEvent::AppliedExcept { up_to, refused } => self.applied(up_to, &refused, told),
-            QueueEvent::Answer { seq, answer } => self.answered(seq, answer, told),
+            QueueEvent::Applied { up_to } => self.on_applied(up_to, &[], events),
+            QueueEvent::AppliedExcept { up_to, refused } => {
+                self.on_applied(up_to, &refused, events)
+            }
+            QueueEvent::Answer { seq, answer } => self.on_answer(seq, answer, events),
             QueueEvent::Deliver {
                 consumer,
                 deliveries,
-            } => self.delivered(consumer, deliveries, told),
-            QueueEvent::Resumed { consumer, next } => self.resumed(consumer, next),
-            QueueEvent::Cancelled { consumer } => self.cancelled(consumer, told),
+            } => self.on_deliver(consumer, deliveries, events),
+            QueueEvent::Resumed { consumer, next } => self.on_resumed(consumer, next),
+            QueueEvent::Cancelled { consumer } => self.on_cancelled(consumer, events),
             QueueEvent::Owner => {
                 self.owner = Some(from);
                 self.backoff = RESEND_FIRST;
-                self.send_again();
+                self.resend_all();
             }
             QueueEvent::NotOwner { leader } => {
                 if self.owner == Some(from) {
-                    self.passed_on(leader.filter(|leader| *leader != from));
+                    self.on_not_owner(leader.filter(|leader| *leader != from));
                 }
             }
             QueueEvent::Expecting { expected } => {
                 if self.owner == Some(from) {
-                    self.expecting(expected, told);
+                    self.on_expecting(expected, events);
                 }
             }
         }
-        while let Some((asked, answer)) = self.next_due_answer() {
-            self.tell_answer(&asked, answer, told);
+        while let Some((pending, answer)) = self.next_due_answer() {
+            self.report_answer(&pending, answer, events);
+        }
+        if cfg!(debug_assertions) {
+            self.assert_consistent();
         }
     }
 
-    /// The owner is none. Goes where it says, unless it is being sent in circles.
-    fn passed_on(&mut self, leader: Option<NodeId>) {
+    /// Asserts what holds between any two calls, whatever the owner sends.
+    fn assert_consistent(&self) {
+        assert!(self.sent <= self.unapplied.len());
+        assert_eq!(self.first / NUMBERING_EPOCH, self.numbering_epoch);
+        assert!(self.unanswered.len() <= MAX_UNANSWERED);
+        let pairs = self.unanswered.iter().zip(self.unanswered.iter().skip(1));
+        assert!(pairs.into_iter().all(|(a, b)| a.seq < b.seq));
+        let early = self.unanswered.iter().filter(|p| p.answer.is_some());
+        assert_eq!(early.count(), self.early_answers);
+        for (consumer, progress) in self.consumers.iter().take(MAX_UNANSWERED) {
+            let settled = progress.unsettled_from <= progress.expected;
+            assert!(settled, "consumer {} of {:?}", consumer.0, self.session);
+        }
+    }
+
+    /// The node is not the owner. Follows its redirect, unless redirects go in circles.
+    fn on_not_owner(&mut self, leader: Option<NodeId>) {
         self.hops += 1;
         if leader.is_some() && self.hops <= MAX_HOPS {
             return self.owner_is(self.now, leader);
@@ -412,197 +457,201 @@ impl<T: Copy> QueueClient<T> {
         self.resend_at = Some(self.now + self.backoff);
     }
 
-    fn applied(
+    fn on_applied(
         &mut self,
         up_to: u64,
         refused: &[RefusedPublishes],
-        told: &mut Vec<ClientEvent<T>>,
+        events: &mut Vec<ClientEvent<T>>,
     ) {
         let mut refused = refused.iter().copied().peekable();
         let mut progressed = false;
-        // An owner cannot have applied what was never sent to any.
+        // An owner cannot have applied a request that was never sent.
         while self.first <= up_to {
-            let Some(kept) = self.kept.pop_front() else {
+            let Some(unapplied) = self.unapplied.pop_front() else {
                 break;
             };
             let seq = self.first;
             self.first += 1;
             self.sent = self.sent.saturating_sub(1);
-            self.bytes = self.bytes.saturating_sub(weight(&kept.body));
+            self.bytes = self.bytes.saturating_sub(buffered_bytes(&unapplied.body));
             progressed = true;
             while refused.next_if(|r| r.to < seq).is_some() {}
             let why = refused.peek().filter(|r| r.from <= seq).map(|r| r.why);
-            if let Some(tag) = kept.tag {
-                told.push(match why {
+            if let Some(tag) = unapplied.tag {
+                events.push(match why {
                     Some(why) => ClientEvent::NotPublished(tag, why),
                     None => ClientEvent::Published(tag),
                 });
             }
-            match kept.body {
+            match unapplied.body {
                 RequestBody::Cancel { consumer } => self.finish_cancel(consumer),
                 RequestBody::Leave { consumer } => {
-                    self.watches.remove(&consumer);
+                    self.consumers.remove(&consumer);
                 }
                 RequestBody::Close => {
-                    self.watches.clear();
+                    self.consumers.clear();
                     self.unanswered.clear();
                     self.early_answers = 0;
                 }
                 _ => {}
             }
         }
+        debug_assert!(self.sent <= self.unapplied.len());
+        debug_assert!(!self.unapplied.is_empty() || self.bytes == 0);
         if progressed {
-            self.progress();
+            self.note_progress();
         }
     }
 
-    /// The consumer gets nothing new. What it was sent and the session has not seen goes back.
+    /// The queue has applied the cancel: requeues deliveries that the session has not got.
     fn finish_cancel(&mut self, consumer: ConsumerId) {
         self.auto_settle();
-        if let Some(watch) = self.watches.remove(&consumer)
+        if let Some(progress) = self.consumers.remove(&consumer)
             && !planted::is(Bug::CancelLosesDeliveries)
         {
-            self.keep_settle(
+            self.enqueue_settle(
                 consumer,
                 SettlementOutcome::Requeue,
-                watch.expected,
+                progress.expected,
                 u64::MAX,
             );
         }
     }
 
-    fn progress(&mut self) {
+    fn note_progress(&mut self) {
         self.backoff = RESEND_FIRST;
         self.hops = 0;
-        self.in_vain = 0;
-        self.resend_at = self.waits().then(|| self.now + self.backoff);
-        let stands = self.watches.values().any(|w| w.session_state);
+        self.failed_resends = 0;
+        self.resend_at = self.awaits_owner().then(|| self.now + self.backoff);
+        let has_consumers = self.consumers.values().any(|w| w.is_established);
         let remote = self.owner.is_some_and(|owner| owner != self.session.node);
-        self.probe_at = (stands && remote).then(|| self.now + PROBE_EVERY);
+        self.probe_at = (has_consumers && remote).then(|| self.now + PROBE_EVERY);
     }
 
-    fn resuming(&self) -> bool {
-        self.watches.values().any(|w| w.resumed_at.is_some())
+    fn is_resuming(&self) -> bool {
+        self.consumers.values().any(|w| w.resumed_at.is_some())
     }
 
-    fn answered(&mut self, seq: u64, answer: QueueReply, told: &mut Vec<ClientEvent<T>>) {
+    fn on_answer(&mut self, seq: u64, answer: QueueReply, events: &mut Vec<ClientEvent<T>>) {
         let Some(at) = self.unanswered.iter().position(|a| a.seq == seq) else {
-            return self.end_is_unknown(seq, told);
+            return self.on_unknown_session(seq, events);
         };
-        if let Some(asked) = self.unanswered.get(at)
-            && self.is_early(&asked.body, &answer)
+        if let Some(pending) = self.unanswered.get(at)
+            && self.is_early(&pending.body, &answer)
         {
-            if let Some(asked) = self.unanswered.get_mut(at)
-                && asked.answer.replace(answer).is_none()
+            if let Some(pending) = self.unanswered.get_mut(at)
+                && pending.answer.replace(answer).is_none()
             {
                 self.early_answers += 1;
             }
-            return self.progress();
+            return self.note_progress();
         }
-        let Some(asked) = self.forget_question(seq) else {
+        let Some(pending) = self.remove_unanswered(seq) else {
             return;
         };
-        self.tell_answer(&asked, answer, told);
+        self.report_answer(&pending, answer, events);
     }
 
-    fn tell_answer(
+    fn report_answer(
         &mut self,
-        asked: &PendingRequest,
+        pending: &PendingRequest,
         answer: QueueReply,
-        told: &mut Vec<ClientEvent<T>>,
+        events: &mut Vec<ClientEvent<T>>,
     ) {
-        if answer == QueueReply::Empty && self.get_again(&asked.body) {
-            return self.progress();
+        if answer == QueueReply::Empty && self.repeat_get(&pending.body) {
+            return self.note_progress();
         }
-        let answer = self.to_counts(&asked.body, answer);
-        let told_as = self.caller_number(asked);
-        // What was asked before is applied, and the session has been given what came of it.
-        let number = self.base.wrapping_add(asked.seq);
-        for watch in self.watches.values_mut() {
-            watch.left |= watch.cancelled.is_some_and(|cancel| cancel < number);
+        let answer = self.to_counts(&pending.body, answer);
+        let caller_seq = self.caller_number(pending);
+        // The queue has applied earlier requests, and the session has got the events that they caused.
+        let number = self.base.wrapping_add(pending.seq);
+        for progress in self.consumers.values_mut() {
+            progress.has_left |= progress.cancelled.is_some_and(|cancel| cancel < number);
         }
-        match (consumer_asked_for(&asked.body), &answer) {
+        match (consumer_created_by(&pending.body), &answer) {
             (Some(consumer), QueueReply::Consuming | QueueReply::GoesOn) => {
-                if let Some(watch) = self.watches.get_mut(&consumer) {
-                    watch.session_state = true;
+                if let Some(progress) = self.consumers.get_mut(&consumer) {
+                    progress.is_established = true;
                 }
-                if asked.again {
-                    self.ask_resume(consumer);
+                if pending.is_repeated {
+                    self.request_resume(consumer);
                 }
             }
-            (Some(consumer), _) => self.unwatch(consumer),
+            (Some(consumer), _) => self.remove_unestablished(consumer),
             (None, _) => {}
         }
-        told.push(ClientEvent::Answer {
-            seq: told_as,
+        events.push(ClientEvent::Answer {
+            seq: caller_seq,
             answer,
         });
-        self.progress();
+        self.note_progress();
     }
 
-    /// `Close` is answered where the session is not known. When something was applied before, the end was too, and forgotten
-    /// before its answer came through: nothing that is kept is to be done again. Otherwise all of it is yet to be done.
-    fn end_is_unknown(&mut self, seq: u64, told: &mut Vec<ClientEvent<T>>) {
-        let closing = (self.kept.back()).is_some_and(|k| matches!(k.body, RequestBody::Close));
-        let last = self.first + self.kept.len() as u64 - 1;
-        if closing && seq == last && self.first > self.epoch * EPOCH + 1 {
-            self.start_over(told);
+    /// Handles the answer 404 to a `Close`: the queue does not know the session. If some request was applied
+    /// before, the queue has applied the `Close` too and has forgotten the session since, so no request may be
+    /// repeated. Otherwise all of them are yet to be applied.
+    fn on_unknown_session(&mut self, seq: u64, events: &mut Vec<ClientEvent<T>>) {
+        let closing = (self.unapplied.back()).is_some_and(|k| matches!(k.body, RequestBody::Close));
+        let last = self.first + self.unapplied.len() as u64 - 1;
+        if closing && seq == last && self.first > self.numbering_epoch * NUMBERING_EPOCH + 1 {
+            self.start_over(events);
         }
     }
 
-    /// What was to begin with a request that was refused. One that stood already ends when the queue says so.
-    fn unwatch(&mut self, consumer: ConsumerId) {
+    /// Removes the consumer of a refused request. A consumer that existed before ends only when the queue
+    /// cancels it.
+    fn remove_unestablished(&mut self, consumer: ConsumerId) {
         if self
-            .watches
+            .consumers
             .get(&consumer)
-            .is_some_and(|w| !w.session_state)
+            .is_some_and(|w| !w.is_established)
         {
-            self.watches.remove(&consumer);
+            self.consumers.remove(&consumer);
         }
     }
 
-    fn forget_question(&mut self, seq: u64) -> Option<PendingRequest> {
+    fn remove_unanswered(&mut self, seq: u64) -> Option<PendingRequest> {
         let at = self.unanswered.iter().position(|a| a.seq == seq)?;
-        let asked = self.unanswered.remove(at)?;
-        self.early_answers -= usize::from(asked.answer.is_some());
-        Some(asked)
+        let pending = self.unanswered.remove(at)?;
+        self.early_answers -= usize::from(pending.answer.is_some());
+        Some(pending)
     }
 
-    fn delivered(
+    fn on_deliver(
         &mut self,
         consumer: ConsumerId,
         mut deliveries: Vec<Delivery>,
-        told: &mut Vec<ClientEvent<T>>,
+        events: &mut Vec<ClientEvent<T>>,
     ) {
-        let Some(watch) = self.watches.get_mut(&consumer) else {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
             return;
         };
-        if watch.left {
+        if progress.has_left {
             return;
         }
-        let (expected, cancelled) = (watch.expected, watch.cancelled.is_some());
+        let (expected, cancelled) = (progress.expected, progress.cancelled.is_some());
         deliveries.retain(|d| d.id >= expected);
         let Some(first) = deliveries.first().map(|d| d.id) else {
             return;
         };
         if first != expected && cancelled {
-            // Goes back when the cancel is applied.
+            // It is requeued when the cancel is applied.
             return;
         }
         if first != expected {
-            return self.ask_resume(consumer);
+            return self.request_resume(consumer);
         }
-        // Consecutive as owners send them; a broken one's gap is treated like any other.
-        let run = deliveries.iter().zip(expected..);
-        let good = run.take_while(|(d, id)| d.id == *id).count();
-        let gap = good < deliveries.len();
-        deliveries.truncate(good);
-        watch.expected += good as u64;
-        let get = watch.get;
-        self.auto_due |= watch.auto_settle;
-        let settle_now =
-            watch.auto_settle && watch.expected - watch.unsettled_from >= AUTO_SETTLE_EVERY;
-        told.push(ClientEvent::Deliver {
+        // Owners send consecutive ids. A gap within an event is handled like one between events.
+        let numbered = deliveries.iter().zip(expected..);
+        let consecutive = numbered.take_while(|(d, id)| d.id == *id).count();
+        let gap = consecutive < deliveries.len();
+        deliveries.truncate(consecutive);
+        progress.expected += consecutive as u64;
+        let get = progress.get;
+        self.auto_settle_due |= progress.auto_settle;
+        let settle_now = progress.auto_settle
+            && progress.expected - progress.unsettled_from >= AUTO_SETTLE_EVERY;
+        events.push(ClientEvent::Deliver {
             consumer,
             deliveries,
         });
@@ -610,29 +659,29 @@ impl<T: Copy> QueueClient<T> {
             self.auto_settle();
         }
         if let Some(get) = get {
-            self.got(consumer, get.last);
+            self.finish_get(consumer, get.last);
         }
         if gap && !cancelled {
-            self.ask_resume(consumer);
+            self.request_resume(consumer);
         }
     }
 
-    /// A `Get` found its message: that is its answer, and nothing more comes.
-    fn got(&mut self, consumer: ConsumerId, seq: u64) {
+    /// A `Get` found its message: that is its answer, and there are no further deliveries.
+    fn finish_get(&mut self, consumer: ConsumerId, seq: u64) {
         self.auto_settle();
-        self.watches.remove(&consumer);
+        self.consumers.remove(&consumer);
         let seq = seq.wrapping_sub(self.base);
-        if self.forget_question(seq).is_some() {
-            self.progress();
+        if self.remove_unanswered(seq).is_some() {
+            self.note_progress();
         }
     }
 
-    /// What a consumer's session is done with and the owner may not have heard of: ascending ranges of ids that do not touch,
-    /// [`MAX_SETTLING`] at most.
+    /// Accepted deliveries of a consumer that the owner may not have applied yet, as disjoint ascending ranges
+    /// of ids, at most [`MAX_SETTLING`].
     pub fn settling(&self, consumer: ConsumerId) -> Vec<(u64, u64)> {
         let mut all: Vec<(u64, u64)> = Vec::new();
-        for kept in &self.kept {
-            match &kept.body {
+        for unapplied in &self.unapplied {
+            match &unapplied.body {
                 RequestBody::Settle {
                     consumer: of,
                     outcome: SettlementOutcome::Accepted,
@@ -644,15 +693,19 @@ impl<T: Copy> QueueClient<T> {
         Ranges::new(all).iter().take(MAX_SETTLING).collect()
     }
 
-    /// The client was sent this consumer's deliveries up to this one: as many again may come.
+    /// Records that the client was sent this consumer's deliveries up to this id, which opens the flow window.
     pub fn received(&mut self, consumer: ConsumerId, up_to: u64) {
-        if let Some(watch) = self.watches.get_mut(&consumer) {
-            watch.received = watch.received.max(up_to);
-            self.tell_received(consumer, up_to);
+        if let Some(progress) = self.consumers.get_mut(&consumer) {
+            debug_assert!(
+                up_to < progress.expected,
+                "the session got delivery {up_to}"
+            );
+            progress.received = progress.received.max(up_to);
+            self.report_received(consumer, up_to);
         }
     }
 
-    fn tell_received(&mut self, consumer: ConsumerId, up_to: u64) {
+    fn report_received(&mut self, consumer: ConsumerId, up_to: u64) {
         self.urgent
             .push_back(QueueMessage::Received(DeliveryProgress {
                 session: self.session,
@@ -661,18 +714,18 @@ impl<T: Copy> QueueClient<T> {
             }));
     }
 
-    fn ask_resume(&mut self, consumer: ConsumerId) {
-        let Some(watch) = self.watches.get_mut(&consumer) else {
+    fn request_resume(&mut self, consumer: ConsumerId) {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
             return;
         };
-        if watch.resumed_at.is_some() {
+        if progress.resumed_at.is_some() {
             return;
         }
-        watch.resumed_at = Some(self.now);
-        let (next, received) = (watch.expected, watch.received);
+        progress.resumed_at = Some(self.now);
+        let (next, received) = (progress.expected, progress.received);
         if received > 0 {
-            // The owner may be another one, or not have heard it.
-            self.tell_received(consumer, received);
+            // A new owner does not know it, and the last report may be lost.
+            self.report_received(consumer, received);
         }
         self.urgent.push_back(QueueMessage::Resume(ResumeConsumer {
             session: self.session,
@@ -684,48 +737,48 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// The owner begins again: what lies below `next` and has not come went elsewhere.
-    fn resumed(&mut self, consumer: ConsumerId, next: u64) {
-        let Some(watch) = self.watches.get_mut(&consumer) else {
+    /// The owner delivers from `next` on. Missing deliveries below `next` were requeued.
+    fn on_resumed(&mut self, consumer: ConsumerId, next: u64) {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
             return;
         };
-        if let Some(get) = &mut watch.get {
-            // Its only delivery is below `next`.
+        if let Some(get) = &mut progress.get {
+            // Its only delivery was requeued.
             get.given_back = true;
         }
-        if watch.resumed_at.take().is_none() {
+        if progress.resumed_at.take().is_none() {
             return;
         }
-        if next > watch.expected {
+        if next > progress.expected {
             self.auto_settle();
             self.skip(consumer, next);
         }
-        self.progress();
+        self.note_progress();
     }
 
-    fn cancelled(&mut self, consumer: ConsumerId, told: &mut Vec<ClientEvent<T>>) {
-        let Some(watch) = self.watches.get(&consumer) else {
+    fn on_cancelled(&mut self, consumer: ConsumerId, events: &mut Vec<ClientEvent<T>>) {
+        let Some(progress) = self.consumers.get(&consumer) else {
             return;
         };
-        if !watch.session_state {
-            // Of an owner that has not seen its `Consume` yet.
+        if !progress.is_established {
+            // From an owner that has not applied its `Consume` yet.
             return;
         }
-        let silent = watch.cancelled.is_some();
+        let was_requested = progress.cancelled.is_some();
         self.auto_settle();
-        self.watches.remove(&consumer);
-        if !silent {
-            told.push(ClientEvent::Cancelled { consumer });
+        self.consumers.remove(&consumer);
+        if !was_requested {
+            events.push(ClientEvent::Cancelled { consumer });
         }
     }
 
     /// The owner misses requests from `expected` on.
-    fn expecting(&mut self, expected: u64, told: &mut Vec<ClientEvent<T>>) {
+    fn on_expecting(&mut self, expected: u64, events: &mut Vec<ClientEvent<T>>) {
         match expected.checked_sub(self.first) {
-            // A leader that has yet to apply what its predecessors did.
-            None if self.lasting => {}
-            // It has forgotten what it once applied: a queue that lives in one place was started anew.
-            None => self.start_over(told),
+            // A new leader that has not yet applied all committed entries.
+            None if self.is_replicated => {}
+            // The queue is not replicated and has forgotten applied requests: it was restarted.
+            None => self.start_over(events),
             Some(ahead) => {
                 let ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
                 self.sent = self.sent.min(ahead);
@@ -733,7 +786,7 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// Another node owns the queue now, or nobody knows who: everything is sent again.
+    /// Another node owns the queue now, or the owner is unknown. Sends everything again.
     pub fn owner_is(&mut self, now: Time, owner: Option<NodeId>) {
         self.now = now;
         if owner == self.owner {
@@ -741,81 +794,84 @@ impl<T: Copy> QueueClient<T> {
         }
         self.owner = owner;
         self.backoff = RESEND_FIRST;
-        self.send_again();
+        self.resend_all();
     }
 
-    /// Frames to or from the owner may have been lost.
+    /// The connection to the owner was interrupted, so that messages may be lost. Sends everything again.
     pub fn link_restored(&mut self, now: Time) {
         self.now = now;
-        self.send_again();
+        self.resend_all();
     }
 
-    fn send_again(&mut self) {
+    fn resend_all(&mut self) {
         self.urgent.clear();
         if !planted::is(Bug::NotSentAgain) {
             self.sent = 0;
         }
-        // Applied, but the answer is missing: ask again, first.
-        for asked in &mut self.unanswered {
-            asked.again = true;
-            if asked.seq >= self.first || asked.answer.is_some() {
+        // Applied requests without an answer are asked for first.
+        for pending in &mut self.unanswered {
+            pending.is_repeated = true;
+            if pending.seq >= self.first || pending.answer.is_some() {
                 continue;
             }
             self.urgent.push_back(QueueMessage::Request(Request {
                 session: self.session,
-                seq: asked.seq,
-                body: asked.body.clone(),
+                seq: pending.seq,
+                body: pending.body.clone(),
             }));
         }
-        let session_state: Vec<ConsumerId> = self
-            .watches
+        let is_established: Vec<ConsumerId> = self
+            .consumers
             .iter_mut()
-            .filter(|(_, w)| w.session_state)
+            .filter(|(_, w)| w.is_established)
             .map(|(id, w)| {
                 w.resumed_at = None;
                 *id
             })
             .collect();
-        for consumer in session_state {
-            self.ask_resume(consumer);
+        for consumer in is_established {
+            self.request_resume(consumer);
         }
-        self.resend_at = self.waits().then(|| self.now + self.backoff);
+        self.resend_at = self.awaits_owner().then(|| self.now + self.backoff);
     }
 
-    /// The owner of a queue that lives in one place is gone with all it held in memory: what was not applied is not
-    /// taken, consumers are over, and numbering starts again.
-    pub fn owner_lost(&mut self, told: &mut Vec<ClientEvent<T>>) {
-        let stood = self
-            .watches
+    /// The owner of a queue that is not replicated is lost with its memory. Unapplied publishes fail, consumers
+    /// end, and request numbers continue in a new epoch.
+    pub fn owner_lost(&mut self, events: &mut Vec<ClientEvent<T>>) {
+        let established_consumer = self
+            .consumers
             .first_key_value()
             .map(|(consumer, _)| *consumer);
-        self.start_over(told);
-        if let Some(consumer) = stood.filter(|_| self.kept.is_empty()) {
-            // It may live and go on delivering to consumers that are no more: any request of the new numbering ends them.
-            self.keep(RequestBody::Recover { consumer }, None);
-            // Nobody asked for it: callers' numbers go on as if it were not there.
+        let next = self.next_number();
+        self.start_over(events);
+        if let Some(consumer) = established_consumer.filter(|_| self.unapplied.is_empty()) {
+            // The owner may be alive and deliver to the ended consumers: any request of the new epoch ends
+            // them.
+            self.enqueue(RequestBody::Recover { consumer }, None);
+            // The session did not make this request, so its numbers skip it.
             self.base = self.base.wrapping_sub(1);
+            debug_assert_eq!(self.next_number(), next);
         }
     }
 
-    /// What was asked of an owner that has forgotten it, or is believed to, is over.
-    fn start_over(&mut self, told: &mut Vec<ClientEvent<T>>) {
+    /// Ends all requests and consumers, and starts a new numbering epoch.
+    fn start_over(&mut self, events: &mut Vec<ClientEvent<T>>) {
         let next = self.next_number();
         let mut closing = false;
-        for kept in std::mem::take(&mut self.kept) {
-            if let Some(tag) = kept.tag {
-                told.push(ClientEvent::NotPublished(tag, RejectReason::Unavailable));
+        for unapplied in std::mem::take(&mut self.unapplied) {
+            if let Some(tag) = unapplied.tag {
+                events.push(ClientEvent::NotPublished(tag, RejectReason::Unavailable));
             }
-            closing |= matches!(kept.body, RequestBody::Close);
+            closing |= matches!(unapplied.body, RequestBody::Close);
         }
-        let asked = std::mem::take(&mut self.unanswered);
+        let pending = std::mem::take(&mut self.unanswered);
         self.early_answers = 0;
-        for asked in asked {
-            let seq = self.caller_number(&asked);
-            if let Some(consumer) = consumer_asked_for(&asked.body) {
-                self.unwatch(consumer);
+        for pending in pending {
+            let seq = self.caller_number(&pending);
+            if let Some(consumer) = consumer_created_by(&pending.body) {
+                self.remove_unestablished(consumer);
             }
-            told.push(ClientEvent::Answer {
+            events.push(ClientEvent::Answer {
                 seq,
                 answer: QueueReply::Refused {
                     code: 404,
@@ -823,24 +879,25 @@ impl<T: Copy> QueueClient<T> {
                 },
             });
         }
-        for (consumer, watch) in std::mem::take(&mut self.watches) {
-            if watch.cancelled.is_none() && watch.get.is_none() {
-                told.push(ClientEvent::Cancelled { consumer });
+        for (consumer, progress) in std::mem::take(&mut self.consumers) {
+            if progress.cancelled.is_none() && progress.get.is_none() {
+                events.push(ClientEvent::Cancelled { consumer });
             }
         }
-        self.epoch += 1;
-        self.first = self.epoch * EPOCH + 1;
+        self.numbering_epoch += 1;
+        self.first = self.numbering_epoch * NUMBERING_EPOCH + 1;
         self.base = next.wrapping_sub(self.first);
-        self.asked_up_to = self.first - 1;
-        self.auto_due = false;
+        debug_assert!(self.first % NUMBERING_EPOCH == 1 && self.next_number() == next);
+        self.registered_up_to = self.first - 1;
+        self.auto_settle_due = false;
         self.sent = 0;
         self.bytes = 0;
         self.urgent.clear();
         self.resend_at = None;
         self.probe_at = None;
         if closing {
-            // It may live and hold messages for this session: it has to hear of the end.
-            self.keep(RequestBody::Close, None);
+            // The owner may be alive and hold messages of this session: it has to learn of the end.
+            self.enqueue(RequestBody::Close, None);
         }
     }
 
@@ -849,43 +906,50 @@ impl<T: Copy> QueueClient<T> {
         self.now = now;
         if self.resend_at.is_some_and(|at| at <= now) {
             self.resend_at = None;
-            self.send_in_vain();
+            self.resend();
         }
         if self.probe_at.is_some_and(|at| at <= now) {
             self.probe_at = Some(now + PROBE_EVERY);
-            let session_state = self.watches.iter().filter(|(_, w)| w.session_state);
-            let session_state: Vec<ConsumerId> = session_state.map(|(id, _)| *id).collect();
-            for consumer in session_state {
-                self.ask_resume(consumer);
+            let is_established = self.consumers.iter().filter(|(_, w)| w.is_established);
+            let is_established: Vec<ConsumerId> = is_established.map(|(id, _)| *id).collect();
+            for consumer in is_established {
+                self.request_resume(consumer);
             }
         }
     }
 
-    /// Returns true if something is outstanding that a working owner does at once, or an owner has to be found for consumers that stand.
-    fn waits(&self) -> bool {
-        let stands = self.owner.is_none() && self.watches.values().any(|w| w.session_state);
+    /// Returns true if something is outstanding that a working owner does at once, or if consumers need an
+    /// owner.
+    fn awaits_owner(&self) -> bool {
+        let has_consumers =
+            self.owner.is_none() && self.consumers.values().any(|w| w.is_established);
         let first = self.first;
-        let waits_for_answer = self.unanswered.iter().any(|asked| !asked.is_patient(first));
-        stands || !self.kept.is_empty() || waits_for_answer || self.resuming()
+        let awaits_answer = self
+            .unanswered
+            .iter()
+            .any(|pending| !pending.may_be_slow(first));
+        has_consumers || !self.unapplied.is_empty() || awaits_answer || self.is_resuming()
     }
 
-    /// Nothing came of what was sent: again, after a longer wait, and after a while to another member.
-    fn send_in_vain(&mut self) {
-        if !self.waits() {
+    /// Nothing came of the last attempt: sends everything again with a longer wait, and after some attempts to
+    /// another member.
+    fn resend(&mut self) {
+        if !self.awaits_owner() {
             return;
         }
         self.backoff = (self.backoff * 2).min(RESEND_MOST);
-        self.in_vain += 1;
-        if self.owner.is_none() || self.in_vain > MAX_IN_VAIN {
+        self.failed_resends += 1;
+        if self.owner.is_none() || self.failed_resends > MAX_IN_VAIN {
             let next = self.members.get(self.try_next % self.members.len().max(1));
             self.owner = next.copied().or(self.owner);
             self.try_next = self.try_next.wrapping_add(1);
-            self.in_vain = 0;
+            self.failed_resends = 0;
             self.hops = 0;
         }
-        self.send_again();
+        self.resend_all();
     }
 
+    /// When [`tick`](Self::tick) is due.
     pub fn wake_at(&self) -> Option<Time> {
         match (self.resend_at, self.probe_at) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -894,7 +958,8 @@ impl<T: Copy> QueueClient<T> {
     }
 }
 
-fn weight(body: &RequestBody) -> usize {
+/// Bytes of a request that count towards [`MAX_IN_FLIGHT_BYTES`].
+fn buffered_bytes(body: &RequestBody) -> usize {
     match body {
         RequestBody::Publish(message) => message.as_bytes().len(),
         RequestBody::Settle { ids, .. } => ids.len() * size_of::<(u64, u64)>(),
@@ -909,8 +974,8 @@ fn weight(body: &RequestBody) -> usize {
     }
 }
 
-/// The consumer that a request is to make.
-fn consumer_asked_for(body: &RequestBody) -> Option<ConsumerId> {
+/// The consumer that a request creates.
+fn consumer_created_by(body: &RequestBody) -> Option<ConsumerId> {
     match body {
         RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } => {
             Some(*consumer)

@@ -62,12 +62,15 @@ fn sent(client: &mut QueueClient<u64>) -> Vec<u64> {
     all
 }
 
-pub(super) fn hear(client: &mut QueueClient<u64>, event: QueueEvent) -> Vec<ClientEvent<u64>> {
-    let mut told = Vec::new();
+pub(super) fn handle_event(
+    client: &mut QueueClient<u64>,
+    event: QueueEvent,
+) -> Vec<ClientEvent<u64>> {
+    let mut events = Vec::new();
     let owner = client.owner().unwrap_or(THERE);
     let now = client.now;
-    client.event(now, owner, event, &mut told);
-    told
+    client.event(now, owner, event, &mut events);
+    events
 }
 
 fn delivery(id: u64) -> Delivery {
@@ -88,16 +91,16 @@ pub(super) fn deliver(consumer: u32, ids: &[u64]) -> QueueEvent {
     }
 }
 
-pub(super) fn ids(told: &[ClientEvent<u64>]) -> Vec<u64> {
+pub(super) fn ids(events: &[ClientEvent<u64>]) -> Vec<u64> {
     let of = |t: &ClientEvent<u64>| match t {
         ClientEvent::Deliver { deliveries, .. } => deliveries.iter().map(|d| d.id).collect(),
         _ => Vec::new(),
     };
-    told.iter().flat_map(of).collect()
+    events.iter().flat_map(of).collect()
 }
 
 #[test]
-fn publishes_are_kept_until_applied_and_told_once() {
+fn publish_is_kept_until_applied_and_reported_once() {
     let mut client = client(QueueType::Quorum);
     for tag in 11..=14 {
         client.publish(Some(tag), message(5));
@@ -108,17 +111,20 @@ fn publishes_are_kept_until_applied_and_told_once() {
         to: 2,
         why: RejectReason::MaxLength,
     }];
-    let told = hear(&mut client, QueueEvent::AppliedExcept { up_to: 3, refused });
+    let events = handle_event(&mut client, QueueEvent::AppliedExcept { up_to: 3, refused });
     let expected = [
         ClientEvent::Published(11),
         ClientEvent::NotPublished(12, RejectReason::MaxLength),
         ClientEvent::Published(13),
     ];
-    assert_eq!(told, expected);
-    assert_eq!(hear(&mut client, QueueEvent::Applied { up_to: 2 }), []);
+    assert_eq!(events, expected);
+    assert_eq!(
+        handle_event(&mut client, QueueEvent::Applied { up_to: 2 }),
+        []
+    );
     assert_eq!((client.in_flight(), client.is_full()), (1, false));
     assert_eq!(
-        hear(&mut client, QueueEvent::Applied { up_to: 4 }),
+        handle_event(&mut client, QueueEvent::Applied { up_to: 4 }),
         [ClientEvent::Published(14)]
     );
     assert!(client.is_idle());
@@ -126,7 +132,7 @@ fn publishes_are_kept_until_applied_and_told_once() {
 }
 
 #[test]
-fn it_is_full_by_count_and_by_bytes() {
+fn client_is_full_by_count_and_by_bytes() {
     let mut one = client(QueueType::Quorum);
     for _ in 0..MAX_IN_FLIGHT {
         assert!(!one.is_full());
@@ -137,22 +143,22 @@ fn it_is_full_by_count_and_by_bytes() {
     one.publish(None, message(MAX_IN_FLIGHT_BYTES));
     assert!(one.is_full());
     sent(&mut one);
-    hear(&mut one, QueueEvent::Applied { up_to: 1 });
+    handle_event(&mut one, QueueEvent::Applied { up_to: 1 });
     assert_eq!((one.is_full(), one.in_flight_bytes()), (false, 0));
 }
 
 #[test]
-fn it_follows_hints_but_not_in_circles() {
+fn client_follows_redirects_but_not_in_circles() {
     let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     for turn in 0..MAX_HOPS {
         assert_eq!(sent(&mut client), [1]);
         let leader = Some(if turn % 2 == 0 { THIRD } else { THERE });
-        hear(&mut client, QueueEvent::NotOwner { leader });
+        handle_event(&mut client, QueueEvent::NotOwner { leader });
         assert_eq!(client.owner(), leader);
     }
     let leader = Some(THERE);
-    hear(&mut client, QueueEvent::NotOwner { leader });
+    handle_event(&mut client, QueueEvent::NotOwner { leader });
     assert_eq!((client.owner(), sent(&mut client)), (None, vec![]));
     let at = client.wake_at().unwrap();
     client.tick(at);
@@ -160,66 +166,72 @@ fn it_follows_hints_but_not_in_circles() {
 }
 
 #[test]
-fn it_sends_again_after_a_growing_while_and_tries_others() {
+fn client_backs_off_and_tries_other_members() {
     let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     client.publish(Some(2), message(1));
     assert_eq!(sent(&mut client), [1, 2]);
-    let mut waits = Vec::new();
+    let mut awaits_owner = Vec::new();
     let mut owners = Vec::new();
     for _ in 0..6 {
         let at = client.wake_at().unwrap();
-        waits.push(at.since(client.now).as_millis());
+        awaits_owner.push(at.since(client.now).as_millis());
         client.tick(at);
         owners.push(client.owner().unwrap().0);
         assert_eq!(sent(&mut client), [1, 2]);
     }
-    assert_eq!(waits, [200, 400, 800, 1600, 2000, 2000]);
+    assert_eq!(awaits_owner, [200, 400, 800, 1600, 2000, 2000]);
     assert_eq!(owners, [2, 2, 3, 3, 3, 2]);
-    hear(&mut client, QueueEvent::Expecting { expected: 2 });
+    handle_event(&mut client, QueueEvent::Expecting { expected: 2 });
     assert_eq!(sent(&mut client), [2]);
 }
 
-/// With consumer 1.
+/// A client with consumer 1.
 fn consuming() -> QueueClient<u64> {
     let mut client = client(QueueType::Quorum);
     client.request(consume(1, false));
     assert_eq!(sent(&mut client), [1]);
     let answer = QueueReply::Consuming;
-    hear(&mut client, QueueEvent::Answer { seq: 1, answer });
-    hear(&mut client, QueueEvent::Applied { up_to: 1 });
+    handle_event(&mut client, QueueEvent::Answer { seq: 1, answer });
+    handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
     client
 }
 
 #[test]
-fn duplicates_are_dropped_and_gaps_asked_for() {
+fn duplicate_deliveries_are_dropped_and_missing_ones_requested() {
     let mut client = consuming();
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[1, 2]))), [1, 2]);
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[2, 3]))), [3]);
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6]))), [0u64; 0]);
-    let asked = client.poll_send();
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[1, 2]))), [1, 2]);
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[2, 3]))), [3]);
+    assert_eq!(
+        ids(&handle_event(&mut client, deliver(1, &[5, 6]))),
+        [0u64; 0]
+    );
+    let pending = client.poll_send();
     let resume = ResumeConsumer {
         session: client.session,
         consumer: ConsumerId(1),
         next: 4,
     };
-    assert_eq!(asked, Some(QueueMessage::Resume(resume)));
-    // Still on its way from before.
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[7]))), [0u64; 0]);
+    assert_eq!(pending, Some(QueueMessage::Resume(resume)));
+    // Sent before the gap was noticed.
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[7]))), [0u64; 0]);
     assert_eq!(client.poll_send(), None);
-    // 4 went to someone else meanwhile.
+    // Delivery 4 was requeued.
     let resumed = QueueEvent::Resumed {
         consumer: ConsumerId(1),
         next: 5,
     };
-    hear(&mut client, resumed);
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6, 7]))), [5, 6, 7]);
+    handle_event(&mut client, resumed);
+    assert_eq!(
+        ids(&handle_event(&mut client, deliver(1, &[5, 6, 7]))),
+        [5, 6, 7]
+    );
 }
 
 #[test]
-fn another_owner_hears_what_has_gone_to_the_client() {
+fn new_owner_is_told_the_delivery_progress() {
     let mut client = consuming();
-    hear(&mut client, deliver(1, &[1, 2, 3]));
+    handle_event(&mut client, deliver(1, &[1, 2, 3]));
     let (session, consumer) = (client.session, ConsumerId(1));
     let received = QueueMessage::Received(DeliveryProgress {
         session,
@@ -242,11 +254,11 @@ fn another_owner_hears_what_has_gone_to_the_client() {
 }
 
 #[test]
-fn without_acknowledgement_it_settles_when_the_session_has_the_message() {
+fn delivery_without_acknowledgement_is_settled_once_the_session_has_it() {
     let mut client = client(QueueType::Quorum);
     client.request(consume(1, true));
     sent(&mut client);
-    hear(&mut client, deliver(1, &[1, 2, 3]));
+    handle_event(&mut client, deliver(1, &[1, 2, 3]));
     let Some(QueueMessage::Request(request)) = client.poll_send() else {
         panic!("a settle is due");
     };
@@ -263,24 +275,24 @@ fn without_acknowledgement_it_settles_when_the_session_has_the_message() {
     };
     client.request(get);
     assert_eq!(sent(&mut client), [3]);
-    assert_eq!(ids(&hear(&mut client, deliver(2, &[1]))), [1]);
+    assert_eq!(ids(&handle_event(&mut client, deliver(2, &[1]))), [1]);
     assert_eq!(sent(&mut client), [4]);
-    assert_eq!(ids(&hear(&mut client, deliver(2, &[1]))), [0u64; 0]);
+    assert_eq!(ids(&handle_event(&mut client, deliver(2, &[1]))), [0u64; 0]);
 }
 
 #[test]
-fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
+fn deliveries_before_an_applied_cancel_arrive_and_later_ones_are_requeued() {
     let mut client = client(QueueType::Quorum);
     client.request(consume(1, false));
     sent(&mut client);
-    hear(&mut client, deliver(1, &[1, 2]));
+    handle_event(&mut client, deliver(1, &[1, 2]));
     let consumer = ConsumerId(1);
     client.request(RequestBody::Cancel { consumer });
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[3]))), [3]);
-    // One got lost: what comes behind it is not asked for again.
-    assert_eq!(hear(&mut client, deliver(1, &[5])), []);
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[3]))), [3]);
+    // A delivery got lost: later ones are not asked for again.
+    assert_eq!(handle_event(&mut client, deliver(1, &[5])), []);
     assert_eq!(sent(&mut client), [2]);
-    hear(&mut client, QueueEvent::Applied { up_to: 2 });
+    handle_event(&mut client, QueueEvent::Applied { up_to: 2 });
     let Some(QueueMessage::Request(request)) = client.poll_send() else {
         panic!("a settle is due");
     };
@@ -293,35 +305,35 @@ fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
 }
 
 #[test]
-fn a_new_window_does_not_start_a_consumer_anew() {
+fn prefetch_change_does_not_restart_a_consumer() {
     let mut c = client(QueueType::Classic);
-    hear(&mut c, QueueEvent::Owner);
+    handle_event(&mut c, QueueEvent::Owner);
     c.request(consume(1, false));
     sent(&mut c);
     let answer = |seq, answer| QueueEvent::Answer { seq, answer };
-    hear(&mut c, answer(1, QueueReply::Consuming));
-    assert_eq!(ids(&hear(&mut c, deliver(1, &[1, 2]))), [1, 2]);
+    handle_event(&mut c, answer(1, QueueReply::Consuming));
+    assert_eq!(ids(&handle_event(&mut c, deliver(1, &[1, 2]))), [1, 2]);
     c.request(consume(1, false));
     sent(&mut c);
-    assert_eq!(ids(&hear(&mut c, deliver(1, &[3]))), [3]);
-    // Refused it is no end: that the queue tells by itself.
+    assert_eq!(ids(&handle_event(&mut c, deliver(1, &[3]))), [3]);
+    // A refused prefetch change does not end the consumer; only the queue does.
     let refused = QueueReply::Refused {
         code: 404,
         text: String::new(),
     };
-    hear(&mut c, answer(2, refused));
-    assert_eq!(ids(&hear(&mut c, deliver(1, &[4]))), [4]);
+    handle_event(&mut c, answer(2, refused));
+    assert_eq!(ids(&handle_event(&mut c, deliver(1, &[4]))), [4]);
 }
 
 #[test]
-fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
+fn consumer_that_leaves_settles_its_deliveries_and_gets_no_more() {
     let mut client = client(QueueType::Quorum);
     client.request(consume(1, true));
     sent(&mut client);
-    hear(&mut client, deliver(1, &[1, 2]));
+    handle_event(&mut client, deliver(1, &[1, 2]));
     let consumer = ConsumerId(1);
     client.request(RequestBody::Leave { consumer });
-    assert_eq!(hear(&mut client, deliver(1, &[3])), []);
+    assert_eq!(handle_event(&mut client, deliver(1, &[3])), []);
     let bodies: Vec<_> = std::iter::from_fn(|| client.poll_send())
         .filter_map(|item| match item {
             QueueMessage::Request(request) => Some(request.body),
@@ -334,67 +346,73 @@ fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
         ids: vec![(1, 2)],
     };
     assert_eq!(bodies, [settle, RequestBody::Leave { consumer }]);
-    hear(&mut client, QueueEvent::Applied { up_to: 3 });
+    handle_event(&mut client, QueueEvent::Applied { up_to: 3 });
     assert_eq!(client.poll_send(), None);
-    assert_eq!(hear(&mut client, deliver(1, &[3])), []);
+    assert_eq!(handle_event(&mut client, deliver(1, &[3])), []);
 }
 
 #[test]
-fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
+fn owner_that_lost_its_state_starts_a_new_numbering_epoch() {
     let mut client = client(QueueType::Classic);
     client.publish(Some(1), message(1));
     client.request(consume(1, false));
     sent(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: 2 });
+    handle_event(&mut client, QueueEvent::Applied { up_to: 2 });
     let answer = QueueReply::Consuming;
-    hear(&mut client, QueueEvent::Answer { seq: 2, answer });
+    handle_event(&mut client, QueueEvent::Answer { seq: 2, answer });
     client.publish(Some(3), message(1));
     let stat = client.request(RequestBody::Stat);
     assert_eq!(sent(&mut client), [3, 4]);
-    let told = hear(&mut client, QueueEvent::Expecting { expected: 1 });
+    let events = handle_event(&mut client, QueueEvent::Expecting { expected: 1 });
     assert_eq!(
-        told[0],
+        events[0],
         ClientEvent::NotPublished(3, RejectReason::Unavailable)
     );
     assert!(
-        matches!(&told[1], ClientEvent::Answer { seq, answer: QueueReply::Refused { code: 404, .. } } if *seq == stat)
+        matches!(&events[1], ClientEvent::Answer { seq, answer: QueueReply::Refused { code: 404, .. } } if *seq == stat)
     );
     assert_eq!(
-        told[2],
+        events[2],
         ClientEvent::Cancelled {
             consumer: ConsumerId(1)
         }
     );
     let next = client.request(RequestBody::Stat);
     assert_eq!(next, stat + 1);
-    assert_eq!(sent(&mut client), [EPOCH + 1]);
-    // A late word of before means nothing.
-    assert_eq!(hear(&mut client, QueueEvent::Applied { up_to: 4 }), []);
+    assert_eq!(sent(&mut client), [NUMBERING_EPOCH + 1]);
+    // Late events of the previous epoch have no effect.
+    assert_eq!(
+        handle_event(&mut client, QueueEvent::Applied { up_to: 4 }),
+        []
+    );
     assert_eq!(client.in_flight(), 1);
     let answer = QueueReply::Empty;
-    let told = hear(
+    let events = handle_event(
         &mut client,
         QueueEvent::Answer {
-            seq: EPOCH + 1,
+            seq: NUMBERING_EPOCH + 1,
             answer: answer.clone(),
         },
     );
-    assert_eq!(told, [ClientEvent::Answer { seq: next, answer }]);
+    assert_eq!(events, [ClientEvent::Answer { seq: next, answer }]);
 }
 
 #[test]
-fn a_lagging_leader_of_a_quorum_queue_is_waited_for() {
+fn client_waits_for_a_lagging_leader_of_a_quorum_queue() {
     let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     client.publish(Some(2), message(1));
     sent(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: 1 });
-    assert_eq!(hear(&mut client, QueueEvent::Expecting { expected: 1 }), []);
+    handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
+    assert_eq!(
+        handle_event(&mut client, QueueEvent::Expecting { expected: 1 }),
+        []
+    );
     assert_eq!(client.in_flight(), 1);
 }
 
 #[test]
-fn an_end_that_its_queue_has_forgotten_is_over() {
+fn close_of_a_forgotten_session_is_complete() {
     let unknown = |seq| QueueEvent::Answer {
         seq,
         answer: QueueReply::Refused {
@@ -407,21 +425,26 @@ fn an_end_that_its_queue_has_forgotten_is_over() {
     client.publish(Some(2), message(1));
     client.request(RequestBody::Close);
     sent(&mut client);
-    // Nothing is known to be applied: all of it may be yet to come.
-    assert_eq!(hear(&mut client, unknown(3)), []);
+    // No request is known to be applied: all of them may be applied later.
+    assert_eq!(handle_event(&mut client, unknown(3)), []);
     assert_eq!(client.in_flight(), 3);
-    hear(&mut client, QueueEvent::Applied { up_to: 1 });
-    assert_eq!(hear(&mut client, unknown(2)), []);
+    handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
+    assert_eq!(handle_event(&mut client, unknown(2)), []);
     let lost = ClientEvent::NotPublished(2, RejectReason::Unavailable);
-    assert_eq!(hear(&mut client, unknown(3)), [lost]);
-    // What the queue may have of it ends all the same.
-    assert_eq!(sent(&mut client), [EPOCH + 1]);
-    hear(&mut client, QueueEvent::Applied { up_to: EPOCH + 1 });
+    assert_eq!(handle_event(&mut client, unknown(3)), [lost]);
+    // The queue must still end what it has of the session.
+    assert_eq!(sent(&mut client), [NUMBERING_EPOCH + 1]);
+    handle_event(
+        &mut client,
+        QueueEvent::Applied {
+            up_to: NUMBERING_EPOCH + 1,
+        },
+    );
     assert!(client.is_idle());
 }
 
 #[test]
-fn answers_out_at_a_time_are_bounded_and_asked_again() {
+fn unanswered_requests_are_bounded_and_repeated() {
     let mut client = client(QueueType::Quorum);
     for _ in 0..MAX_UNANSWERED + 5 {
         client.request(RequestBody::Stat);
@@ -429,28 +452,28 @@ fn answers_out_at_a_time_are_bounded_and_asked_again() {
     assert_eq!(sent(&mut client).len(), MAX_UNANSWERED);
     // Applied, but the answers are lost.
     let up_to = MAX_UNANSWERED as u64;
-    hear(&mut client, QueueEvent::Applied { up_to });
+    handle_event(&mut client, QueueEvent::Applied { up_to });
     assert_eq!(sent(&mut client).len(), 0);
     client.link_restored(Time(5));
     assert_eq!(sent(&mut client).len(), MAX_UNANSWERED);
     let answer = QueueReply::Empty;
-    let told = hear(
+    let events = handle_event(
         &mut client,
         QueueEvent::Answer {
             seq: 1,
             answer: answer.clone(),
         },
     );
-    assert_eq!(told.len(), 1);
+    assert_eq!(events.len(), 1);
     assert_eq!(
-        hear(&mut client, QueueEvent::Answer { seq: 1, answer }).len(),
+        handle_event(&mut client, QueueEvent::Answer { seq: 1, answer }).len(),
         0
     );
     assert_eq!(sent(&mut client).len(), 1);
 }
 
 #[test]
-fn an_owner_out_of_reach_hears_of_the_end() {
+fn unreachable_owner_is_sent_the_close() {
     let mut client = client(QueueType::Classic);
     client.request(consume(1, false));
     sent(&mut client);
@@ -458,30 +481,35 @@ fn an_owner_out_of_reach_hears_of_the_end() {
     client.owner_lost(&mut Vec::new());
     assert_eq!(
         (client.in_flight(), sent(&mut client)),
-        (1, vec![EPOCH + 1])
+        (1, vec![NUMBERING_EPOCH + 1])
     );
 }
 
 #[test]
-fn an_owner_out_of_reach_hears_that_consumers_are_over() {
+fn unreachable_owner_is_told_that_consumers_ended() {
     let mut client = client(QueueType::Classic);
     client.request(consume(1, false));
     sent(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: 1 });
+    handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
     let answer = QueueReply::Consuming;
-    hear(&mut client, QueueEvent::Answer { seq: 1, answer });
+    handle_event(&mut client, QueueEvent::Answer { seq: 1, answer });
     assert_eq!(client.in_flight(), 0);
-    let mut told = Vec::new();
-    client.owner_lost(&mut told);
+    let mut events = Vec::new();
+    client.owner_lost(&mut events);
     let consumer = ConsumerId(1);
-    assert_eq!(told, [ClientEvent::Cancelled { consumer }]);
-    assert_eq!(sent(&mut client), [EPOCH + 1]);
-    hear(&mut client, QueueEvent::Applied { up_to: EPOCH + 1 });
+    assert_eq!(events, [ClientEvent::Cancelled { consumer }]);
+    assert_eq!(sent(&mut client), [NUMBERING_EPOCH + 1]);
+    handle_event(
+        &mut client,
+        QueueEvent::Applied {
+            up_to: NUMBERING_EPOCH + 1,
+        },
+    );
     assert!(client.is_idle());
 }
 
 #[test]
-fn what_it_is_done_with_and_the_queue_may_not_know() {
+fn settling_returns_accepted_deliveries_that_are_not_applied() {
     let mut client = consuming();
     let settle = |client: &mut QueueClient<u64>, outcome, ids: &[(u64, u64)]| {
         client.request(RequestBody::Settle {
@@ -497,7 +525,7 @@ fn what_it_is_done_with_and_the_queue_may_not_know() {
     sent(&mut client);
     assert_eq!(client.settling(ConsumerId(1)), [(1, 3), (8, 12)]);
     assert_eq!(client.settling(ConsumerId(2)), []);
-    hear(&mut client, QueueEvent::Applied { up_to: first });
+    handle_event(&mut client, QueueEvent::Applied { up_to: first });
     assert_eq!(client.settling(ConsumerId(1)), [(2, 3), (8, 12)]);
     let apart: Vec<(u64, u64)> = (20..)
         .step_by(2)
@@ -509,7 +537,7 @@ fn what_it_is_done_with_and_the_queue_may_not_know() {
 }
 
 #[test]
-fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
+fn consumer_replaced_before_its_answer_arrived_is_cancelled() {
     let mut client = client(QueueType::Quorum);
     let RequestBody::Consume { consumer, spec } = consume(1, false) else {
         panic!("a consumer");
@@ -523,13 +551,13 @@ fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
     };
     let seq = client.request(RequestBody::Succeed(Box::new(next)));
     assert_eq!(sent(&mut client), [seq]);
-    // The answer is lost with the link; its owner tells it what it told before.
+    // The answer is lost with the connection; the owner repeats it.
     client.link_restored(client.now);
     sent(&mut client);
     let answer = QueueReply::Consuming;
-    hear(&mut client, QueueEvent::Answer { seq, answer });
+    handle_event(&mut client, QueueEvent::Answer { seq, answer });
     let asks = |item| matches!(item, QueueMessage::Resume(r) if r.consumer == consumer);
     assert!(std::iter::from_fn(|| client.poll_send()).any(asks));
-    let told = hear(&mut client, QueueEvent::Cancelled { consumer });
-    assert_eq!(told, [ClientEvent::Cancelled { consumer }]);
+    let events = handle_event(&mut client, QueueEvent::Cancelled { consumer });
+    assert_eq!(events, [ClientEvent::Cancelled { consumer }]);
 }

@@ -1,6 +1,7 @@
 //! Annotations of messages in a quorum queue ([`Modification::annotations`](crate::Modification)).
 //!
-//! Part of the replicated state. They are kept apart from the references to messages, which stay small: few messages have any.
+//! Part of the replicated state. They are stored apart from the references to messages, which stay small since
+//! few messages have annotations.
 
 use super::effects::LogLocation;
 use crate::{Annotations, MAX_QUEUE_ANNOTATION_BYTES};
@@ -8,7 +9,7 @@ use message::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Annotations by the place of their message in the log.
+/// Annotations by the log location of their message.
 #[derive(Debug, Default)]
 pub(crate) struct MessageAnnotations {
     by_message: BTreeMap<LogLocation, Arc<Annotations>>,
@@ -16,11 +17,12 @@ pub(crate) struct MessageAnnotations {
 }
 
 impl MessageAnnotations {
-    /// Adds annotations to those of a message. The message keeps its earlier ones only, if the new ones exceed a limit.
-    pub fn add(&mut self, at: LogLocation, newer: &Arc<Annotations>) {
+    /// Adds annotations to those of a message. If the new ones exceed a limit, the message keeps only its
+    /// earlier ones.
+    pub(crate) fn add(&mut self, at: LogLocation, newer: &Arc<Annotations>) {
         let own = self.by_message.get(&at);
         let merged = match own {
-            // Shared by all messages of the request.
+            // The messages of one request share them.
             None => Some(Arc::clone(newer)),
             Some(own) => own.merged(newer).map(Arc::new),
         };
@@ -33,41 +35,42 @@ impl MessageAnnotations {
         }
     }
 
-    pub fn get(&self, at: LogLocation) -> Option<Arc<Annotations>> {
+    pub(crate) fn get(&self, at: LogLocation) -> Option<Arc<Annotations>> {
         match self.by_message.is_empty() {
             true => None,
             false => self.by_message.get(&at).cloned(),
         }
     }
 
-    /// The message leaves the queue.
-    pub fn remove(&mut self, at: LogLocation) -> Option<Arc<Annotations>> {
+    /// Removes the annotations of a message that leaves the queue.
+    pub(crate) fn remove(&mut self, at: LogLocation) -> Option<Arc<Annotations>> {
         if self.by_message.is_empty() {
             return None;
         }
         let removed = self.by_message.remove(&at)?;
         self.memory -= removed.memory();
+        debug_assert!(self.memory == 0 || !self.by_message.is_empty());
         Some(removed)
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = MessageAnnotations::default();
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_message.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (LogLocation, &Annotations)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LogLocation, &Annotations)> {
         self.by_message.iter().map(|(at, own)| (*at, &**own))
     }
 }
 
-/// A message with the annotations that it got in its queue.
+/// Adds the annotations that a message got in its queue.
 pub(super) fn annotated(message: Message, annotations: Option<Arc<Annotations>>) -> Message {
     match annotations.map(|annotations| annotations.add_to(&message)) {
         Some(Ok(annotated)) => annotated,
-        // The message is too large for them: better without than not at all.
+        // Together they exceed the size limit of messages: deliver without the annotations.
         Some(Err(_)) | None => message,
     }
 }

@@ -1,24 +1,25 @@
-//! Dead messages of a quorum queue (Q12).
+//! Dead letters of a quorum queue.
 //!
-//! At most once: the leader remembers where they are until its shard takes them; that is all. At least once: they are
-//! part of the replicated state, neither ready nor out, until a command says that every queue behind the dead letter
-//! exchange has confirmed them. The leader hands them to its shard in order, a window of them at a time, and a new leader
-//! begins again at the first.
+//! With at-most-once, the leader remembers the locations of dead letters until its shard takes them. With
+//! at-least-once, they are part of the replicated state, neither ready nor unsettled, until a command records
+//! that every queue behind the dead letter exchange has confirmed them. The leader hands them to its shard in
+//! order, one window at a time; a new leader starts again at the first.
 
 use super::annotations::{MessageAnnotations, annotated};
 use super::command::Command;
-use super::effects::{Effects, LogRead, Unread, message};
+use super::effects::{Effects, LogRead, ReadError, read_message};
 use super::leader::QuorumQueue;
 use super::ready::LogMessage;
 use crate::{DeadLettering, DeadReason, QueueOutput};
 use message::Message;
 use std::collections::BTreeMap;
 
-/// Messages that are being passed on at a time, and bytes of their bodies (one message may have more).
+/// Most dead letters in progress at a time.
 pub const MAX_PASSING: usize = 256;
+/// Most body bytes of the dead letters in progress, with one message above it at most.
 pub const MAX_PASSING_BYTES: u64 = 4 << 20;
 
-/// The replicated part, by consecutive numbers from 1.
+/// The replicated dead letters, by consecutive numbers from 1.
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     mode: DeadLettering,
@@ -28,7 +29,7 @@ pub(crate) struct DeadLetters {
 }
 
 impl DeadLetters {
-    pub fn new(mode: DeadLettering) -> DeadLetters {
+    pub(crate) fn new(mode: DeadLettering) -> DeadLetters {
         DeadLetters {
             mode,
             kept: BTreeMap::new(),
@@ -37,45 +38,47 @@ impl DeadLetters {
         }
     }
 
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.kept.len() as u64
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// The number that the next one gets.
-    pub fn next(&self) -> u64 {
+    /// Number of the next dead letter.
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    pub fn kept(&self) -> impl Iterator<Item = (u64, &LogMessage, DeadReason)> {
-        self.kept.iter().map(|(id, (held, why))| (*id, held, *why))
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, &LogMessage, DeadReason)> {
+        self.kept
+            .iter()
+            .map(|(id, (held, reason))| (*id, held, *reason))
     }
 
-    /// Numbers go on from here.
-    pub fn number_from(&mut self, next: u64) {
+    /// Continues the numbers at `next`, unless they are higher already.
+    pub(crate) fn number_from(&mut self, next: u64) {
         self.next = self.next.max(next);
     }
 
-    /// A message is out of the queue.
-    pub fn bury(
+    /// Adds a message that left the queue.
+    pub(crate) fn add(
         &mut self,
         item: &LogMessage,
         reason: DeadReason,
         annotations: &mut MessageAnnotations,
         effects: &mut Effects,
     ) {
-        effects.died(self.mode, reason);
-        self.dispatch(item, reason, annotations, effects);
+        effects.count_death(self.mode, reason);
+        self.route(item, reason, annotations, effects);
     }
 
-    fn dispatch(
+    fn route(
         &mut self,
         item: &LogMessage,
         reason: DeadReason,
@@ -88,22 +91,24 @@ impl DeadLetters {
                 annotations.remove(location);
             }
             DeadLettering::AtMostOnce => {
-                effects.dead(reason, location, annotations.remove(location));
+                effects.push_dead(reason, location, annotations.remove(location));
             }
             DeadLettering::AtLeastOnce => {
+                debug_assert!(!self.kept.contains_key(&self.next));
                 self.keep(self.next, *item, reason);
             }
         }
     }
 
-    pub fn keep(&mut self, id: u64, item: LogMessage, reason: DeadReason) {
+    pub(crate) fn keep(&mut self, id: u64, item: LogMessage, reason: DeadReason) {
         self.next = self.next.max(id.saturating_add(1));
         self.bytes += u64::from(item.body);
         self.kept.insert(id, (item, reason));
     }
 
-    /// Other settings. What was to be passed on at least once is passed on once, or gone with the exchange it was for.
-    pub fn set_mode(
+    /// Sets the mode. If at-least-once ends, the kept dead letters are forwarded at most once, or dropped
+    /// without a dead letter exchange.
+    pub(crate) fn set_mode(
         &mut self,
         mode: DeadLettering,
         annotations: &mut MessageAnnotations,
@@ -114,13 +119,17 @@ impl DeadLetters {
             return;
         }
         for (item, reason) in std::mem::take(&mut self.kept).into_values() {
-            self.dispatch(&item, reason, annotations, effects);
+            self.route(&item, reason, annotations, effects);
         }
         self.bytes = 0;
     }
 
-    /// Every queue they go to has these; ranges are inclusive.
-    pub fn passed_on(&mut self, ranges: &[(u64, u64)], annotations: &mut MessageAnnotations) {
+    /// Removes dead letters that every target queue has confirmed; ranges are inclusive.
+    pub(crate) fn passed_on(
+        &mut self,
+        ranges: &[(u64, u64)],
+        annotations: &mut MessageAnnotations,
+    ) {
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             while let Some((&id, (item, _))) = self.kept.range(from..=to).next() {
                 self.bytes -= u64::from(item.body);
@@ -128,34 +137,36 @@ impl DeadLetters {
                 self.kept.remove(&id);
             }
         }
+        debug_assert!(self.bytes == 0 || !self.kept.is_empty());
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.kept.clear();
         self.bytes = 0;
     }
 }
 
-/// An attempt to read a kept dead message.
+/// Result of reading a kept dead letter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeadRead {
+    /// The dead letter, and why it died.
     Message(DeadReason, Message),
-    /// It is no longer there, or damaged.
+    /// It is no longer kept, or damaged.
     Gone,
-    /// Descriptors or memory are short: try again later.
+    /// File descriptors or memory are short: try again later.
     Shortage,
 }
 
-/// How far a leader is with passing on; forgotten with its leadership.
+/// Progress of a leader with forwarding; it is reset with each change of leadership.
 #[derive(Debug, Default)]
 pub(crate) struct ForwardProgress {
-    /// Up to this number all have been handed to the shard.
-    handed: u64,
-    /// Those the shard has, and the bytes of their bodies.
+    /// All dead letters up to this number have been handed to the shard.
+    handed_up_to: u64,
+    /// Dead letters that the shard is forwarding, and the bytes of their bodies.
     out: BTreeMap<u64, u32>,
     bytes: u64,
-    /// Passed on; to be logged at the end of the turn.
-    done: Vec<u64>,
+    /// Confirmed dead letters to record in the log at the end of the turn.
+    confirmed: Vec<u64>,
 }
 
 impl ForwardProgress {
@@ -163,15 +174,16 @@ impl ForwardProgress {
         self.out.len() < MAX_PASSING && (self.out.is_empty() || self.bytes < MAX_PASSING_BYTES)
     }
 
-    fn finish(&mut self, id: u64) {
+    fn confirm(&mut self, id: u64) {
         if let Some(body) = self.out.remove(&id) {
             self.bytes -= u64::from(body);
-            self.done.push(id);
+            debug_assert!(self.bytes == 0 || !self.out.is_empty());
+            self.confirmed.push(id);
         }
     }
 }
 
-/// Numbers as inclusive ranges.
+/// Converts numbers to inclusive ranges.
 fn ranges(mut ids: Vec<u64>) -> Vec<(u64, u64)> {
     ids.sort_unstable();
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -185,22 +197,27 @@ fn ranges(mut ids: Vec<u64>) -> Vec<(u64, u64)> {
 }
 
 impl QuorumQueue {
-    /// [`take_dead`](Self::take_dead) has something to give.
+    /// Returns true if [`take_dead`](Self::take_dead) has something to return.
     pub fn has_dead(&self) -> bool {
-        !self.waits_to_read() && (self.effects.has_dead() || self.next_to_pass().is_some())
+        !self.waits_to_read() && (self.effects.has_dead() || self.next_to_forward().is_some())
     }
 
-    fn next_to_pass(&self) -> Option<(u64, LogMessage, DeadReason)> {
-        if !self.leads || !self.caught_up || !self.passing.has_room() {
+    fn next_to_forward(&self) -> Option<(u64, LogMessage, DeadReason)> {
+        if !self.leads || !self.caught_up || !self.forwarding.has_room() {
             return None;
         }
-        let mut rest = self.machine.dead.kept.range(self.passing.handed + 1..);
-        rest.next().map(|(id, (item, why))| (*id, *item, *why))
+        let mut rest = self
+            .machine
+            .dead
+            .kept
+            .range(self.forwarding.handed_up_to + 1..);
+        rest.next()
+            .map(|(id, (item, reason))| (*id, *item, *reason))
     }
 
-    /// Dead messages for the shard to pass on, `most` of them and about so many bytes: those of [`QueueOutput::dead`] are done
-    /// with by that, those of [`QueueOutput::kept_dead`] when [`passed_on`](Self::passed_on) says so. `read` gives the command
-    /// of an entry.
+    /// Hands dead letters to the shard, at most `most` and about `most_bytes`. Those in [`QueueOutput::dead`]
+    /// are then no longer the queue's; those in [`QueueOutput::kept_dead`] are kept until
+    /// [`passed_on`](Self::passed_on). `read` returns the command of a log entry.
     pub fn take_dead(
         &mut self,
         most: usize,
@@ -211,64 +228,66 @@ impl QuorumQueue {
         if !self.effects.take_dead(most, most_bytes, read, out) {
             return self.retry_later();
         }
-        let mut room = most_bytes;
-        while out.kept_dead.len() < most && room > 0 {
-            let Some((id, item, reason)) = self.next_to_pass() else {
+        let mut remaining = most_bytes;
+        while out.kept_dead.len() < most && remaining > 0 {
+            let Some((id, item, reason)) = self.next_to_forward() else {
                 return;
             };
             let location = item.location();
-            let read = message(&read(location.index), location);
-            if read == Err(Unread::Shortage) {
+            let read = read_message(&read(location.index), location);
+            if read == Err(ReadError::Shortage) {
                 return self.retry_later();
             }
-            self.passing.handed = id;
+            debug_assert!(self.forwarding.handed_up_to < id);
+            self.forwarding.handed_up_to = id;
             match read {
                 Ok(message) => {
-                    room = room.saturating_sub(message.as_bytes().len());
-                    self.passing.out.insert(id, item.body);
-                    self.passing.bytes += u64::from(item.body);
+                    remaining = remaining.saturating_sub(message.as_bytes().len());
+                    self.forwarding.out.insert(id, item.body);
+                    self.forwarding.bytes += u64::from(item.body);
+                    debug_assert!(self.forwarding.out.len() <= MAX_PASSING);
                     let message = annotated(message, self.machine.annotations.get(location));
                     out.kept_dead.push((id, reason, message));
                 }
-                // It stays: another leader may be able to read it.
-                Err(Unread::Lost(fault)) => out.faults.push(fault),
-                Err(Unread::Shortage) => {}
+                // The dead letter stays: another leader may be able to read it.
+                Err(ReadError::Lost(fault)) => out.faults.push(fault),
+                Err(ReadError::Shortage) => {}
             }
         }
     }
 
-    /// A message that was handed out before, once more.
+    /// Reads a dead letter again that was handed out before.
     pub fn read_dead(&self, id: u64, read: &mut dyn FnMut(u64) -> LogRead) -> DeadRead {
         let Some((item, reason)) = self.machine.dead.kept.get(&id) else {
             return DeadRead::Gone;
         };
         let location = item.location();
-        match message(&read(location.index), location) {
+        match read_message(&read(location.index), location) {
             Ok(message) => {
                 let annotations = self.machine.annotations.get(location);
                 DeadRead::Message(*reason, annotated(message, annotations))
             }
-            Err(Unread::Lost(_)) => DeadRead::Gone,
-            Err(Unread::Shortage) => DeadRead::Shortage,
+            Err(ReadError::Lost(_)) => DeadRead::Gone,
+            Err(ReadError::Shortage) => DeadRead::Shortage,
         }
     }
 
-    /// Every queue behind the dead letter exchange has confirmed this one.
+    /// Records that every queue behind the dead letter exchange has confirmed a dead letter.
     pub fn passed_on(&mut self, id: u64) {
         if self.leads {
-            self.passing.finish(id);
+            self.forwarding.confirm(id);
         }
     }
 
-    /// The end of a turn: what was passed on is logged. A leader that does not know yet what its predecessors passed on
-    /// sees to it that it soon does.
-    pub(super) fn log_passed_on(&mut self) {
+    /// Proposes, at the end of a turn, to remove confirmed dead letters. A leader that does not know yet what
+    /// its predecessors removed makes sure that it catches up.
+    pub(super) fn propose_forwarded(&mut self) {
         if self.leads && !self.caught_up && !self.machine.dead.is_empty() {
-            self.hurry();
+            self.ensure_caught_up_soon();
         }
-        if !self.passing.done.is_empty() {
-            let done = ranges(std::mem::take(&mut self.passing.done));
-            self.propose(&Command::PassedOn(done));
+        if !self.forwarding.confirmed.is_empty() {
+            let confirmed = ranges(std::mem::take(&mut self.forwarding.confirmed));
+            self.propose(&Command::PassedOn(confirmed));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 use bytes::Bytes;
 use env::{NodeId, WallTime};
 
-fn kept() -> QueueSettings {
+fn at_least_once() -> QueueSettings {
     QueueSettings {
         overflow: Overflow::RejectPublish,
         dead_letter: DeadLettering::AtLeastOnce,
@@ -20,17 +20,17 @@ fn kept() -> QueueSettings {
 fn configured(rig: &mut Rig, dead_letter: DeadLettering) -> Vec<u64> {
     let settings = QueueSettings {
         dead_letter,
-        ..kept()
+        ..at_least_once()
     };
     let out = rig.command(Command::Settings(settings).encode());
     out.dead.iter().map(|d| number(&d.1)).collect()
 }
 
 #[test]
-fn kept_messages_are_neither_ready_nor_out_and_take_room() {
+fn kept_dead_letters_are_neither_ready_nor_unsettled_and_count_towards_limits() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(3),
-        ..kept()
+        ..at_least_once()
     });
     rig.publish(1..=2);
     rig.consume(1, 1, spec(1, 0));
@@ -40,7 +40,7 @@ fn kept_messages_are_neither_ready_nor_out_and_take_room() {
     assert_eq!((stats.ready, stats.unacknowledged), (0, 1));
     assert_eq!((stats.dead, stats.dead_bytes), (1, 8));
     assert_eq!(live(&rig.machine), [1]);
-    // One dead and three ready: too much.
+    // One dead letter and three ready messages exceed the limit.
     rig.publish(3..=5);
     let out = rig.publish([6]);
     let refused = |e: &QueueEvent| matches!(e, QueueEvent::AppliedExcept { .. });
@@ -55,8 +55,8 @@ fn kept_messages_are_neither_ready_nor_out_and_take_room() {
 }
 
 #[test]
-fn a_checkpoint_keeps_dead_messages_and_their_numbers() {
-    let mut rig = Rig::new(kept());
+fn snapshot_keeps_dead_letters_and_their_numbers() {
+    let mut rig = Rig::new(at_least_once());
     rig.publish(1..=3);
     rig.consume(1, 1, spec(5, 0));
     rig.settle(1, 1, SettlementOutcome::Rejected, 2);
@@ -69,7 +69,7 @@ fn a_checkpoint_keeps_dead_messages_and_their_numbers() {
     for cut in 0..state.len() {
         let _ = Machine::restore("".into(), state.slice(..cut));
     }
-    // Numbers go on where they were, or a late command would take away another message.
+    // Numbers continue, or a late command would remove another message.
     rig.command(Command::PassedOn(vec![(1, 2)]).encode());
     let state = rig.machine.snapshot();
     let mut twin = Machine::restore("queue 'q' in vhost '/'".into(), state).unwrap();
@@ -78,15 +78,15 @@ fn a_checkpoint_keeps_dead_messages_and_their_numbers() {
     assert!(reject.dead.is_empty());
     let command = rig.log.last().unwrap().clone();
     let index = rig.log.len() as u64;
-    let mut effects = super::Effects::unwanted();
+    let mut effects = super::Effects::discarding();
     twin.apply(index, &command, &mut effects).unwrap();
     twin.apply(index + 1, &late, &mut effects).unwrap();
     assert_eq!(twin.stats().dead, 1);
 }
 
 #[test]
-fn another_strategy_passes_on_what_was_kept_and_none_drops_it() {
-    let mut rig = Rig::new(kept());
+fn strategy_change_forwards_kept_dead_letters_or_drops_them() {
+    let mut rig = Rig::new(at_least_once());
     rig.publish(1..=4);
     rig.consume(1, 1, spec(5, 0));
     rig.settle(1, 1, SettlementOutcome::Rejected, 1);
@@ -108,7 +108,7 @@ fn another_strategy_passes_on_what_was_kept_and_none_drops_it() {
     assert!(live(&rig.machine).is_empty());
 }
 
-/// A lone leader that has applied a log.
+/// A leader without followers that has applied a log.
 struct Leader {
     queue: QuorumQueue,
     log: Vec<Bytes>,
@@ -163,9 +163,9 @@ fn expired(count: u64, settings: QueueSettings) -> Leader {
 }
 
 #[test]
-fn a_window_is_handed_out_and_moves_on_as_messages_are_passed_on() {
+fn window_of_dead_letters_advances_with_confirms() {
     let all = MAX_PASSING as u64 + 10;
-    let mut leader = expired(all, kept());
+    let mut leader = expired(all, at_least_once());
     let first = leader.take(usize::MAX, usize::MAX);
     assert_eq!(first.kept_dead.len(), MAX_PASSING);
     assert_eq!(first.kept_dead[0].1, DeadReason::Expired);
@@ -188,40 +188,40 @@ fn a_window_is_handed_out_and_moves_on_as_messages_are_passed_on() {
 }
 
 #[test]
-fn what_is_passed_on_once_is_taken_bit_by_bit_and_survives_a_checkpoint_meanwhile() {
+fn at_most_once_dead_letters_survive_a_snapshot_until_taken() {
     let mut leader = expired(10, settings());
     assert_eq!(leader.queue.checkpoint().live.ranges(), [(1, 10)]);
-    let mut taken = Vec::new();
+    let mut dequeued = Vec::new();
     while leader.queue.has_dead() {
         let out = leader.take(4, 1);
         assert_eq!(out.dead.len(), 1, "one is more than a byte");
-        taken.extend(out.dead.iter().map(|d| number(&d.1)));
+        dequeued.extend(out.dead.iter().map(|d| number(&d.1)));
     }
-    assert_eq!(taken, (1..=10).collect::<Vec<_>>());
+    assert_eq!(dequeued, (1..=10).collect::<Vec<_>>());
     assert!(leader.queue.checkpoint().live.is_empty());
 }
 
 #[test]
-fn a_follower_hands_nothing_out() {
-    let mut leader = expired(3, kept());
+fn follower_hands_out_no_dead_letters() {
+    let mut leader = expired(3, at_least_once());
     let out = &mut QueueOutput::default();
     leader.queue.leadership(2, Some(NodeId(2)), false, out);
     assert!(!leader.queue.has_dead());
     assert!(leader.take(9, 9).is_empty());
-    // Nor does a new leader that may not know yet what was passed on.
+    // A new leader does not hand any out either, before it knows which ones were confirmed.
     leader.queue.leadership(3, Some(NodeId(1)), true, out);
     assert!(!leader.queue.has_dead());
     leader.queue.flush(Timestamps::default(), out);
     assert!(leader.queue.has_proposals(), "it finds out");
 }
 
-/// Neither order is lost, nor a message, and the shard is not kept busy meanwhile.
+/// Order is kept, no message is lost, and the shard is not kept busy meanwhile.
 #[test]
-fn dead_messages_wait_for_descriptors() {
+fn dead_letters_wait_for_file_descriptors() {
     for mode in [DeadLettering::AtMostOnce, DeadLettering::AtLeastOnce] {
         let settings = QueueSettings {
             dead_letter: mode,
-            ..kept()
+            ..at_least_once()
         };
         let mut rig = Rig::new(settings.clone());
         rig.publish(1..=3);

@@ -1,4 +1,4 @@
-//! What applying a command does outside the machine. Members that do not lead throw it away.
+//! Output of the machine: events, deliveries and dead letters. Members that do not lead discard it.
 
 use super::annotations::annotated;
 use super::command::MAX_BATCH_BYTES;
@@ -11,36 +11,41 @@ use message::Message;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Where in the log a message is: the entry, and the offset of its length in the entry's command.
+/// Location of a message in the log: the entry, and the offset of the message's length within the command of
+/// the entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogLocation {
+    /// Index of the entry.
     pub index: u64,
+    /// Offset within its command.
     pub offset: u32,
 }
 
 /// Bits of an offset in [`LogLocation::number`].
 const OFFSET_BITS: u32 = 21;
-// A command that has so much takes no further message.
+// A command of this size takes no further message.
 const _: () = assert!(MAX_BATCH_BYTES < 1 << OFFSET_BITS);
 
 impl LogLocation {
-    /// A number of its own in the queue; 0: there is none for a place like this.
+    /// A number that identifies the message within its queue. 0: the location is too large for a number.
     pub fn number(self) -> u64 {
-        let fits = self.index >> (u64::BITS - OFFSET_BITS) == 0 && self.offset >> OFFSET_BITS == 0;
-        match fits {
+        let has_number =
+            self.index >> (u64::BITS - OFFSET_BITS) == 0 && self.offset >> OFFSET_BITS == 0;
+        match has_number {
             true => self.index << OFFSET_BITS | u64::from(self.offset),
             false => 0,
         }
     }
 }
 
-/// An attempt to read the command of a log entry.
+/// Result of reading the command of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogRead {
+    /// The command.
     Command(Bytes),
-    /// The entry is gone or damaged.
+    /// The entry is missing or damaged.
     Lost,
-    /// Descriptors or memory are short: the same read succeeds once there are some.
+    /// File descriptors or memory are short; the same read will succeed later.
     Shortage,
 }
 
@@ -52,26 +57,40 @@ impl From<Option<Bytes>> for LogRead {
 
 /// Why a message could not be read from the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum ReadError {
     /// The message is lost; the text names the entry.
     Lost(String),
+    /// File descriptors or memory are short.
     Shortage,
 }
 
+/// One output of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
+    /// An event for a session.
     Event {
+        /// The receiver.
         session: SessionId,
+        /// The event.
         event: QueueEvent,
     },
+    /// A delivery whose message is to be read from the log.
     Deliver {
+        /// The session of the consumer.
         session: SessionId,
+        /// The consumer.
         consumer: ConsumerId,
+        /// The delivery id.
         id: u64,
+        /// The message was delivered before.
         redelivered: bool,
+        /// Failed delivery attempts so far.
         attempts: u32,
+        /// See [`Delivery::left`].
         left: u64,
+        /// Location of the message.
         at: LogLocation,
+        /// Annotations that the message got in this queue.
         annotations: Option<Arc<Annotations>>,
     },
 }
@@ -84,7 +103,7 @@ impl Effect {
     }
 }
 
-/// A dead message that is passed on at most once.
+/// A dead letter to be forwarded at most once.
 #[derive(Clone, Debug)]
 struct DeadMessage {
     reason: DeadReason,
@@ -92,44 +111,47 @@ struct DeadMessage {
     annotations: Option<Arc<Annotations>>,
 }
 
-/// Collects effects, or drops them.
+/// Collects the output of the machine, or discards it.
 #[derive(Debug, Default)]
 pub struct Effects {
+    /// Events and deliveries, in order.
     pub list: Vec<Effect>,
-    /// Dead messages to be passed on once, until somebody takes them.
+    /// Dead letters that are not taken yet.
     dead: VecDeque<DeadMessage>,
-    /// Since the last [`resolve`](Effects::resolve).
+    /// Deaths since the last [`resolve`](Effects::resolve).
     deaths: Option<Box<DeathCounts>>,
-    wanted: bool,
-    /// Deliveries in the list could not be read because descriptors or memory were short.
+    collects: bool,
+    /// Deliveries in the list could not be read because file descriptors or memory were short.
     short: bool,
 }
 
 impl Effects {
-    pub fn wanted() -> Effects {
+    /// Collects the output, on the leader.
+    pub fn collecting() -> Effects {
         Effects {
-            wanted: true,
+            collects: true,
             ..Effects::default()
         }
     }
 
-    pub fn unwanted() -> Effects {
+    /// Discards the output.
+    pub fn discarding() -> Effects {
         Effects::default()
     }
 
     pub(super) fn push(&mut self, effect: Effect) {
-        if self.wanted {
+        if self.collects {
             self.list.push(effect);
         }
     }
 
-    pub(super) fn dead(
+    pub(super) fn push_dead(
         &mut self,
         reason: DeadReason,
         at: LogLocation,
         annotations: Option<Arc<Annotations>>,
     ) {
-        if self.wanted {
+        if self.collects {
             self.dead.push_back(DeadMessage {
                 reason,
                 at,
@@ -138,23 +160,23 @@ impl Effects {
         }
     }
 
-    /// How many dead messages wait to be passed on once.
+    /// Number of dead letters that are not taken yet.
     pub(super) fn dead_len(&self) -> usize {
         self.dead.len()
     }
 
-    /// Those that died since there were so many: the last one first.
+    /// Reverses the order of the dead letters after the first `len`.
     pub(super) fn reverse_dead_from(&mut self, len: usize) {
         if let Some(since) = self.dead.make_contiguous().get_mut(len..) {
             since.reverse();
         }
     }
 
-    /// A message died; only who leads counts it.
-    pub(super) fn died(&mut self, way: DeadLettering, reason: DeadReason) {
-        if self.wanted {
+    /// Counts a dead message. Only the leader counts.
+    pub(super) fn count_death(&mut self, mode: DeadLettering, reason: DeadReason) {
+        if self.collects {
             let deaths = self.deaths.get_or_insert_default();
-            deaths.count(QueueType::Quorum, way, reason);
+            deaths.count(QueueType::Quorum, mode, reason);
         }
     }
 
@@ -162,18 +184,18 @@ impl Effects {
         !self.dead.is_empty()
     }
 
-    /// Log entries of dead messages that nobody has taken yet.
+    /// Log indexes of dead letters that are not taken yet.
     pub(super) fn dead_indexes(&self) -> impl Iterator<Item = u64> {
         self.dead.iter().map(|dead| dead.at.index)
     }
 
-    /// Returns true while deliveries wait because descriptors or memory are short.
+    /// Returns true while deliveries wait for file descriptors or memory.
     pub(super) fn is_short(&self) -> bool {
         self.short
     }
 
-    /// Moves dead messages to `out.dead`: `most` of them and about so many bytes. Those that cannot be read because of a
-    /// shortage stay: false.
+    /// Moves dead letters to `out.dead`: at most `most` and about `most_bytes`. Returns false if one cannot be
+    /// read because of a shortage; it stays.
     pub fn take_dead(
         &mut self,
         most: usize,
@@ -181,20 +203,20 @@ impl Effects {
         read: &mut dyn FnMut(u64) -> LogRead,
         out: &mut QueueOutput,
     ) -> bool {
-        let mut log = Commands::new(read);
-        let mut room = most_bytes;
-        while out.dead.len() < most && room > 0 {
+        let mut log = CommandReader::new(read);
+        let mut remaining = most_bytes;
+        while out.dead.len() < most && remaining > 0 {
             let Some(dead) = self.dead.pop_front() else {
                 break;
             };
             match log.message(dead.at) {
                 Ok(message) => {
-                    room = room.saturating_sub(message.as_bytes().len());
+                    remaining = remaining.saturating_sub(message.as_bytes().len());
                     out.dead
                         .push((dead.reason, annotated(message, dead.annotations)));
                 }
-                Err(Unread::Lost(fault)) => out.faults.push(fault),
-                Err(Unread::Shortage) => {
+                Err(ReadError::Lost(fault)) => out.faults.push(fault),
+                Err(ReadError::Shortage) => {
                     self.dead.push_front(dead);
                     return false;
                 }
@@ -203,21 +225,20 @@ impl Effects {
         true
     }
 
-    /// Turns effects into events, reading messages from entries' commands. Deliveries to one consumer that follow
-    /// each other become one event. A lost message is named in `out.faults`, stays out to its consumer and is passed over.
-    /// A message that cannot be read because of a shortage stays in the list, and so does all that its session is to hear
-    /// after it: call again later.
+    /// Turns effects into events, and reads the messages of deliveries. A lost message is reported in
+    /// `out.faults` and stays unsettled; its delivery is skipped. A message that cannot be read because of a
+    /// shortage stays in the list with all later effects of its session: call again later.
     pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut QueueOutput) {
         if let Some(deaths) = self.deaths.take() {
             out.add_deaths(deaths);
         }
         self.short = false;
-        let mut log = Commands::new(read);
-        let mut waiting: Vec<Effect> = Vec::new();
-        let mut sessions: BTreeSet<SessionId> = BTreeSet::new();
+        let mut log = CommandReader::new(read);
+        let mut deferred: Vec<Effect> = Vec::new();
+        let mut blocked_sessions: BTreeSet<SessionId> = BTreeSet::new();
         for effect in self.list.drain(..) {
-            if !sessions.is_empty() && sessions.contains(&effect.session()) {
-                waiting.push(effect);
+            if !blocked_sessions.is_empty() && blocked_sessions.contains(&effect.session()) {
+                deferred.push(effect);
                 continue;
             }
             match effect {
@@ -244,56 +265,56 @@ impl Effects {
                             annotations: annotations.clone(),
                         },
                     ),
-                    Err(Unread::Lost(fault)) => {
+                    Err(ReadError::Lost(fault)) => {
                         out.faults.push(fault);
-                        out.pass_over(session, consumer, id);
+                        out.skip_delivery(session, consumer, id);
                     }
-                    Err(Unread::Shortage) => {
-                        sessions.insert(session);
-                        waiting.push(effect);
+                    Err(ReadError::Shortage) => {
+                        blocked_sessions.insert(session);
+                        deferred.push(effect);
                     }
                 },
             }
         }
-        if !waiting.is_empty() {
+        if !deferred.is_empty() {
             self.short = true;
-            self.list = waiting;
+            self.list = deferred;
         }
     }
 }
 
-/// Messages of one entry come one after the other: it is read once.
-struct Commands<'r> {
+/// Reads commands. Consecutive messages of one entry need one read.
+struct CommandReader<'r> {
     read: &'r mut dyn FnMut(u64) -> LogRead,
     entry: Option<(u64, LogRead)>,
 }
 
-impl<'r> Commands<'r> {
-    fn new(read: &'r mut dyn FnMut(u64) -> LogRead) -> Commands<'r> {
-        Commands { read, entry: None }
+impl<'r> CommandReader<'r> {
+    fn new(read: &'r mut dyn FnMut(u64) -> LogRead) -> CommandReader<'r> {
+        CommandReader { read, entry: None }
     }
 
-    fn message(&mut self, at: LogLocation) -> Result<Message, Unread> {
+    fn message(&mut self, at: LogLocation) -> Result<Message, ReadError> {
         let entry = self.entry.take().filter(|(index, _)| *index == at.index);
         let (_, command) = self
             .entry
             .insert(entry.unwrap_or_else(|| (at.index, (self.read)(at.index))));
-        message(command, at)
+        read_message(command, at)
     }
 }
 
-/// The message at a place of an entry.
-pub(super) fn message(command: &LogRead, at: LogLocation) -> Result<Message, Unread> {
+/// The message at a location of a command.
+pub(super) fn read_message(command: &LogRead, at: LogLocation) -> Result<Message, ReadError> {
     let command = match command {
         LogRead::Command(command) => command,
-        LogRead::Shortage => return Err(Unread::Shortage),
+        LogRead::Shortage => return Err(ReadError::Shortage),
         LogRead::Lost => {
             let text = format!("log entry {} cannot be read", at.index);
-            return Err(Unread::Lost(text));
+            return Err(ReadError::Lost(text));
         }
     };
     let mut reader = crate::codec::Reader::starting_at(command.clone(), at.offset as usize);
     reader
         .message()
-        .map_err(|e| Unread::Lost(format!("log entry {}: {e}", at.index)))
+        .map_err(|e| ReadError::Lost(format!("log entry {}: {e}", at.index)))
 }

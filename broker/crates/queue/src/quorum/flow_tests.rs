@@ -1,4 +1,5 @@
-//! A leader and a client that does not read: the log decides what its consumer holds, the leader sends a window of it.
+//! A leader and a client that does not read: the log assigns messages to its consumer, and the leader sends one
+//! window of them at a time.
 
 use super::tests::{Rig, deliveries, session, settings, spec};
 use super::{Effects, Machine};
@@ -13,7 +14,7 @@ fn ids(out: &QueueOutput) -> Vec<u64> {
     deliveries(out).iter().map(|d| d.2.id).collect()
 }
 
-/// A consumer that holds ten messages of [`LEN`], and what it was sent.
+/// A consumer with ten assigned messages of [`LEN`], and the events that it was sent.
 fn rig() -> (Rig, Vec<u64>) {
     let mut rig = Rig::new(settings());
     for n in 1..=10 {
@@ -30,7 +31,7 @@ fn resume(rig: &mut Rig, next: u64) -> Vec<u64> {
         consumer: CONSUMER,
         next,
     };
-    let mut effects = Effects::wanted();
+    let mut effects = Effects::collecting();
     rig.machine.resume(&resume, &mut effects);
     let mut out = QueueOutput::default();
     let log = &rig.log;
@@ -39,19 +40,19 @@ fn resume(rig: &mut Rig, next: u64) -> Vec<u64> {
 }
 
 #[test]
-fn large_messages_are_read_as_the_client_reads() {
+fn large_messages_are_read_at_the_pace_of_the_client() {
     let (mut rig, sent) = rig();
     assert_eq!(sent, (1..=FITS).collect::<Vec<_>>());
     let state = rig.machine.snapshot();
     assert_eq!(ids(&rig.received(1, CONSUMER, 1)), [FITS + 1]);
     assert_eq!(ids(&rig.received(1, CONSUMER, 1)), []);
     assert_eq!(rig.machine.snapshot(), state, "no part of the state");
-    // Room is what was settled, too.
+    // A settlement opens the window too.
     let out = rig.settle(1, CONSUMER.0, SettlementOutcome::Accepted, 2);
     assert_eq!(ids(&out), [FITS + 2]);
     let out = rig.settle(1, CONSUMER.0, SettlementOutcome::Accepted, 1);
     assert_eq!(ids(&out), []);
-    // What was never sent comes to others when it goes back.
+    // A message that was never sent goes to another consumer after its requeue.
     rig.one(1, RequestBody::Leave { consumer: CONSUMER });
     assert_eq!(rig.machine.stats().ready, 8);
     let out = rig.consume(2, CONSUMER.0, spec(0, 0));
@@ -59,13 +60,13 @@ fn large_messages_are_read_as_the_client_reads() {
 }
 
 #[test]
-fn a_new_leader_sends_when_it_is_told_what_has_arrived() {
+fn new_leader_sends_once_progress_is_reported() {
     let (mut rig, _) = rig();
     rig.received(1, CONSUMER, 1);
     let mut next = Machine::restore("queue 'q' in vhost '/'".into(), rig.machine.snapshot());
     std::mem::swap(&mut rig.machine, next.as_mut().unwrap());
     rig.machine.begin_leading();
-    // All of it may be on its way.
+    // Any delivery may be in flight.
     assert_eq!(ids(&rig.received(1, CONSUMER, 1)), []);
     assert_eq!(resume(&mut rig, FITS + 2), []);
     assert_eq!(ids(&rig.received(1, CONSUMER, FITS)).len() as u64, FITS - 1);
@@ -73,7 +74,7 @@ fn a_new_leader_sends_when_it_is_told_what_has_arrived() {
 }
 
 #[test]
-fn what_arrived_is_heard_before_what_was_sent_is_applied() {
+fn progress_is_accepted_before_its_deliveries_are_applied() {
     let (mut rig, _) = rig();
     let log = std::mem::take(&mut rig.log);
     rig.machine = Machine::new("queue 'q' in vhost '/'".into(), settings());
@@ -83,7 +84,7 @@ fn what_arrived_is_heard_before_what_was_sent_is_applied() {
     assert_eq!(ids(&rig.received(1, CONSUMER, 5)), []);
     let again = ids(&rig.command(consume.clone()));
     assert_eq!(again.len() as u64, FITS);
-    // It has those up to 6 from another leader, and drops them.
+    // The client has those up to 6 from the previous leader, and drops them.
     let sent = ids(&rig.received(1, CONSUMER, 6));
     assert_eq!(sent, (FITS + 1..=6 + FITS).collect::<Vec<_>>());
 }

@@ -1,14 +1,15 @@
-//! A member of a quorum queue's group: the machine, and while it leads, the way in and out.
+//! A member of a quorum queue's Raft group: the machine and, while it leads, the handling of requests.
 //!
-//! The shard feeds it committed entries and leadership, hands the commands of [`QuorumQueue::take_proposal`] to the
-//! group, and at the end of its turn calls [`QuorumQueue::resolve`] with a way to read the log.
+//! The shard passes committed entries and leadership changes in. It proposes the commands of
+//! [`QuorumQueue::take_proposal`] to the group, and at the end of its turn it calls [`QuorumQueue::resolve`]
+//! with a function that reads the log.
 
 use super::command::{Batch, Command, judged};
 use super::dead_letter::ForwardProgress;
 use super::effects::{Effects, LogRead};
 use super::machine::{Machine, UnknownCommand};
 use super::snapshot::RestoreError;
-use crate::checkout::{Admission, begins_anew};
+use crate::checkout::{Admission, starts_numbering_epoch};
 use crate::{
     ConsumerInfo, DeadIncarnation, Name, Queue, QueueCounters, QueueEvent, QueueMessage,
     QueueOutput, QueueReply, QueueSettings, QueueStats, Request, RequestBody, ResumeConsumer,
@@ -21,29 +22,34 @@ use slots::IndexSet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Bytes of commands that wait for the group at most; beyond it requests are left to be sent again.
-pub const MAX_WAITING_BYTES: usize = 32 << 20;
-/// Resumes held until this leader has applied what its predecessors left; more are left to be sent again.
-pub const MAX_WAITING_RESUMES: usize = 4096;
+/// Most bytes of commands that wait to be proposed. Further requests are ignored; their sessions send them
+/// again.
+pub(crate) const MAX_WAITING_BYTES: usize = 32 << 20;
+/// Most resumes that wait until this leader has caught up. Further ones are ignored; their sessions send them
+/// again.
+pub(crate) const MAX_WAITING_RESUMES: usize = 4096;
 
-/// How soon a read is tried again that failed because descriptors or memory were short.
-pub const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Wait before a failed read is repeated when file descriptors or memory are short.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// A checkpoint to hand to the group.
+/// A snapshot of the machine for the Raft group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
+    /// Index of the last entry that it contains.
     pub index: u64,
+    /// The encoded machine.
     pub state: Bytes,
-    /// Entries at or below `index` that are still read.
+    /// Entries at or below `index` that are still needed.
     pub live: IndexSet,
 }
 
-/// How far this leader has got with a session's requests.
+/// Progress of this leader with a session's requests.
 #[derive(Debug, Default)]
 struct Progress {
+    /// The last request number that was proposed.
     proposed: u64,
-    /// The number last asked for, so that each gap is told once.
-    asked: u64,
+    /// The last missing request number that was reported, so that each gap is reported once.
+    reported_gap: u64,
 }
 
 /// See the module.
@@ -55,75 +61,84 @@ pub struct QuorumQueue {
     pub(super) leads: bool,
     leader: Option<NodeId>,
     term: u64,
-    /// An entry of this leader's own term is applied, so all of its predecessors' are.
+    /// This leader has applied an entry of its own term, and so all entries of earlier terms.
     pub(super) caught_up: bool,
-    pub(super) passing: ForwardProgress,
+    pub(super) forwarding: ForwardProgress,
     batch: Batch,
     proposals: VecDeque<Bytes>,
     waiting_bytes: usize,
     progress: BTreeMap<SessionId, Progress>,
-    closing: Vec<SessionId>,
-    resumes: Vec<ResumeConsumer>,
-    /// The failure detector's last word on each node: up or not.
+    /// Sessions whose end is proposed.
+    closing_sessions: Vec<SessionId>,
+    /// Resumes that wait until this leader has caught up.
+    waiting_resumes: Vec<ResumeConsumer>,
+    /// The last state of each node that the failure detector reported.
     reachable: BTreeMap<NodeId, bool>,
-    /// Nodes about which a command is on its way through the log.
-    judging: BTreeSet<NodeId>,
-    /// The settings it should have, and whether they are on their way through the log.
+    /// Nodes with a proposed and not yet applied suspicion or its end.
+    pending_suspicions: BTreeSet<NodeId>,
+    /// The settings to propose, unless the machine has them.
     desired: Option<QueueSettings>,
-    configuring: bool,
-    /// The time that is on its way through the log for messages to expire by.
+    /// New settings are proposed and not yet applied.
+    settings_proposed: bool,
+    /// The clock that is proposed and not yet applied.
     time_proposed: Option<WallTime>,
-    /// Messages could not be read because descriptors or memory were short: when it is tried again.
+    /// When messages are read again that could not be read because file descriptors or memory were short.
     retry_at: Option<Time>,
     at: Timestamps,
 }
 
 impl QuorumQueue {
+    /// Creates a member with an empty machine. `label` is the name of the queue in error texts.
     pub fn new(label: Name, settings: QueueSettings) -> QuorumQueue {
-        QuorumQueue::around(label.clone(), Machine::new(label, settings))
+        QuorumQueue::with_machine(label.clone(), Machine::new(label, settings))
     }
 
-    fn around(label: Name, machine: Machine) -> QuorumQueue {
+    fn with_machine(label: Name, machine: Machine) -> QuorumQueue {
         QuorumQueue {
             label,
             machine,
-            effects: Effects::unwanted(),
+            effects: Effects::discarding(),
             leads: false,
             leader: None,
             term: 0,
             caught_up: false,
-            passing: ForwardProgress::default(),
+            forwarding: ForwardProgress::default(),
             batch: Batch::default(),
             proposals: VecDeque::new(),
             waiting_bytes: 0,
             progress: BTreeMap::new(),
-            closing: Vec::new(),
-            resumes: Vec::new(),
+            closing_sessions: Vec::new(),
+            waiting_resumes: Vec::new(),
             reachable: BTreeMap::new(),
-            judging: BTreeSet::new(),
+            pending_suspicions: BTreeSet::new(),
             desired: None,
-            configuring: false,
+            settings_proposed: false,
             time_proposed: None,
             retry_at: None,
             at: Timestamps::default(),
         }
     }
 
+    /// The replicated state.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
+    /// Returns true if this member leads the group.
     pub fn leads(&self) -> bool {
         self.leads
     }
 
-    /// Replaces the machine by a checkpoint.
+    /// Replaces the machine by a snapshot.
     pub fn restore(&mut self, state: Bytes) -> Result<(), RestoreError> {
         self.machine = Machine::restore(self.label.clone(), state)?;
         Ok(())
     }
 
+    /// A snapshot of the machine, with the entries that are still needed.
     pub fn checkpoint(&self) -> Checkpoint {
+        let applied = self.machine.applied();
+        debug_assert!(self.machine.live_indexes().all(|index| index <= applied));
         let live = self.machine.live_indexes();
         let live = IndexSet::from_runs(live.chain(self.effects.dead_indexes()));
         Checkpoint {
@@ -133,7 +148,8 @@ impl QuorumQueue {
         }
     }
 
-    /// Leadership as the group sees it. Commands not yet taken are dropped: their sessions send again.
+    /// Records the leadership of the group. Drops commands that were not proposed yet: their sessions send them
+    /// again.
     pub fn leadership(
         &mut self,
         term: u64,
@@ -145,43 +161,44 @@ impl QuorumQueue {
         if (leads, term) == (self.leads, self.term) {
             return;
         }
-        let led = std::mem::replace(&mut self.leads, leads);
+        debug_assert!(term >= self.term, "term {term} after {}", self.term);
+        let was_leading = std::mem::replace(&mut self.leads, leads);
         self.term = term;
         self.caught_up = false;
-        self.passing = ForwardProgress::default();
+        self.forwarding = ForwardProgress::default();
         self.batch = Batch::default();
         self.proposals.clear();
         self.waiting_bytes = 0;
-        self.closing.clear();
-        self.resumes.clear();
+        self.closing_sessions.clear();
+        self.waiting_resumes.clear();
         self.reachable.clear();
-        self.judging.clear();
+        self.pending_suspicions.clear();
         self.desired = None;
-        self.configuring = false;
+        self.settings_proposed = false;
         self.time_proposed = None;
         self.retry_at = None;
         self.effects = if leads {
             self.machine.begin_leading();
-            Effects::wanted()
+            Effects::collecting()
         } else {
-            Effects::unwanted()
+            Effects::discarding()
         };
         if leads {
-            // Those whose events of others' terms may have been lost with their leaders.
+            // Events of earlier leaders may have been lost with them.
             for session in self.machine.sessions() {
                 out.event(session, QueueEvent::Owner);
             }
         }
         let sessions = std::mem::take(&mut self.progress);
-        if led && !leads {
+        if was_leading && !leads {
             for session in sessions.into_keys() {
                 out.event(session, QueueEvent::NotOwner { leader });
             }
         }
     }
 
-    /// Applies a committed entry. On a leader call [`resolve`](Self::resolve) before the turn ends. After an error this member has nothing
-    /// more to say, and the node must end.
+    /// Applies a committed entry. A leader must call [`resolve`](Self::resolve) before the turn ends. After an
+    /// error this member must not report anything further, and the node must stop.
     pub fn applied(
         &mut self,
         index: u64,
@@ -189,7 +206,7 @@ impl QuorumQueue {
         command: &Bytes,
     ) -> Result<(), UnknownCommand> {
         if let Err(unreadable) = self.machine.apply(index, command, &mut self.effects) {
-            self.effects = Effects::unwanted();
+            self.effects = Effects::discarding();
             return Err(unreadable);
         }
         if !self.leads {
@@ -201,25 +218,25 @@ impl QuorumQueue {
         }
         if term == self.term && !self.caught_up {
             self.caught_up = true;
-            for resume in std::mem::take(&mut self.resumes) {
+            for resume in std::mem::take(&mut self.waiting_resumes) {
                 self.machine.resume(&resume, &mut self.effects);
             }
             for node in self.reachable.keys().copied().collect::<Vec<_>>() {
-                self.judge(node);
+                self.reconcile_suspicion(node);
             }
-            // A predecessor's settings may have been among what was applied just now.
-            self.configuring = false;
-            self.settle_settings();
+            // The applied entries may include settings of an earlier leader.
+            self.settings_proposed = false;
+            self.propose_settings();
         }
-        if !self.judging.is_empty()
+        if !self.pending_suspicions.is_empty()
             && let Some(node) = judged(command)
-            && self.judging.remove(&node)
+            && self.pending_suspicions.remove(&node)
         {
-            self.judge(node);
+            self.reconcile_suspicion(node);
         }
         let (machine, progress) = (&self.machine, &mut self.progress);
-        self.closing.retain(|session| {
-            let open = machine.session_state(*session, 1) != Admission::Closed;
+        self.closing_sessions.retain(|session| {
+            let open = machine.check_request(*session, 1) != Admission::Closed;
             if !open {
                 progress.remove(session);
             }
@@ -228,7 +245,7 @@ impl QuorumQueue {
         Ok(())
     }
 
-    /// Turns what was applied into events; `read` gives the command of an entry.
+    /// Turns effects into events. `read` returns the command of a log entry.
     pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut QueueOutput) {
         self.effects.resolve(read, out);
         if self.effects.is_short() {
@@ -236,18 +253,18 @@ impl QuorumQueue {
         }
     }
 
-    /// A read failed because descriptors or memory were short.
+    /// Schedules another attempt after a read failed for a shortage of file descriptors or memory.
     pub(super) fn retry_later(&mut self) {
         let at = self.at.now + RETRY_AFTER;
         self.retry_at.get_or_insert(at);
     }
 
-    /// Returns true between a read that failed because of a shortage and its repetition.
+    /// Returns true between a read that failed for a shortage and its repetition.
     pub(super) fn waits_to_read(&self) -> bool {
         self.retry_at.is_some()
     }
 
-    /// The next command for the group; call until None. One that the group cannot take now goes back with
+    /// The next command to propose; call until None. A command that the group cannot take now is returned with
     /// [`give_back`](Self::give_back).
     pub fn take_proposal(&mut self) -> Option<Bytes> {
         if self.proposals.is_empty() {
@@ -255,9 +272,11 @@ impl QuorumQueue {
         }
         let command = self.proposals.pop_front()?;
         self.waiting_bytes = self.waiting_bytes.saturating_sub(command.len());
+        debug_assert!(self.waiting_bytes == 0 || !self.proposals.is_empty());
         Some(command)
     }
 
+    /// Returns a command that could not be proposed.
     pub fn give_back(&mut self, command: Bytes) {
         if self.leads {
             self.waiting_bytes += command.len();
@@ -265,13 +284,14 @@ impl QuorumQueue {
         }
     }
 
-    /// There is something to propose.
+    /// Returns true if there are commands to propose.
     pub fn has_proposals(&self) -> bool {
         !self.proposals.is_empty() || !self.batch.is_empty()
     }
 
     pub(super) fn propose(&mut self, command: &Command) {
-        // In order: requests that came before are applied before.
+        debug_assert!(self.leads, "{}: only the leader proposes", self.label);
+        // Earlier requests must be applied first.
         self.seal_batch();
         let command = command.encode();
         self.waiting_bytes += command.len();
@@ -290,45 +310,46 @@ impl QuorumQueue {
             return;
         }
         let (session, seq) = (request.session, request.seq);
-        match self.machine.session_state(session, seq) {
-            Admission::Again => {
+        match self.machine.check_request(session, seq) {
+            Admission::Duplicate => {
                 let effects = &mut self.effects;
                 return self
                     .machine
-                    .answer_again(session, seq, &request.body, effects);
+                    .repeat_answer(session, seq, &request.body, effects);
             }
             Admission::Closed => return out.event(session, QueueEvent::Applied { up_to: seq }),
             Admission::Ignore => return,
             Admission::Apply | Admission::Gap { .. } => {}
         }
-        let applied = self.machine.last_of(session);
+        let applied = self.machine.last_applied(session);
         let progress = self.progress.entry(session).or_default();
         progress.proposed = progress.proposed.max(applied);
-        if begins_anew(seq) {
+        if starts_numbering_epoch(seq) {
             progress.proposed = progress.proposed.max(seq - 1);
         }
         let expected = progress.proposed + 1;
         if seq > expected {
             let closes = matches!(request.body, RequestBody::Close);
             if closes && progress.proposed == 0 {
-                // Only the log can tell whether the session is forgotten or yet to be known.
+                // Only the log decides whether the session is forgotten or not yet known.
                 self.batch.push(&request);
-            } else if progress.asked != expected {
-                progress.asked = expected;
+            } else if progress.reported_gap != expected {
+                progress.reported_gap = expected;
                 out.event(session, QueueEvent::Expecting { expected });
             }
             return;
         }
         if seq < expected {
-            // On its way through the log.
+            // Proposed and not yet applied.
             return;
         }
+        debug_assert!(applied < seq, "request {seq} is applied");
         progress.proposed = seq;
         if planted::is(Bug::ConfirmBeforeCommit) {
             out.event(session, QueueEvent::Applied { up_to: seq });
         }
         if matches!(request.body, RequestBody::Close) {
-            self.closing.push(session);
+            self.closing_sessions.push(session);
         }
         let request = match request.body {
             RequestBody::Get { .. } if self.effects.is_short() => self.refuse_get(request, out),
@@ -340,8 +361,8 @@ impl QuorumQueue {
         }
     }
 
-    /// A message that is taken now could not be delivered: the client is told so at once, and the log gets a request in
-    /// its place that changes nothing.
+    /// Refuses a `Get` whose message could not be read at the moment. The request number is used up by a
+    /// request that changes nothing.
     fn refuse_get(&self, request: Request, out: &mut QueueOutput) -> Request {
         let Request { session, seq, .. } = request;
         let text = format!(
@@ -358,18 +379,18 @@ impl QuorumQueue {
         if self.caught_up {
             return self.machine.resume(&resume, &mut self.effects);
         }
-        if self.resumes.is_empty() {
-            // Something of this term has to be applied before this leader knows what its predecessors promised.
+        if self.waiting_resumes.is_empty() {
+            // This leader knows the state of its predecessors once an entry of its own term is applied.
             let wall = self.at.wall;
             self.propose(&Command::Time(wall));
         }
-        if self.resumes.len() < MAX_WAITING_RESUMES {
-            self.resumes.push(resume);
+        if self.waiting_resumes.len() < MAX_WAITING_RESUMES {
+            self.waiting_resumes.push(resume);
         }
     }
 
-    /// Sees to it that an entry of this leader's own term is applied soon.
-    pub(super) fn hurry(&mut self) {
+    /// Proposes an entry of this leader's own term, so that it catches up.
+    pub(super) fn ensure_caught_up_soon(&mut self) {
         if self.time_proposed.is_none() {
             let wall = self.at.wall;
             self.time_proposed = Some(wall);
@@ -377,56 +398,57 @@ impl QuorumQueue {
         }
     }
 
-    fn settle_settings(&mut self) {
+    fn propose_settings(&mut self) {
         let Some(desired) = &self.desired else { return };
-        if self.configuring || desired == self.machine.settings() {
+        if self.settings_proposed || desired == self.machine.settings() {
             return;
         }
         let command = Command::Settings(desired.clone());
-        self.configuring = true;
+        self.settings_proposed = true;
         self.propose(&command);
     }
 
-    /// The failure detector's word: consumers there get nothing until the node speaks again.
+    /// The failure detector reports a node down: suspends its consumers until the node sends a request.
     pub fn peer_down(&mut self, node: NodeId) {
-        self.peer_is(node, false);
+        self.set_reachable(node, false);
     }
 
+    /// The failure detector reports a node up.
     pub fn peer_up(&mut self, node: NodeId) {
-        self.peer_is(node, true);
+        self.set_reachable(node, true);
     }
 
-    fn peer_is(&mut self, node: NodeId, up: bool) {
+    fn set_reachable(&mut self, node: NodeId, up: bool) {
         if !self.leads {
             return;
         }
         self.reachable.insert(node, up);
-        // Before that, sessions of the node or its suspicion may be in entries that are yet to be applied.
+        // Before that, entries to apply may contain sessions of the node or its suspicion.
         if self.caught_up {
-            self.judge(node);
+            self.reconcile_suspicion(node);
         }
     }
 
-    /// Brings the log's judgement of a node in line with the detector's last word. One command at a time: what is on
-    /// its way is compared again when it is applied, for the detector may have changed its mind meanwhile.
-    fn judge(&mut self, node: NodeId) {
+    /// Proposes to suspect or to trust a node if the machine differs from the failure detector. One command at
+    /// a time: they are compared again once it is applied, since the detector may have changed its mind.
+    fn reconcile_suspicion(&mut self, node: NodeId) {
         let Some(up) = self.reachable.get(&node).copied() else {
             return;
         };
-        if self.judging.contains(&node) {
+        if self.pending_suspicions.contains(&node) {
             return;
         }
-        let command = match (up, self.machine.suspended(node)) {
+        let command = match (up, self.machine.is_suspended(node)) {
             (true, true) => Command::NodeTrusted(node),
-            (false, false) if self.knows(node) => Command::NodeSuspected(node),
+            (false, false) if self.has_or_expects_sessions(node) => Command::NodeSuspected(node),
             _ => return,
         };
-        self.judging.insert(node);
+        self.pending_suspicions.insert(node);
         self.propose(&command);
     }
 
-    /// Whether a node has sessions here, or requests that may make one.
-    fn knows(&self, node: NodeId) -> bool {
+    /// Returns true if a node has sessions here, or proposed requests that may create one.
+    fn has_or_expects_sessions(&self, node: NodeId) -> bool {
         let first = SessionId {
             node,
             ..SessionId::default()
@@ -446,7 +468,9 @@ impl Queue for QuorumQueue {
         match item {
             QueueMessage::Request(request) => self.request(request, out),
             QueueMessage::Resume(resume) => self.resume(resume),
-            QueueMessage::Received(received) => self.machine.received(&received, &mut self.effects),
+            QueueMessage::Received(progress) => {
+                self.machine.open_flow_window(&progress, &mut self.effects)
+            }
         }
     }
 
@@ -462,7 +486,7 @@ impl Queue for QuorumQueue {
 
     fn flush(&mut self, at: Timestamps, _out: &mut QueueOutput) {
         self.at = at;
-        self.log_passed_on();
+        self.propose_forwarded();
         self.seal_batch();
     }
 
@@ -480,20 +504,20 @@ impl Queue for QuorumQueue {
 
     fn session_gone(&mut self, at: Timestamps, session: SessionId, _out: &mut QueueOutput) {
         self.at = at;
-        let known = self.machine.last_of(session) > 0 || self.progress.contains_key(&session);
+        let known = self.machine.last_applied(session) > 0 || self.progress.contains_key(&session);
         if self.leads && known {
-            self.closing.push(session);
+            self.closing_sessions.push(session);
             self.propose(&Command::GoneSession(session));
         }
     }
 
-    fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, _out: &mut QueueOutput) {
+    fn node_gone(&mut self, at: Timestamps, dead: DeadIncarnation, _out: &mut QueueOutput) {
         self.at = at;
-        let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
-        let proposed = self.progress.keys().any(over);
-        if self.leads && (!self.caught_up || proposed || self.machine.has_sessions_over(gone)) {
-            self.progress.retain(|session, _| !over(session));
-            self.propose(&Command::GoneNode(gone));
+        let is_over = |s: &SessionId| s.node == dead.node && s.incarnation < dead.before;
+        let proposed = self.progress.keys().any(is_over);
+        if self.leads && (!self.caught_up || proposed || self.machine.has_sessions_before(dead)) {
+            self.progress.retain(|session, _| !is_over(session));
+            self.propose(&Command::GoneNode(dead));
         }
     }
 
@@ -503,8 +527,8 @@ impl Queue for QuorumQueue {
             return;
         }
         self.desired = Some(settings.clone());
-        self.configuring = false;
-        self.settle_settings();
+        self.settings_proposed = false;
+        self.propose_settings();
     }
 
     fn stats(&self) -> QueueStats {

@@ -1,4 +1,4 @@
-//! A leader and its log, an entry at a time.
+//! A leader and its log, one entry at a time.
 
 use super::tests::{message, number, session, settings, spec};
 use super::{LogRead, QuorumQueue};
@@ -30,7 +30,7 @@ impl Leader {
         leader
     }
 
-    /// A consumer of a session on [`OTHER`], as far as the log.
+    /// Proposes a consumer of a session on [`OTHER`].
     fn consume(&mut self) -> Option<Bytes> {
         self.consume_of(1)
     }
@@ -59,8 +59,8 @@ impl Leader {
         self.queue.step(Timestamps::default(), item, &mut self.out);
     }
 
-    /// What the session of [`OTHER`] was told since the last time.
-    fn told(&mut self) -> Vec<QueueEvent> {
+    /// The events for the session of [`OTHER`] since the last call.
+    fn events(&mut self) -> Vec<QueueEvent> {
         self.queue.resolve(&mut |_| None.into(), &mut self.out);
         let events = self.out.events.drain(..);
         events.map(|e| e.event).collect()
@@ -72,7 +72,7 @@ impl Leader {
         self.queue.applied(self.applied, TERM, &command).unwrap();
     }
 
-    /// Applies what is proposed until nothing is.
+    /// Applies proposals until there are none.
     fn settle(&mut self) {
         while let Some(command) = self.queue.take_proposal() {
             self.apply(Some(command));
@@ -81,7 +81,7 @@ impl Leader {
 }
 
 #[test]
-fn a_node_that_is_back_before_its_suspicion_is_applied_is_trusted_again() {
+fn node_that_returns_before_its_suspicion_is_applied_is_trusted_again() {
     let mut leader = Leader::new();
     let consume = leader.consume();
     leader.apply(consume);
@@ -90,11 +90,11 @@ fn a_node_that_is_back_before_its_suspicion_is_applied_is_trusted_again() {
     leader.queue.peer_up(OTHER);
     leader.apply(suspicion);
     leader.settle();
-    assert!(!leader.queue.machine().suspended(OTHER));
+    assert!(!leader.queue.machine().is_suspended(OTHER));
 }
 
 #[test]
-fn a_node_that_is_gone_again_before_it_is_trusted_is_suspected_again() {
+fn node_that_fails_again_before_it_is_trusted_is_suspected_again() {
     let mut leader = Leader::new();
     let consume = leader.consume();
     leader.apply(consume);
@@ -105,11 +105,11 @@ fn a_node_that_is_gone_again_before_it_is_trusted_is_suspected_again() {
     leader.queue.peer_down(OTHER);
     leader.apply(trust);
     leader.settle();
-    assert!(leader.queue.machine().suspended(OTHER));
+    assert!(leader.queue.machine().is_suspended(OTHER));
 }
 
 #[test]
-fn a_node_is_suspected_whose_first_request_is_on_its_way() {
+fn node_with_a_proposed_first_request_is_suspected() {
     let mut leader = Leader::new();
     let elsewhere = leader.consume_of(2);
     leader.apply(elsewhere);
@@ -117,17 +117,17 @@ fn a_node_is_suspected_whose_first_request_is_on_its_way() {
     leader.queue.peer_down(OTHER);
     leader.apply(consume);
     leader.settle();
-    assert!(leader.queue.machine().suspended(OTHER));
+    assert!(leader.queue.machine().is_suspended(OTHER));
 }
 
 #[test]
-fn the_end_of_a_forgotten_session_is_answered() {
+fn close_of_a_forgotten_session_is_answered() {
     let mut leader = Leader::new();
-    // It was closed long ago, and the answer is still asked for.
+    // It was closed long ago, and a copy of its request still needs an answer.
     leader.step(7, RequestBody::Stat);
     leader.step(8, RequestBody::Close);
     leader.settle();
-    let told = leader.told();
+    let events = leader.events();
     let unknown = |e: &QueueEvent| {
         matches!(
             e,
@@ -137,15 +137,19 @@ fn the_end_of_a_forgotten_session_is_answered() {
             }
         )
     };
-    assert!(told.iter().any(unknown), "{told:?}");
-    assert!(!told.iter().any(|e| matches!(e, QueueEvent::Applied { .. })));
+    assert!(events.iter().any(unknown), "{events:?}");
+    assert!(
+        !events
+            .iter()
+            .any(|e| matches!(e, QueueEvent::Applied { .. }))
+    );
 }
 
 #[test]
-fn the_end_of_a_session_that_is_yet_to_be_applied_is_not() {
+fn close_of_an_unapplied_session_is_not_answered() {
     let mut leader = Leader::new();
     let consume = leader.consume();
-    // A new leader that has not heard of the session.
+    // A new leader that does not know the session yet.
     let mut out = QueueOutput::default();
     leader.queue.leadership(TERM + 1, None, false, &mut out);
     (leader.queue).leadership(TERM + 2, Some(NodeId(1)), true, &mut out);
@@ -153,19 +157,19 @@ fn the_end_of_a_session_that_is_yet_to_be_applied_is_not() {
     let close = leader.queue.take_proposal();
     leader.apply(consume);
     leader.apply(close);
-    let told = leader.told();
+    let events = leader.events();
     assert!(
-        told.contains(&QueueEvent::Expecting { expected: 2 }),
-        "{told:?}"
+        events.contains(&QueueEvent::Expecting { expected: 2 }),
+        "{events:?}"
     );
     assert!(
-        !told
+        !events
             .iter()
             .any(|e| matches!(e, QueueEvent::Answer { seq: 3, .. }))
     );
 }
 
-/// The numbers of the messages that have been delivered.
+/// The numbers of the delivered messages.
 fn delivered(out: &mut QueueOutput) -> Vec<u64> {
     let events = out.events.drain(..);
     let messages = events.filter_map(|e| match e.event {
@@ -177,10 +181,10 @@ fn delivered(out: &mut QueueOutput) -> Vec<u64> {
     messages.flatten().collect()
 }
 
-/// Checkpoints keep the entries of messages that wait to be read: also without acknowledgement they are out until their
-/// session says that they have come.
+/// Snapshots keep the entries of messages that wait to be read. Without acknowledgement too, they are unsettled
+/// until the session has received them.
 #[test]
-fn deliveries_wait_for_descriptors_in_order() {
+fn deliveries_wait_for_file_descriptors_in_order() {
     let mut leader = Leader::new();
     let mut log = Vec::new();
     for n in 1..=3 {
@@ -234,9 +238,9 @@ fn get_is_refused_at_once_during_a_shortage() {
         ),
         "{refused:?}"
     );
-    // Its number is used up all the same.
+    // Its request number is used up all the same.
     leader.step(4, RequestBody::Stat);
     leader.settle();
-    assert_eq!(leader.queue.machine().last_of(session(1)), 4);
+    assert_eq!(leader.queue.machine().last_applied(session(1)), 4);
     assert_eq!(leader.queue.stats().unacknowledged, 1);
 }

@@ -1,4 +1,4 @@
-//! The replicated state of a quorum queue.
+//! The state machine of a quorum queue.
 
 use super::annotations::MessageAnnotations;
 use super::command::{Command, DecodedCommand, decode, take_request, take_run};
@@ -20,52 +20,55 @@ use env::{NodeId, WallTime};
 use message::Message;
 use std::sync::Arc;
 
-/// Priorities from this one on are high (Q7).
+/// Messages of this priority or a higher one have high priority, as in RabbitMQ.
 const HIGH_PRIORITY: u8 = 5;
-/// The clock of two commands differs by more when the queue was idle, or when somebody has set a wall clock: ended sessions
-/// grow older by no more than this.
+/// Most milliseconds by which closed sessions age between two commands. The clock may leap further after an
+/// idle time or when a wall clock is set.
 const MAX_STEP_MS: u64 = CLOSED_MS / 10;
-/// A queue that refuses publishes takes them again at this many tenths of its limits.
+/// With `reject-publish`, publishes are accepted again below this many tenths of each limit.
 const RESUME_TENTHS: u64 = 8;
 
-/// See the module. Holds where messages are, never the messages.
+/// The replicated state of a quorum queue. It holds locations of messages in the log, not the messages.
 #[derive(Debug)]
 pub struct Machine {
     pub(super) settings: QueueSettings,
-    /// The newest wall clock that a command carried.
+    /// The highest wall clock of all commands, in milliseconds.
     pub(super) clock: u64,
+    /// Index of the last applied entry.
     pub(super) applied: u64,
     pub(super) ready: Ready,
-    /// Body bytes of what is out.
+    /// Body bytes of unsettled messages.
     pub(super) out_bytes: u64,
-    /// Over a limit with reject-publish: nothing is taken until there is room again.
+    /// A limit with `reject-publish` is exceeded: publishes are refused until there is room again.
     pub(super) blocked: bool,
     pub(super) checkout: Checkout<LogMessage>,
     pub(super) dead: DeadLetters,
     pub(crate) annotations: MessageAnnotations,
-    /// The request that is being applied.
+    /// Location of the request that is being applied.
     at: LogLocation,
-    /// Commands whose tables are nested too deeply to be read: sessions of earlier programs let them through, and every program passes
-    /// them over.
+    /// Commands that were skipped because their tables are nested too deeply. Sessions of earlier versions
+    /// accepted such tables, and every version skips them.
     pub(super) unreadable: u64,
 }
 
-/// A committed command that this program does not understand: most likely a newer one wrote it. Whatever it does on other members it
-/// cannot do here, so that nothing more may be applied and nothing of this state be told.
+/// A committed command that this version cannot decode, probably since a newer version wrote it. Other members
+/// may have applied it, so this member must not apply or report anything further.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("entry {index} of its log cannot be read: {error}")]
 pub struct UnknownCommand {
+    /// Index of the log entry.
     pub index: u64,
+    /// Why the command cannot be decoded.
     pub error: CodecError,
 }
 
 impl Weighed for LogMessage {
-    fn body(&self) -> u64 {
+    fn body_bytes(&self) -> u64 {
         self.body.into()
     }
 }
 
-/// The machine's messages and its way out, as the checkout sees them.
+/// The parts of the machine that the checkout uses as its message store.
 struct LogStore<'a> {
     ready: &'a mut Ready,
     out_bytes: &'a mut u64,
@@ -74,8 +77,9 @@ struct LogStore<'a> {
     effects: &'a mut Effects,
     clock: u64,
     at: LogLocation,
-    /// No delivery limit: what a consumer requeues goes to the end, or the same message would come round at once.
-    postpones: bool,
+    /// Requeued messages go to the end, since there is no delivery limit: at the front, the same message would
+    /// be delivered again at once.
+    requeues_to_end: bool,
 }
 
 impl MessageStore for LogStore<'_> {
@@ -87,26 +91,34 @@ impl MessageStore for LogStore<'_> {
 
     fn take(&mut self) -> Option<Dequeued<LogMessage>> {
         self.drop_expired();
-        let taken = self.ready.pop()?;
-        *self.out_bytes += u64::from(taken.item.body);
-        Some(taken)
+        let dequeued = self.ready.pop()?;
+        *self.out_bytes += u64::from(dequeued.item.body);
+        Some(dequeued)
     }
 
-    fn give_back(&mut self, item: LogMessage, attempts: u32, why: RequeueReason) {
+    fn requeue(&mut self, item: LogMessage, attempts: u32, reason: RequeueReason) {
         *self.out_bytes -= u64::from(item.body);
         if planted::is(Bug::AnnotationsLost) {
             self.annotations.remove(item.location());
         }
-        if (self.postpones && why == RequeueReason::Asked) || planted::is(Bug::RequeueBehind) {
+        let last = self.ready.last_postponed();
+        debug_assert!(
+            last.is_none_or(|last| last <= self.at),
+            "{last:?} {:?}",
+            self.at
+        );
+        if (self.requeues_to_end && reason == RequeueReason::Requested)
+            || planted::is(Bug::RequeueBehind)
+        {
             self.ready.postpone(item, attempts, self.at);
-        } else if why == RequeueReason::InFront {
-            self.ready.put_in_front(item, attempts);
+        } else if reason == RequeueReason::InFront {
+            self.ready.requeue_in_front(item, attempts);
         } else {
             self.ready.give_back(item, attempts);
         }
     }
 
-    fn settled(&mut self, item: LogMessage) {
+    fn remove_settled(&mut self, item: LogMessage) {
         *self.out_bytes -= u64::from(item.body);
         self.annotations.remove(item.location());
     }
@@ -115,21 +127,21 @@ impl MessageStore for LogStore<'_> {
         self.annotations.add(item.location(), annotations);
     }
 
-    fn dead(&mut self, item: LogMessage, reason: DeadReason) {
+    fn dead_letter(&mut self, item: LogMessage, reason: DeadReason) {
         *self.out_bytes -= u64::from(item.body);
-        self.bury(&item, reason);
+        self.add_dead_letter(&item, reason);
     }
 
-    fn deliver(&mut self, handed: HandedOut, item: &LogMessage) {
+    fn deliver(&mut self, delivery: HandedOut, item: &LogMessage) {
         self.effects.push(Effect::Deliver {
-            session: handed.session,
-            consumer: handed.consumer,
-            id: handed.id,
-            redelivered: handed.redelivered,
-            attempts: handed.attempts,
-            left: match handed.numbered {
+            session: delivery.session,
+            consumer: delivery.consumer,
+            id: delivery.id,
+            redelivered: delivery.redelivered,
+            attempts: delivery.attempts,
+            left: match delivery.numbered {
                 true => item.location().number(),
-                false => handed.left,
+                false => delivery.left,
             },
             at: item.location(),
             annotations: self.annotations.get(item.location()),
@@ -140,8 +152,7 @@ impl MessageStore for LogStore<'_> {
         self.effects.push(Effect::Event { session, event });
     }
 
-    /// RabbitMQ's quorum queue counts them where the client is to acknowledge: they are looked at after the answer then, and before it
-    /// where the message is settled at once.
+    /// As in RabbitMQ: with acknowledgement, expired messages count as left; without, they are removed first.
     fn expire_head(&mut self, no_ack: bool) {
         if no_ack {
             self.drop_expired();
@@ -160,17 +171,18 @@ impl MessageStore for LogStore<'_> {
 impl LogStore<'_> {
     fn drop_expired(&mut self) {
         while let Some(item) = self.ready.pop_expired(self.clock) {
-            self.bury(&item, DeadReason::Expired);
+            self.add_dead_letter(&item, DeadReason::Expired);
         }
     }
 
-    fn bury(&mut self, item: &LogMessage, reason: DeadReason) {
-        self.dead.bury(item, reason, self.annotations, self.effects);
+    fn add_dead_letter(&mut self, item: &LogMessage, reason: DeadReason) {
+        self.dead.add(item, reason, self.annotations, self.effects);
     }
 }
 
 impl Machine {
-    /// An empty queue. `label` is what refusals call it (`queue 'orders' in vhost '/'`), the same on every member.
+    /// Creates an empty queue. `label` is its name in error texts (`queue 'orders' in vhost '/'`), equal on
+    /// every member.
     pub fn new(label: Name, settings: QueueSettings) -> Machine {
         Machine {
             clock: 0,
@@ -192,8 +204,8 @@ impl Machine {
         }
     }
 
-    /// The checkout and what it works on, borrowed apart.
-    fn parts<'a>(
+    /// Splits the machine into the checkout and its message store.
+    fn split<'a>(
         &'a mut self,
         effects: &'a mut Effects,
     ) -> (&'a mut Checkout<LogMessage>, LogStore<'a>) {
@@ -205,13 +217,13 @@ impl Machine {
             effects,
             clock: self.clock,
             at: self.at,
-            postpones: self.settings.delivery_limit.is_none(),
+            requeues_to_end: self.settings.delivery_limit.is_none(),
         };
         (&mut self.checkout, store)
     }
 
-    /// Applies a committed command. Commands at or below the last applied index are passed over. After an error the machine is of no
-    /// more use: what came before the part that cannot be read may be applied.
+    /// Applies a committed command. Ignores commands at or below the last applied index. After an error the
+    /// machine must not be used: the command may be applied in part.
     pub fn apply(
         &mut self,
         index: u64,
@@ -222,9 +234,9 @@ impl Machine {
             return Ok(());
         }
         self.at = LogLocation { index, offset: 0 };
-        let done = match decode(command) {
+        let result = match decode(command) {
             Ok(DecodedCommand::Batch { wall, runs }) => {
-                self.advance(wall, effects);
+                self.advance_clock(wall, effects);
                 self.apply_runs(index, runs, effects)
             }
             Ok(DecodedCommand::Other(command)) => {
@@ -233,9 +245,9 @@ impl Machine {
             }
             Err(error) => Err(error),
         };
-        match done {
+        match result {
             Ok(()) => {}
-            // Every member leaves off at the same request.
+            // Every member stops at the same request.
             Err(CodecError::TooDeep) => self.unreadable += 1,
             Err(error) => return Err(UnknownCommand { index, error }),
         }
@@ -248,14 +260,33 @@ impl Machine {
         Ok(())
     }
 
-    /// Delivers ready messages, then removes expired heads and those over a limit.
+    /// Delivers ready messages, then removes expired ones at the head and those above a limit.
     fn serve(&mut self, effects: &mut Effects) {
-        let (checkout, mut store) = self.parts(effects);
+        let (checkout, mut store) = self.split(effects);
         checkout.dispatch(&mut store);
         store.drop_expired();
-        self.keep_limits(effects);
-        let (checkout, mut store) = self.parts(effects);
+        self.enforce_limits(effects);
+        let (checkout, mut store) = self.split(effects);
         checkout.finish_drains(&mut store);
+        if cfg!(debug_assertions) {
+            self.assert_served();
+        }
+    }
+
+    /// Asserts what holds after each request.
+    fn assert_served(&self) {
+        let (ready, out) = (self.ready.len(), self.checkout.out);
+        let waits = self.checkout.service.first();
+        assert!(ready == 0 || waits.is_none(), "{waits:?} could be served");
+        let expiry = self.ready.next_expiry();
+        assert!(expiry.is_none_or(|expires| expires > self.clock));
+        if self.settings.overflow == Overflow::DropHead {
+            assert!(!self.blocked);
+            assert!(ready == 0 || !self.exceeds_limits());
+        }
+        assert!(!self.checkout.deleted || ready == 0 && out == 0);
+        assert!(out > 0 || self.out_bytes == 0);
+        assert!(self.annotations.len() as u64 <= ready + out + self.dead.len());
     }
 
     fn apply_runs(
@@ -287,13 +318,13 @@ impl Machine {
     fn report(&mut self, session: SessionId, first: u64, count: u32, effects: &mut Effects) {
         let up_to = match self.checkout.sessions.get(&session) {
             Some(state) => state.last,
-            // It closed within the run, or long ago.
+            // It was closed within the run, or earlier.
             None if self.checkout.closed_set.contains(&session) => {
                 first.saturating_add(u64::from(count)).saturating_sub(1)
             }
             None => return,
         };
-        let event = self.checkout.report(session, up_to);
+        let event = self.checkout.progress_event(session, up_to);
         effects.push(Effect::Event { session, event });
     }
 
@@ -306,19 +337,19 @@ impl Machine {
         effects: &mut Effects,
     ) {
         self.at = at;
-        let (checkout, mut store) = self.parts(effects);
+        let (checkout, mut store) = self.split(effects);
         match checkout.admit(&mut store, session, seq) {
             Admission::Apply => {}
-            Admission::Again
+            Admission::Duplicate
                 if planted::is(Bug::NumberingLost) && matches!(body, RequestBody::Publish(_)) => {}
-            Admission::Again => {
-                let (checkout, mut store) = self.parts(effects);
-                return checkout.answer_again(&mut store, session, seq, &body);
+            Admission::Duplicate => {
+                let (checkout, mut store) = self.split(effects);
+                return checkout.repeat_answer(&mut store, session, seq, &body);
             }
             Admission::Gap { expected } => {
                 let event = match body {
                     RequestBody::Close if !checkout.sessions.contains_key(&session) => {
-                        checkout.forgotten(seq)
+                        checkout.unknown_session(seq)
                     }
                     _ => QueueEvent::Expecting { expected },
                 };
@@ -330,7 +361,7 @@ impl Machine {
             RequestBody::Publish(message) => self.publish(session, seq, &message),
             body => {
                 let clock = self.clock;
-                let (checkout, mut store) = self.parts(effects);
+                let (checkout, mut store) = self.split(effects);
                 checkout.apply(&mut store, session, seq, body, clock);
             }
         }
@@ -341,15 +372,23 @@ impl Machine {
         if self.checkout.deleted {
             return self
                 .checkout
-                .refuse(session, seq, RejectReason::Unavailable);
+                .record_refusal(session, seq, RejectReason::Unavailable);
         }
         if self.blocked {
-            return self.checkout.refuse(session, seq, RejectReason::MaxLength);
+            return self
+                .checkout
+                .record_refusal(session, seq, RejectReason::MaxLength);
         }
         self.checkout.counters.publish += 1;
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
-        // Even one of zero milliseconds can be delivered within the millisecond of its publishing.
+        // A TTL of zero still allows a delivery within the millisecond of the publish.
         let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(1));
+        let last = self.ready.last_fresh();
+        debug_assert!(
+            last.is_none_or(|last| last < self.at),
+            "{last:?} {:?}",
+            self.at
+        );
         self.ready.push(&LogMessage {
             index: self.at.index,
             offset: self.at.offset,
@@ -359,52 +398,55 @@ impl Machine {
         });
     }
 
-    /// Messages and bytes that the limits are for: what is ready, and what is dead and not passed on yet.
-    fn counted(&self) -> (u64, u64) {
+    /// Number and body bytes of the messages that count towards the limits: ready ones and dead letters that
+    /// are not forwarded yet.
+    fn limited_usage(&self) -> (u64, u64) {
         let length = self.ready.len() + self.dead.len();
         (length, self.ready.bytes() + self.dead.bytes())
     }
 
-    fn over_limits(&self) -> bool {
-        let over = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
-        let (length, bytes) = self.counted();
-        over(self.settings.max_length, length) || over(self.settings.max_length_bytes, bytes)
+    fn exceeds_limits(&self) -> bool {
+        let is_exceeded = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
+        let (length, bytes) = self.limited_usage();
+        is_exceeded(self.settings.max_length, length)
+            || is_exceeded(self.settings.max_length_bytes, bytes)
     }
 
-    fn has_room_again(&self) -> bool {
-        let room = |limit: Option<u64>, is: u64| {
+    fn is_below_resume_limits(&self) -> bool {
+        let is_below = |limit: Option<u64>, is: u64| {
             limit.is_none_or(|limit| {
                 u128::from(is) * 10 <= u128::from(limit) * u128::from(RESUME_TENTHS)
             })
         };
-        let (length, bytes) = self.counted();
-        room(self.settings.max_length, length) && room(self.settings.max_length_bytes, bytes)
+        let (length, bytes) = self.limited_usage();
+        is_below(self.settings.max_length, length)
+            && is_below(self.settings.max_length_bytes, bytes)
     }
 
-    /// Drops heads while there is too much, or holds off new messages from the first that is too much on until there
-    /// is room again (Q13). What is out does not count.
-    fn keep_limits(&mut self, effects: &mut Effects) {
+    /// With drop-head, drops messages at the head while a limit is exceeded. With reject-publish, blocks
+    /// publishes from the first excess until there is room again. Unsettled messages do not count.
+    fn enforce_limits(&mut self, effects: &mut Effects) {
         match self.settings.overflow {
-            // A quorum queue is not configured to pass on what it refuses.
+            // `reject-publish-dlx` is for classic queues only.
             Overflow::RejectPublish | Overflow::RejectPublishDlx => {
                 self.blocked = if self.blocked {
-                    !self.has_room_again()
+                    !self.is_below_resume_limits()
                 } else {
-                    self.over_limits()
+                    self.exceeds_limits()
                 };
             }
             Overflow::DropHead => {
                 self.blocked = false;
                 let before = effects.dead_len();
-                while self.over_limits()
-                    && let Some(taken) = self.ready.pop()
+                while self.exceeds_limits()
+                    && let Some(dequeued) = self.ready.pop()
                 {
-                    let (_, mut store) = self.parts(effects);
-                    store.bury(&taken.item, DeadReason::MaxLength);
+                    let (_, mut store) = self.split(effects);
+                    store.add_dead_letter(&dequeued.item, DeadReason::MaxLength);
                     store.drop_expired();
                 }
-                // What goes at once, as for a limit that is new, is passed on the last one first: so RabbitMQ's quorum queues do. Of no
-                // effect on the state.
+                // Messages that are dropped together, as after a change of a limit, are forwarded in reverse
+                // order, as in RabbitMQ. No effect on the replicated state.
                 if effects.dead_len() > before + 1 {
                     effects.reverse_dead_from(before);
                 }
@@ -412,20 +454,20 @@ impl Machine {
         }
     }
 
-    fn advance(&mut self, wall: WallTime, effects: &mut Effects) {
+    fn advance_clock(&mut self, wall: WallTime, effects: &mut Effects) {
         let passed = wall.0.saturating_sub(self.clock);
         self.clock += passed;
         if let Some(leap) = passed.checked_sub(MAX_STEP_MS) {
-            self.checkout.remember_longer(leap);
+            self.checkout.extend_closed_sessions(leap);
         }
-        let (_, mut store) = self.parts(effects);
+        let (_, mut store) = self.split(effects);
         store.drop_expired();
     }
 
     fn apply_other(&mut self, command: Command, effects: &mut Effects) {
         let clock = self.clock;
         match command {
-            Command::Time(wall) => self.advance(wall, effects),
+            Command::Time(wall) => self.advance_clock(wall, effects),
             Command::Settings(settings) => {
                 self.checkout
                     .set_limits(settings.single_active_consumer, settings.delivery_limit);
@@ -434,57 +476,58 @@ impl Machine {
                 self.settings = settings;
             }
             Command::PassedOn(ranges) => self.dead.passed_on(&ranges, &mut self.annotations),
-            Command::GoneNode(gone) => {
-                let (checkout, mut store) = self.parts(effects);
-                checkout.gone_node(&mut store, gone);
+            Command::GoneNode(dead) => {
+                let (checkout, mut store) = self.split(effects);
+                checkout.end_incarnations(&mut store, dead);
             }
             Command::NodeSuspected(node) => {
-                let (checkout, mut store) = self.parts(effects);
+                let (checkout, mut store) = self.split(effects);
                 checkout.suspect_node(&mut store, node);
             }
             Command::NodeTrusted(node) => {
-                let (checkout, mut store) = self.parts(effects);
+                let (checkout, mut store) = self.split(effects);
                 checkout.trust_node(&mut store, node);
             }
             Command::GoneSession(session) => {
-                let (checkout, mut store) = self.parts(effects);
+                let (checkout, mut store) = self.split(effects);
                 checkout.close(&mut store, session, clock);
             }
         }
     }
 
-    /// Delivers again what is out to a consumer. Changes nothing, so it needs no log entry; leader only.
+    /// Repeats the unsettled deliveries of a consumer. It changes no replicated state, so it needs no log
+    /// entry. For the leader only.
     pub fn resume(&mut self, resume: &ResumeConsumer, effects: &mut Effects) {
-        let (checkout, mut store) = self.parts(effects);
+        let (checkout, mut store) = self.split(effects);
         let known = checkout.resume(&mut store, resume.session, resume.consumer, resume.next);
-        // Otherwise a leader that was deposed without knowing it might end a consumer it has not heard of.
+        // A deposed leader that does not know of it yet might end a consumer which it has not seen.
         if !known && checkout.deleted {
             let consumer = resume.consumer;
             store.event(resume.session, QueueEvent::Cancelled { consumer });
         }
     }
 
-    /// More may be on its way to a consumer. Changes no part of the state that is replicated; leader only.
-    pub fn received(&mut self, received: &DeliveryProgress, effects: &mut Effects) {
-        let (checkout, mut store) = self.parts(effects);
-        let (session, consumer) = (received.session, received.consumer);
-        checkout.received(&mut store, session, consumer, received.up_to);
+    /// Opens the flow window of a consumer. It changes no replicated state. For the leader only.
+    pub fn open_flow_window(&mut self, progress: &DeliveryProgress, effects: &mut Effects) {
+        let (checkout, mut store) = self.split(effects);
+        let (session, consumer) = (progress.session, progress.consumer);
+        checkout.open_flow_window(&mut store, session, consumer, progress.up_to);
     }
 
-    /// Answers a request that was applied before, without a log entry.
-    pub(super) fn answer_again(
+    /// Repeats the answer of an applied request, without a log entry.
+    pub(super) fn repeat_answer(
         &mut self,
         session: SessionId,
         seq: u64,
         body: &RequestBody,
         effects: &mut Effects,
     ) {
-        let (checkout, mut store) = self.parts(effects);
-        checkout.answer_again(&mut store, session, seq, body);
+        let (checkout, mut store) = self.split(effects);
+        checkout.repeat_answer(&mut store, session, seq, body);
         self.report(session, seq, 1, effects);
     }
 
-    /// Log indexes of all messages of the queue, in no order and some of them repeatedly. All other entries up to the
+    /// Log indexes of all messages of the queue, unsorted and with duplicates. All other entries up to the
     /// applied index may be dropped.
     pub fn live_indexes(&self) -> impl Iterator<Item = u64> {
         let out = self.checkout.consumers.values();
@@ -500,38 +543,41 @@ impl Machine {
             .chain(dead)
     }
 
+    /// Index of the last applied entry.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
+    /// The settings that the last command set.
     pub fn settings(&self) -> &QueueSettings {
         &self.settings
     }
 
-    /// The wall clock at which a message expires next.
+    /// Wall clock at which the message at the head expires.
     pub fn next_expiry(&self) -> Option<WallTime> {
         self.ready.next_expiry().map(WallTime)
     }
 
+    /// Returns true if the queue is deleted.
     pub fn deleted(&self) -> bool {
         self.checkout.deleted
     }
 
-    /// Commands that were passed over.
+    /// Number of commands that were skipped.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
     }
 
-    pub(super) fn last_of(&self, session: SessionId) -> u64 {
+    pub(super) fn last_applied(&self, session: SessionId) -> u64 {
         self.checkout.last_applied(session)
     }
 
-    pub(super) fn session_state(&self, session: SessionId, seq: u64) -> Admission {
-        self.checkout.session_state(session, seq)
+    pub(super) fn check_request(&self, session: SessionId, seq: u64) -> Admission {
+        self.checkout.check_request(session, seq)
     }
 
-    /// Whether a node has consumers here, and whether they are suspended.
-    pub(super) fn suspended(&self, node: NodeId) -> bool {
+    /// Returns true if the consumers of a node are suspended.
+    pub(super) fn is_suspended(&self, node: NodeId) -> bool {
         self.checkout.suspended.contains(&node)
     }
 
@@ -552,11 +598,12 @@ impl Machine {
         self.checkout.session_nodes()
     }
 
-    pub(super) fn has_sessions_over(&self, gone: DeadIncarnation) -> bool {
-        let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
-        self.checkout.sessions.keys().any(over)
+    pub(super) fn has_sessions_before(&self, dead: DeadIncarnation) -> bool {
+        let is_before = |s: &SessionId| s.node == dead.node && s.incarnation < dead.before;
+        self.checkout.sessions.keys().any(is_before)
     }
 
+    /// Message and consumer counts.
     pub fn stats(&self) -> QueueStats {
         QueueStats {
             ready: self.ready.len(),
@@ -570,21 +617,23 @@ impl Machine {
         }
     }
 
+    /// Message rates since this member began to lead.
     pub fn counters(&self) -> QueueCounters {
         self.checkout.counters
     }
 
-    /// A leader counts what happens while it leads, and does not know what its predecessor sent that has arrived.
+    /// Prepares to lead: resets the counters and the flow windows, which are not replicated.
     pub fn begin_leading(&mut self) {
         self.checkout.counters = QueueCounters::default();
         self.checkout.forget_flow();
     }
 
-    /// Somebody consumes, or would if its node could be reached again: a node that is suspected does not count.
+    /// Returns true if there is a consumer whose node is not suspected.
     pub fn in_use(&self) -> bool {
         self.checkout.in_use()
     }
 
+    /// The consumers, for listings.
     pub fn consumers(&self) -> Vec<ConsumerInfo> {
         self.checkout.listing()
     }

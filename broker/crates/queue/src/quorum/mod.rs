@@ -1,10 +1,11 @@
-//! Quorum queues (Q3): a Raft group whose messages live in its log.
+//! Quorum queues: each is a Raft group whose log holds the messages.
 //!
-//! [`Machine`] is the replicated state: the same commands in the same order leave the same state on every member.
-//! [`QuorumQueue`] stands around it on each member and, while that member leads, takes requests, batches them into
-//! commands and turns the machine's effects into events for sessions.
+//! [`Machine`] is the replicated state: the same commands in the same order leave the same state on every
+//! member. [`QuorumQueue`] is a member of the group. While it leads, it batches requests into commands and
+//! turns the effects of the machine into events for sessions.
 
 mod annotations;
+#[allow(missing_docs)]
 mod command;
 mod dead_letter;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod order_tests;
 mod ready;
 #[cfg(test)]
 mod session_epoch_tests;
+#[allow(missing_docs)]
 mod snapshot;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,4 +1,4 @@
-//! The machine against a queue of vectors.
+//! The machine against the model of a queue.
 
 use super::command::Command;
 use super::machine::Machine;
@@ -9,15 +9,15 @@ use env::WallTime;
 use proptest::prelude::*;
 
 impl QueueUnderTest for Rig {
-    fn ask(&mut self, by: u64, body: RequestBody) -> QueueOutput {
+    fn request(&mut self, by: u64, body: RequestBody) -> QueueOutput {
         self.one(by, body)
     }
 
-    fn received(&mut self, by: u64, consumer: u32, up_to: u64) -> QueueOutput {
+    fn open_flow_window(&mut self, by: u64, consumer: u32, up_to: u64) -> QueueOutput {
         Rig::received(self, by, ConsumerId(consumer), up_to)
     }
 
-    fn pass(&mut self, ms: u64) -> QueueOutput {
+    fn advance(&mut self, ms: u64) -> QueueOutput {
         self.wall += ms;
         self.command(Command::Time(WallTime(self.wall)).encode())
     }
@@ -26,7 +26,7 @@ impl QueueUnderTest for Rig {
         self.command(Command::Settings(settings.clone()).encode())
     }
 
-    fn again(&mut self) -> QueueOutput {
+    fn restart(&mut self) -> QueueOutput {
         let state = self.machine.snapshot();
         let mut again = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
         again.checkout.flow_window = FLOW;
@@ -52,7 +52,7 @@ impl QueueUnderTest for Rig {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn like_vectors(
+    fn queue_behaves_like_the_model(
         steps in proptest::collection::vec(step(60), 1..120),
         delivery_limit in prop_oneof![Just(None), (0u32..4).prop_map(Some)],
         message_ttl_ms in proptest::option::of(20u64..100),

@@ -1,4 +1,5 @@
-//! The machine against a model: every message in one place, replicas alike, through any history.
+//! The machine against a model: every message is in exactly one state, and replicas are equal, after any
+//! history.
 
 use super::command::Command;
 use super::machine::Machine;
@@ -12,7 +13,7 @@ use env::{NodeId, WallTime};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One random step of the world.
+/// A random step.
 #[derive(Clone, Debug)]
 enum Step {
     Publish {
@@ -25,7 +26,7 @@ enum Step {
         prefetch: u32,
         priority: i32,
     },
-    /// By the next connection of the one session that lasts.
+    /// The next connection of the session that outlives its connections consumes.
     Succeed {
         by: u64,
         prefetch: u32,
@@ -90,20 +91,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the outside knows: every message is in one place.
+/// The expected state: every message is in exactly one place.
 struct Model {
     rig: Rig,
     twin: Machine,
     next_message: u64,
     next_consumer: u32,
-    /// Session numbers as slots; a closed session gets a new one.
+    /// Session numbers; a closed session gets a new one.
     slots: Vec<u64>,
     next_session: u64,
     windows: BTreeMap<(u64, u32), usize>,
-    /// Consumers of the session that lasts; the last one may be there.
-    lasting: Vec<(u64, u32)>,
+    /// Consumers of the session that outlives its connections; the last one may still exist.
+    persistent: Vec<(u64, u32)>,
     out: BTreeMap<(u64, u32), BTreeMap<u64, u64>>,
-    taken: BTreeSet<u64>,
+    dequeued: BTreeSet<u64>,
     settled: BTreeSet<u64>,
     dead: BTreeSet<u64>,
     purged: u64,
@@ -129,9 +130,9 @@ impl Model {
             slots: (10..15).collect(),
             next_session: 20,
             windows: BTreeMap::new(),
-            lasting: Vec::new(),
+            persistent: Vec::new(),
             out: BTreeMap::new(),
-            taken: BTreeSet::new(),
+            dequeued: BTreeSet::new(),
             settled: BTreeSet::new(),
             dead: BTreeSet::new(),
             purged: 0,
@@ -172,7 +173,7 @@ impl Model {
             Step::Succeed { by, prefetch, done } => self.succeed(by, prefetch, done)?,
             Step::Cancel { by } => match self.consumer_of(by) {
                 Some((slot, consumer)) => {
-                    self.lasting.retain(|key| *key != (slot, consumer));
+                    self.persistent.retain(|key| *key != (slot, consumer));
                     let consumer = ConsumerId(consumer);
                     self.rig.one(slot, RequestBody::Cancel { consumer })
                 }
@@ -224,12 +225,12 @@ impl Model {
         self.observe(out)
     }
 
-    /// What the last connection was done with is settled by the next.
+    /// The next connection settles deliveries of the previous one.
     fn succeed(&mut self, by: u64, prefetch: u32, done: u8) -> Result<QueueOutput, TestCaseError> {
         let slot = self.slots[by as usize];
         let consumer = self.next_consumer;
         self.next_consumer += 1;
-        let last = self.lasting.last().copied();
+        let last = self.persistent.last().copied();
         let held = last.and_then(|last| self.out.remove(&last));
         let mut ids = Vec::new();
         for (id, n) in held.into_iter().flatten().take(done.into()) {
@@ -241,7 +242,7 @@ impl Model {
             consumer: ConsumerId(consumer),
             ids,
         });
-        self.lasting.push((slot, consumer));
+        self.persistent.push((slot, consumer));
         self.windows.insert((slot, consumer), prefetch as usize);
         let next = EpochConsumer {
             consumer: ConsumerId(consumer),
@@ -255,7 +256,7 @@ impl Model {
         Ok(self.rig.one(slot, RequestBody::Succeed(Box::new(next))))
     }
 
-    /// A batch that was applied before changes nothing; other commands are not numbered.
+    /// A batch that was applied before changes nothing; other commands have no number and are not repeated.
     fn repeat(&mut self, back: u8) -> Result<(), TestCaseError> {
         let at = self.rig.log.len().checked_sub(1 + back as usize);
         let Some(command) = at.map(|at| self.rig.log[at].clone()) else {
@@ -269,18 +270,19 @@ impl Model {
         prop_assert_eq!(before, self.rig.machine.stats());
         let index = self.rig.log.len() as u64;
         self.twin
-            .apply(index, &command, &mut Effects::unwanted())
+            .apply(index, &command, &mut Effects::discarding())
             .unwrap();
         Ok(())
     }
 
-    /// Commands that are no requests.
+    /// Commands other than requests.
     fn logged(&mut self, step: Step) -> QueueOutput {
         match step {
             Step::Suspect { node } => {
-                let lasting = &self.lasting;
-                self.out
-                    .retain(|key, _| session(key.0).node != NodeId(node) || lasting.contains(key));
+                let persistent = &self.persistent;
+                self.out.retain(|key, _| {
+                    session(key.0).node != NodeId(node) || persistent.contains(key)
+                });
                 self.rig
                     .command(Command::NodeSuspected(NodeId(node)).encode())
             }
@@ -349,20 +351,20 @@ impl Model {
             let _ = reason;
             prop_assert!(self.dead.insert(number(message)), "dead twice");
         }
-        // First deliveries of a priority are in the order of publishing.
+        // First deliveries within a priority are in publish order.
         let before = self.high_water.clone();
         let mut within = BTreeMap::new();
         for (s, consumer, delivery) in deliveries(&out) {
             let n = number(&delivery.message);
             prop_assert!(!self.settled.contains(&n), "settled came back");
-            if self.taken.insert(n) {
+            if self.dequeued.insert(n) {
                 prop_assert!(!delivery.redelivered);
                 let high = delivery.message.priority().unwrap() >= 5;
-                // Within one step consumers' deliveries are told consumer by consumer.
+                // Deliveries of one step are grouped by consumer.
                 let last = before.get(&high).copied().unwrap_or(0);
                 prop_assert!(last < n, "order between steps");
-                let mine = within.insert((s, consumer, high), n).unwrap_or(0);
-                prop_assert!(mine < n, "order of a consumer");
+                let is_own = within.insert((s, consumer, high), n).unwrap_or(0);
+                prop_assert!(is_own < n, "order of a consumer");
                 let most = self.high_water.entry(high).or_default();
                 *most = n.max(*most);
             } else {
@@ -386,7 +388,7 @@ impl Model {
         let index = self.rig.log.len() as u64;
         let command = self.rig.log.last().unwrap().clone();
         self.twin
-            .apply(index, &command, &mut Effects::unwanted())
+            .apply(index, &command, &mut Effects::discarding())
             .unwrap();
         prop_assert_eq!(self.twin.digest(), self.rig.machine.digest());
         prop_assert_eq!(live(&self.twin), live(&self.rig.machine));
@@ -397,12 +399,12 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn nothing_is_lost_or_doubled(steps in proptest::collection::vec(step(), 1..80)) {
+    fn every_message_is_in_exactly_one_state(steps in proptest::collection::vec(step(), 1..80)) {
         let mut model = Model::new();
         for step in steps {
             model.run(step)?;
         }
-        // What was taken in is ready, out, settled, dead, or was purged.
+        // Every accepted message is ready, unsettled, settled, dead or purged.
         let stats = model.rig.machine.stats();
         let refused = refused_of(&model.rig);
         let accounted = stats.ready + stats.unacknowledged + model.purged + refused
@@ -411,7 +413,7 @@ proptest! {
     }
 }
 
-/// Publishes that were refused, counted by a replay.
+/// Number of refused publishes, counted by replaying the log.
 fn refused_of(rig: &Rig) -> u64 {
     let mut machine = Machine::new(
         "queue 'q' in vhost '/'".into(),
@@ -422,7 +424,7 @@ fn refused_of(rig: &Rig) -> u64 {
     );
     let mut refused: BTreeMap<(SessionId, u64), u64> = BTreeMap::new();
     for (n, command) in rig.log.iter().enumerate() {
-        let mut effects = Effects::wanted();
+        let mut effects = Effects::collecting();
         machine.apply(n as u64 + 1, command, &mut effects).unwrap();
         for effect in effects.list {
             if let Effect::Event {

@@ -1,4 +1,4 @@
-//! Who is next and what waits: priorities, requeueing, expiry, limits.
+//! Service order and limits: priorities, requeue, expiry.
 
 use super::command::Command;
 use super::machine::Machine;
@@ -22,7 +22,7 @@ fn publish(n: u64, priority: u8, ttl_ms: Option<u64>) -> (u64, RequestBody) {
     (9, RequestBody::Publish(message(n, Some(priority), ttl_ms)))
 }
 
-/// The numbers of the publishes that were refused so far, of session 9 that does nothing else.
+/// Numbers of the publishes that were refused so far. Session 9 only publishes.
 fn refused(out: &QueueOutput) -> Vec<u64> {
     let last = out.events.iter().rev().find_map(|a| match &a.event {
         QueueEvent::AppliedExcept { refused, .. } if a.session.number == 9 => Some(refused.clone()),
@@ -38,9 +38,10 @@ fn get(rig: &mut Rig, consumer: u32) -> QueueOutput {
     rig.one(8, RequestBody::Get { consumer, no_ack })
 }
 
-/// Asked of RabbitMQ 4.0.5: two that have expired behind the head are counted where it is to be acknowledged.
+/// Observed with RabbitMQ 4.0.5: two messages that expired behind the head are counted if the get is to be
+/// acknowledged.
 #[test]
-fn a_get_counts_what_has_expired_behind_the_head_unless_it_needs_no_acknowledgement() {
+fn get_with_acknowledgement_counts_expired_messages_behind_the_head() {
     for (no_ack, left) in [(true, 1), (false, 3)] {
         let mut rig = Rig::new(settings());
         let behind =
@@ -60,7 +61,7 @@ fn a_get_counts_what_has_expired_behind_the_head_unless_it_needs_no_acknowledgem
 }
 
 #[test]
-fn what_comes_back_goes_first_in_the_order_in_which_it_came() {
+fn requeued_messages_go_first_in_order_of_their_requeue() {
     let mut rig = Rig::new(settings());
     rig.batch((1..=4).map(|n| publish(n, 0, None)).collect());
     rig.consume(1, 1, spec(3, 0));
@@ -81,7 +82,7 @@ fn what_comes_back_goes_first_in_the_order_in_which_it_came() {
 }
 
 #[test]
-fn without_a_delivery_limit_requeued_ones_go_to_the_end_and_lost_ones_to_the_front() {
+fn without_a_delivery_limit_requeued_messages_go_to_the_end_and_returned_ones_to_the_front() {
     let mut rig = Rig::new(QueueSettings {
         delivery_limit: None,
         ..settings()
@@ -96,7 +97,7 @@ fn without_a_delivery_limit_requeued_ones_go_to_the_end_and_lost_ones_to_the_fro
     );
     rig.settle(1, 1, SettlementOutcome::Requeue, 1);
     rig.batch(vec![publish(4, 0, None)]);
-    // The checkpoint keeps both places.
+    // The snapshot keeps both positions.
     let state = rig.machine.snapshot();
     rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
     assert_eq!(rig.machine.snapshot(), state);
@@ -111,7 +112,7 @@ fn without_a_delivery_limit_requeued_ones_go_to_the_end_and_lost_ones_to_the_fro
 }
 
 #[test]
-fn a_requeued_one_at_the_end_takes_part_in_the_mix() {
+fn message_requeued_at_the_end_has_normal_priority() {
     let mut rig = Rig::new(QueueSettings {
         delivery_limit: None,
         ..settings()
@@ -125,7 +126,7 @@ fn a_requeued_one_at_the_end_takes_part_in_the_mix() {
         },
     );
     rig.batch((11..=14).map(|n| publish(n, 5, None)).collect());
-    // Behind all that is there, so no high one that is there may be passed.
+    // It is requeued behind all ready messages, so it must not pass any of high priority.
     rig.settle(1, 1, SettlementOutcome::Requeue, 1);
     rig.batch((15..=17).map(|n| publish(n, 5, None)).collect());
     let out = rig.consume(2, 1, spec(0, 0));
@@ -133,7 +134,7 @@ fn a_requeued_one_at_the_end_takes_part_in_the_mix() {
 }
 
 #[test]
-fn only_the_next_message_expires_and_no_expired_one_is_delivered() {
+fn only_the_head_expires_and_no_expired_message_is_delivered() {
     let mut rig = Rig::new(settings());
     rig.batch(vec![
         publish(11, 9, None),
@@ -141,7 +142,7 @@ fn only_the_next_message_expires_and_no_expired_one_is_delivered() {
         publish(2, 0, None),
         publish(3, 0, Some(50)),
     ]);
-    // Behind a high one that does not expire.
+    // Behind a message of high priority without a TTL.
     assert_eq!(rig.machine.next_expiry(), None);
     let out = rig.command(Command::Time(WallTime(2000)).encode());
     assert_eq!((dead(&out), rig.machine.stats().ready), (vec![], 4));
@@ -153,7 +154,7 @@ fn only_the_next_message_expires_and_no_expired_one_is_delivered() {
 }
 
 #[test]
-fn without_time_to_live_a_waiting_consumer_still_gets_it() {
+fn waiting_consumer_gets_a_message_with_a_zero_ttl() {
     let mut rig = Rig::new(settings());
     rig.consume(1, 1, spec(1, 0));
     let out = rig.batch(vec![publish(1, 0, Some(0)), publish(2, 0, Some(0))]);
@@ -165,7 +166,7 @@ fn without_time_to_live_a_waiting_consumer_still_gets_it() {
 }
 
 #[test]
-fn publishes_are_refused_from_the_first_over_the_limit_until_there_is_room_again() {
+fn publishes_above_the_limit_are_refused_until_there_is_room_again() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(10),
         overflow: Overflow::RejectPublish,
@@ -173,10 +174,10 @@ fn publishes_are_refused_from_the_first_over_the_limit_until_there_is_room_again
     });
     let out = rig.batch((1..=13).map(|n| publish(n, 0, None)).collect());
     assert_eq!(refused(&out), [12, 13]);
-    for taken in 1..=2 {
-        get(&mut rig, taken);
+    for dequeued in 1..=2 {
+        get(&mut rig, dequeued);
     }
-    // 9 are ready: less than the limit, but more than eight tenths of it. A checkpoint does not forget.
+    // 9 are ready: less than the limit, but more than eight tenths of it. A snapshot keeps the state.
     let state = rig.machine.snapshot();
     rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state).unwrap();
     let out = rig.batch(vec![publish(14, 0, None)]);
@@ -190,7 +191,7 @@ fn publishes_are_refused_from_the_first_over_the_limit_until_there_is_room_again
 }
 
 #[test]
-fn new_limits_hold_for_a_queue_that_is_full_already() {
+fn new_limits_apply_to_a_full_queue() {
     let limited = |max_length, overflow| {
         let settings = QueueSettings {
             max_length,
@@ -214,7 +215,7 @@ fn new_limits_hold_for_a_queue_that_is_full_already() {
 }
 
 #[test]
-fn what_comes_back_counts_against_the_limit() {
+fn requeued_messages_count_towards_the_limit() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(2),
         ..settings()
@@ -222,14 +223,14 @@ fn what_comes_back_counts_against_the_limit() {
     rig.batch(vec![publish(1, 0, None)]);
     rig.consume(1, 1, spec(1, 0));
     rig.batch(vec![publish(2, 0, None), publish(3, 0, None)]);
-    // No room for it, and it is the head.
+    // There is no room for it, and it is the head.
     let out = rig.one(1, RequestBody::Close);
     assert_eq!(dead(&out), [(DeadReason::MaxLength, 1)]);
     assert_eq!(rig.machine.stats().ready, 2);
 }
 
 #[test]
-fn get_is_refused_where_one_consumer_is_to_be_the_only_one() {
+fn get_is_refused_with_single_active_consumer() {
     let mut rig = Rig::new(QueueSettings {
         single_active_consumer: true,
         ..settings()
@@ -247,7 +248,7 @@ fn get_is_refused_where_one_consumer_is_to_be_the_only_one() {
 }
 
 #[test]
-fn the_listing_says_who_is_active() {
+fn listing_shows_the_active_consumer() {
     let mut rig = Rig::new(QueueSettings {
         single_active_consumer: true,
         ..settings()

@@ -1,34 +1,37 @@
-//! Ready messages, by reference to the log: 8 bytes each, 12 if the body next to it has 64 KiB or more, and 8 more with a
-//! time to live.
+//! Ready messages, as references to the log. A reference takes 8 bytes, or 12 if a body in the same chunk has
+//! 64 KiB or more, and 8 more if one has a TTL.
 //!
-//! Three places, in the order in which they are served: what was given back, in the order in which it came back; high
-//! priority; normal. Two high ones go for each normal one.
+//! Messages are served in this order: requeued ones, in the order of their requeue; high priority; normal
+//! priority. Two of high priority are served for each of normal priority.
 
 use super::effects::LogLocation;
 use crate::checkout::Dequeued;
 use std::collections::VecDeque;
 
-/// Messages in one chunk of a lane.
+/// Messages in one chunk.
 const CHUNK: usize = 1024;
-/// An emptied lane keeps a chunk of at most this many for what comes next.
-const KEPT: usize = 16;
-/// High-priority messages in a row while normal ones wait.
+/// The chunk of an emptied level is kept for the next messages if its capacity is at most this.
+const RETAINED_CAPACITY: usize = 16;
+/// Messages of high priority in a row while normal ones wait.
 const HIGH_IN_A_ROW: u8 = 2;
 
-/// A message of the log, out or returned.
+/// Reference to a message in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogMessage {
+    /// Index of the log entry.
     pub index: u64,
-    /// Of the message's length in the entry's command.
+    /// Offset of the message's length within the command of the entry.
     pub offset: u32,
+    /// Body bytes.
     pub body: u32,
+    /// The message has high priority.
     pub high: bool,
     /// Wall clock in milliseconds; 0 is never.
     pub expires: u64,
 }
 
 impl LogMessage {
-    pub fn location(&self) -> LogLocation {
+    pub(crate) fn location(&self) -> LogLocation {
         LogLocation {
             index: self.index,
             offset: self.offset,
@@ -36,7 +39,7 @@ impl LogMessage {
     }
 }
 
-/// A message that was out before, and how many attempts failed.
+/// A requeued message and its number of failed delivery attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequeuedMessage {
     pub held: LogMessage,
@@ -53,7 +56,7 @@ impl From<RequeuedMessage> for Dequeued<LogMessage> {
     }
 }
 
-/// A message as most are.
+/// A reference relative to its chunk, for nearby entries and small bodies.
 #[derive(Clone, Copy, Debug)]
 struct CompactMessage {
     offset: u32,
@@ -61,7 +64,7 @@ struct CompactMessage {
     body: u16,
 }
 
-/// Any message.
+/// A reference relative to its chunk.
 #[derive(Clone, Copy, Debug)]
 struct FullMessage {
     offset: u32,
@@ -70,7 +73,7 @@ struct FullMessage {
 }
 
 impl FullMessage {
-    fn narrow(self) -> Option<CompactMessage> {
+    fn compact(self) -> Option<CompactMessage> {
         Some(CompactMessage {
             offset: self.offset,
             delta: u16::try_from(self.delta).ok()?,
@@ -89,70 +92,73 @@ impl From<CompactMessage> for FullMessage {
     }
 }
 
-/// Messages of a chunk: all wide as soon as one has to be.
+/// References of one chunk: all are wide if one has to be.
 #[derive(Debug)]
 enum Items {
-    Narrow(Vec<CompactMessage>),
-    Wide(Vec<FullMessage>),
+    Compact(Vec<CompactMessage>),
+    Full(Vec<FullMessage>),
 }
 
 impl Items {
     fn len(&self) -> usize {
         match self {
-            Items::Narrow(items) => items.len(),
-            Items::Wide(items) => items.len(),
+            Items::Compact(items) => items.len(),
+            Items::Full(items) => items.len(),
         }
     }
 
     fn capacity(&self) -> usize {
         match self {
-            Items::Narrow(items) => items.capacity(),
-            Items::Wide(items) => items.capacity(),
+            Items::Compact(items) => items.capacity(),
+            Items::Full(items) => items.capacity(),
         }
     }
 
     fn get(&self, at: usize) -> Option<FullMessage> {
         match self {
-            Items::Narrow(items) => items.get(at).copied().map(FullMessage::from),
-            Items::Wide(items) => items.get(at).copied(),
+            Items::Compact(items) => items.get(at).copied().map(FullMessage::from),
+            Items::Full(items) => items.get(at).copied(),
         }
     }
 
     fn push(&mut self, item: FullMessage) {
-        match (&mut *self, item.narrow()) {
-            (Items::Narrow(items), Some(narrow)) => items.push(narrow),
-            (Items::Wide(items), _) => items.push(item),
-            (Items::Narrow(items), None) => {
-                let mut wide = Vec::with_capacity(items.capacity());
-                wide.extend(items.iter().copied().map(FullMessage::from));
-                wide.push(item);
-                *self = Items::Wide(wide);
+        match (&mut *self, item.compact()) {
+            (Items::Compact(items), Some(compact)) => items.push(compact),
+            (Items::Full(items), _) => items.push(item),
+            (Items::Compact(items), None) => {
+                let mut full = Vec::with_capacity(items.capacity());
+                full.extend(items.iter().copied().map(FullMessage::from));
+                full.push(item);
+                *self = Items::Full(full);
             }
         }
     }
 
     fn clear(&mut self) {
         match self {
-            Items::Narrow(items) => items.clear(),
-            Items::Wide(items) => items.clear(),
+            Items::Compact(items) => items.clear(),
+            Items::Full(items) => items.clear(),
         }
     }
 
     #[cfg(test)]
     fn bytes(&self) -> usize {
         match self {
-            Items::Narrow(items) => items.capacity() * size_of::<CompactMessage>(),
-            Items::Wide(items) => items.capacity() * size_of::<FullMessage>(),
+            Items::Compact(items) => items.capacity() * size_of::<CompactMessage>(),
+            Items::Full(items) => items.capacity() * size_of::<FullMessage>(),
         }
     }
 }
 
 #[derive(Debug)]
+/// A run of references with a common base.
 struct Chunk {
+    /// Index that the references are relative to.
     base: u64,
     items: Items,
-    /// As long as `items` when any of them expires, else empty.
+    /// As long as `items` if any message in the chunk has a TTL, otherwise empty.
     expires: Vec<u64>,
+    /// Number of references that were taken.
     front: usize,
 }
 
@@ -168,7 +174,7 @@ impl Chunk {
         })
     }
 
-    /// False when it has no room for this one.
+    /// Appends a reference. Returns false if the chunk has no room for it.
     fn push(&mut self, held: &LogMessage) -> bool {
         let len = self.items.len();
         if len == 0 {
@@ -182,7 +188,7 @@ impl Chunk {
             return false;
         }
         if held.expires != 0 && self.expires.is_empty() {
-            // As long as the items may become, and no longer.
+            // Avoids growing this vector beyond the final number of items.
             self.expires
                 .reserve_exact(self.items.capacity().max(len + 1));
             self.expires.resize(len, 0);
@@ -199,7 +205,7 @@ impl Chunk {
     }
 }
 
-/// Messages of one priority in log order, never taken.
+/// Messages of one priority that were never delivered, in log order.
 #[derive(Debug, Default)]
 struct PriorityLevel {
     high: bool,
@@ -211,16 +217,22 @@ impl PriorityLevel {
         if self.chunks.back_mut().is_some_and(|c| c.push(held)) {
             return;
         }
-        // A long lane gets whole chunks at once; a short one grows with what it has.
-        let room = if self.chunks.is_empty() { 4 } else { CHUNK };
+        // Whole chunks for a long level; the first chunk of a short one grows as needed.
+        let capacity = if self.chunks.is_empty() { 4 } else { CHUNK };
         let mut chunk = Chunk {
             base: held.index,
-            items: Items::Narrow(Vec::with_capacity(room)),
+            items: Items::Compact(Vec::with_capacity(capacity)),
             expires: Vec::new(),
             front: 0,
         };
         chunk.push(held);
         self.chunks.push_back(chunk);
+    }
+
+    fn last(&self) -> Option<LogLocation> {
+        let chunk = self.chunks.back()?;
+        let last = chunk.items.len().checked_sub(1)?;
+        chunk.get(last, self.high).map(|message| message.location())
     }
 
     fn peek(&self) -> Option<LogMessage> {
@@ -233,17 +245,17 @@ impl PriorityLevel {
         let held = chunk.get(chunk.front, self.high)?;
         chunk.front += 1;
         if chunk.front >= chunk.items.len() {
-            let kept = chunk.items.capacity() <= KEPT;
+            let is_retained = chunk.items.capacity() <= RETAINED_CAPACITY;
             match self.chunks.len() {
-                1 if kept => self.empty_first(),
+                1 if is_retained => self.reset_first_chunk(),
                 _ => drop(self.chunks.pop_front()),
             }
         }
         Some(held)
     }
 
-    /// A queue that is emptied as fast as it is filled needs no new memory for each message.
-    fn empty_first(&mut self) {
+    /// Keeps the allocation, for a queue that is emptied as fast as it is filled.
+    fn reset_first_chunk(&mut self) {
         if let Some(chunk) = self.chunks.front_mut() {
             chunk.items.clear();
             chunk.expires.clear();
@@ -262,7 +274,7 @@ impl PriorityLevel {
     }
 }
 
-/// Which message is next.
+/// Where the next message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextMessage {
     Returned,
@@ -271,25 +283,25 @@ enum NextMessage {
     Normal,
 }
 
-/// See the module.
+/// The ready messages of a queue.
 #[derive(Debug)]
 pub(crate) struct Ready {
     returned: VecDeque<RequeuedMessage>,
     high: PriorityLevel,
     normal: PriorityLevel,
-    /// Given back to the end of the normal lane: behind what was published before this place of the log.
+    /// Messages requeued at the end of the normal level: after all messages before this location of the log.
     postponed: VecDeque<(LogLocation, RequeuedMessage)>,
-    /// Where in the cycle of two high and one normal it is.
+    /// Position in the cycle of two messages of high and one of normal priority.
     pub turn: u8,
     len: u64,
-    /// Body bytes of what waits.
+    /// Body bytes of ready messages.
     bytes: u64,
-    /// How many of them expire.
+    /// How many ready messages have a TTL.
     expiring: u64,
 }
 
 impl Ready {
-    pub fn new() -> Ready {
+    pub(crate) fn new() -> Ready {
         Ready {
             returned: VecDeque::new(),
             high: PriorityLevel {
@@ -305,11 +317,11 @@ impl Ready {
         }
     }
 
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -319,38 +331,38 @@ impl Ready {
         self.expiring += u64::from(held.expires != 0);
     }
 
-    /// A new message, after all others of its priority.
-    pub fn push(&mut self, held: &LogMessage) {
+    /// Appends a new message of its priority.
+    pub(crate) fn push(&mut self, held: &LogMessage) {
         self.count(held);
-        let lane = if held.high {
+        let level = if held.high {
             &mut self.high
         } else {
             &mut self.normal
         };
-        lane.push(held);
+        level.push(held);
     }
 
-    /// Back to the front, behind what came back before.
-    pub fn give_back(&mut self, held: LogMessage, attempts: u32) {
+    /// Requeues a message at the front, behind those that were requeued before.
+    pub(crate) fn give_back(&mut self, held: LogMessage, attempts: u32) {
         self.count(&held);
         self.returned.push_back(RequeuedMessage { held, attempts });
     }
 
-    /// Back to the front, before all that came back.
-    pub fn put_in_front(&mut self, held: LogMessage, attempts: u32) {
+    /// Requeues a message at the very front.
+    pub(crate) fn requeue_in_front(&mut self, held: LogMessage, attempts: u32) {
         self.count(&held);
         self.returned.push_front(RequeuedMessage { held, attempts });
     }
 
-    /// Back to the end. `after` is where in the log that was asked for; later calls name later places.
-    pub fn postpone(&mut self, held: LogMessage, attempts: u32, after: LogLocation) {
+    /// Requeues a message at the end. `after` is the log location of the request; it ascends from call to call.
+    pub(crate) fn postpone(&mut self, held: LogMessage, attempts: u32, after: LogLocation) {
         self.count(&held);
         self.postponed
             .push_back((after, RequeuedMessage { held, attempts }));
     }
 
-    /// What is next and the message itself. Two high to one normal, but a normal one never passes a high one that was
-    /// published before it.
+    /// The next message and where it is. Two of high priority go before one of normal priority, but a normal
+    /// one is never served before a high one that was published earlier.
     fn next(&self) -> Option<(NextMessage, LogMessage)> {
         if let Some(returned) = self.returned.front() {
             return Some((NextMessage::Returned, returned.held));
@@ -367,31 +379,31 @@ impl Ready {
             .map(|n| (n.location(), NextMessage::Normal, n));
         let postponed = self.postponed.front();
         let postponed = postponed.map(|(after, r)| (*after, NextMessage::Postponed, r.held));
-        let low = match (normal, postponed) {
+        let normal_or_postponed = match (normal, postponed) {
             (Some(normal), Some(postponed)) if normal.0 < postponed.0 => Some(normal),
             (normal, postponed) => postponed.or(normal),
         };
-        match (high, low) {
+        match (high, normal_or_postponed) {
             (Some(high), Some((location, ..))) if high.location() < location => {
                 Some((NextMessage::High, high))
             }
             (Some(high), None) => Some((NextMessage::High, high)),
-            (_, low) => low.map(|(_, next, held)| (next, held)),
+            (_, normal_or_postponed) => normal_or_postponed.map(|(_, next, held)| (next, held)),
         }
     }
 
-    pub fn pop(&mut self) -> Option<Dequeued<LogMessage>> {
+    pub(crate) fn pop(&mut self) -> Option<Dequeued<LogMessage>> {
         let (next, held) = self.next()?;
-        let taken = match next {
+        let dequeued = match next {
             NextMessage::Returned => self.returned.pop_front().map(Dequeued::from),
             NextMessage::Postponed => self.postponed.pop_front().map(|(_, r)| r.into()),
             NextMessage::High | NextMessage::Normal => {
-                let lane = if next == NextMessage::High {
+                let level = if next == NextMessage::High {
                     &mut self.high
                 } else {
                     &mut self.normal
                 };
-                lane.pop().map(|item| Dequeued {
+                level.pop().map(|item| Dequeued {
                     item,
                     attempts: 0,
                     redelivered: false,
@@ -404,23 +416,27 @@ impl Ready {
                 turn => turn + 1,
             };
         }
+        let item = dequeued.as_ref().map(|dequeued| dequeued.item);
+        debug_assert_eq!(item, Some(held), "the next message is taken");
         self.len -= 1;
         self.bytes -= u64::from(held.body);
         self.expiring -= u64::from(held.expires != 0);
-        taken
+        debug_assert!(self.expiring <= self.len);
+        debug_assert!(self.len > 0 || self.bytes == 0);
+        dequeued
     }
 
-    /// Removes and returns the next message if its time to live is over. Only the head of the queue expires.
-    pub fn pop_expired(&mut self, clock: u64) -> Option<LogMessage> {
+    /// Removes and returns the next message if it has expired. Only the head of the queue expires.
+    pub(crate) fn pop_expired(&mut self, clock: u64) -> Option<LogMessage> {
         let due = self.next_expiry().is_some_and(|expires| expires <= clock);
         if !due {
             return None;
         }
-        self.pop().map(|taken| taken.item)
+        self.pop().map(|dequeued| dequeued.item)
     }
 
-    /// When the next message expires, if it does.
-    pub fn next_expiry(&self) -> Option<u64> {
+    /// When the message at the head expires, if it has a TTL.
+    pub(crate) fn next_expiry(&self) -> Option<u64> {
         if self.expiring == 0 {
             return None;
         }
@@ -428,7 +444,8 @@ impl Ready {
         Some(held.expires).filter(|expires| *expires != 0)
     }
 
-    pub fn clear(&mut self) -> u64 {
+    /// Drops all messages. Returns their number.
+    pub(crate) fn clear(&mut self) -> u64 {
         let dropped = self.len;
         self.returned = VecDeque::new();
         self.postponed = VecDeque::new();
@@ -440,29 +457,40 @@ impl Ready {
         dropped
     }
 
-    pub fn fresh(&self) -> impl Iterator<Item = LogMessage> + '_ {
+    /// Messages that were never delivered.
+    pub(crate) fn fresh(&self) -> impl Iterator<Item = LogMessage> + '_ {
         self.high.fresh().chain(self.normal.fresh())
     }
 
-    /// In the order in which they came back.
-    pub fn returned(&self) -> impl Iterator<Item = RequeuedMessage> + '_ {
+    /// Location of the last message that was pushed, of those that were never delivered.
+    pub(crate) fn last_fresh(&self) -> Option<LogLocation> {
+        self.high.last().max(self.normal.last())
+    }
+
+    /// Location of the last request that requeued a message at the end.
+    pub(crate) fn last_postponed(&self) -> Option<LogLocation> {
+        self.postponed.back().map(|(after, _)| *after)
+    }
+
+    /// Messages that were requeued at the front, in service order.
+    pub(crate) fn returned(&self) -> impl Iterator<Item = RequeuedMessage> + '_ {
         self.returned.iter().copied()
     }
 
-    /// In the order in which they came back.
-    pub fn postponed(&self) -> impl Iterator<Item = (LogLocation, RequeuedMessage)> + '_ {
+    /// Messages that were requeued at the end, in service order.
+    pub(crate) fn postponed(&self) -> impl Iterator<Item = (LogLocation, RequeuedMessage)> + '_ {
         self.postponed.iter().copied()
     }
 
-    /// Bytes of memory for what was published and never taken, capacity included.
+    /// Bytes of memory of messages that were never delivered, capacity included.
     #[cfg(test)]
-    pub fn memory(&self) -> usize {
-        let lanes = [&self.high, &self.normal];
-        lanes
+    pub(crate) fn memory(&self) -> usize {
+        let levels = [&self.high, &self.normal];
+        levels
             .into_iter()
-            .map(|lane| {
-                let chunks = lane.chunks.capacity() * size_of::<Chunk>();
-                let items = lane
+            .map(|level| {
+                let chunks = level.chunks.capacity() * size_of::<Chunk>();
+                let items = level
                     .chunks
                     .iter()
                     .map(|c| c.items.bytes() + c.expires.capacity() * size_of::<u64>());

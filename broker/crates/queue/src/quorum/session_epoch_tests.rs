@@ -12,7 +12,7 @@ use env::{Incarnation, NodeId};
 
 const CONSUMER: ConsumerId = ConsumerId(1);
 
-/// As a queue of an MQTT session is.
+/// The settings of an MQTT session's queue.
 fn rig() -> Rig {
     Rig::new(QueueSettings {
         delivery_limit: None,
@@ -20,7 +20,7 @@ fn rig() -> Rig {
     })
 }
 
-/// A connection of the session that lasts.
+/// A connection of the session that outlives its connections.
 fn connect(rig: &mut Rig, by: u64, prefetch: u32, settled: Option<Settlement>) -> QueueOutput {
     let next = EpochConsumer {
         consumer: CONSUMER,
@@ -44,7 +44,7 @@ fn leave(rig: &mut Rig, by: u64) -> QueueOutput {
     rig.one(by, RequestBody::Leave { consumer: CONSUMER })
 }
 
-/// To whom, number, and whether it was out before.
+/// The consumer's session, the message number and whether it was redelivered.
 fn handed(out: &QueueOutput) -> Vec<(u64, u64, bool)> {
     let show = |d: &(u64, u32, crate::Delivery)| (d.0, number(&d.2.message), d.2.redelivered);
     deliveries(out).iter().map(show).collect()
@@ -63,7 +63,7 @@ fn counts(rig: &Rig) -> (u64, u64, u32) {
 }
 
 #[test]
-fn the_next_connection_gets_first_what_the_last_one_held() {
+fn next_connection_gets_the_unsettled_messages_first() {
     let mut rig = rig();
     connect(&mut rig, 1, 3, None);
     let out = rig.publish(1..=5);
@@ -72,11 +72,11 @@ fn the_next_connection_gets_first_what_the_last_one_held() {
     assert_eq!(ended(&out), [1]);
     assert_eq!(handed(&out), [(2, 1, true), (2, 2, true)]);
     assert_eq!(counts(&rig), (3, 2, 1));
-    // One with a smaller window than the one before: 3 came back first, and 1 and 2 go before it.
+    // A consumer with a smaller window than the previous one: 3 was requeued first, and 1 and 2 go before it.
     let out = connect(&mut rig, 4, 4, None);
     let all = [(4, 1, true), (4, 2, true), (4, 3, true), (4, 4, false)];
     assert_eq!(handed(&out), all);
-    // What the earlier ones say late means nothing.
+    // Late requests of earlier connections have no effect.
     rig.settle(1, 1, SettlementOutcome::Accepted, 1);
     leave(&mut rig, 1);
     leave(&mut rig, 2);
@@ -90,14 +90,14 @@ fn the_next_connection_gets_first_what_the_last_one_held() {
 }
 
 #[test]
-fn what_the_last_connection_was_done_with_does_not_come_again() {
+fn settled_messages_of_the_previous_connection_are_not_redelivered() {
     let mut rig = rig();
     connect(&mut rig, 1, 4, None);
     rig.publish(1..=5);
     let out = connect(&mut rig, 2, 4, done(1, &[(1, 1), (3, 3), (9, 8)]));
     assert_eq!(handed(&out), [(2, 2, true), (2, 4, true), (2, 5, false)]);
     assert_eq!(counts(&rig), (0, 3, 1));
-    // Its settling comes at last; and one more connection repeats it.
+    // Its settlement is applied at last, and one more connection repeats it.
     rig.settle(1, 1, SettlementOutcome::Accepted, 3);
     let out = connect(&mut rig, 3, 4, done(1, &[(1, 4)]));
     assert_eq!(handed(&out).len(), 3);
@@ -105,7 +105,7 @@ fn what_the_last_connection_was_done_with_does_not_come_again() {
 }
 
 #[test]
-fn consumers_of_others_are_left_alone() {
+fn consumers_of_other_sessions_are_not_replaced() {
     let mut rig = rig();
     rig.consume(1, 1, spec(1, 0));
     let other = EpochConsumer {
@@ -128,7 +128,7 @@ fn consumers_of_others_are_left_alone() {
 }
 
 #[test]
-fn a_connection_that_missed_its_end_is_told_again() {
+fn replaced_connection_is_told_again_that_its_consumer_ended() {
     let mut rig = rig();
     connect(&mut rig, 1, 3, None);
     connect(&mut rig, 2, 3, None);
@@ -136,7 +136,7 @@ fn a_connection_that_missed_its_end_is_told_again() {
     rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
     assert_eq!(rig.machine.snapshot(), state);
     let resume = |rig: &mut Rig| {
-        let mut effects = Effects::wanted();
+        let mut effects = Effects::collecting();
         let resume = ResumeConsumer {
             session: session(1),
             consumer: CONSUMER,
@@ -156,17 +156,17 @@ fn a_connection_that_missed_its_end_is_told_again() {
 }
 
 #[test]
-fn what_it_holds_stays_while_its_node_cannot_be_reached() {
+fn unsettled_messages_stay_while_the_node_cannot_be_reached() {
     let mut rig = rig();
     let node = session(1).node;
     connect(&mut rig, 1, 2, None);
     rig.publish(1..=3);
     rig.command(Command::NodeSuspected(node).encode());
     assert_eq!(counts(&rig), (1, 2, 1));
-    // It was only slow.
+    // The node was only slow.
     let out = rig.settle(1, 1, SettlementOutcome::Accepted, 1);
     assert_eq!(handed(&out), [(1, 3, false)]);
-    // It is somewhere else; then that place is gone for good.
+    // The session connects elsewhere; then the incarnation of the node ends.
     rig.command(Command::NodeSuspected(node).encode());
     let out = connect(&mut rig, 2, 1, None);
     assert_eq!((handed(&out), ended(&out)), (vec![(2, 2, true)], vec![1]));
@@ -181,7 +181,7 @@ fn what_it_holds_stays_while_its_node_cannot_be_reached() {
 }
 
 #[test]
-fn a_message_has_one_number_whichever_connection_gets_it() {
+fn message_number_is_the_same_for_every_connection() {
     let mut rig = rig();
     connect(&mut rig, 1, 2, None);
     let out = rig.publish(1..=3);
@@ -193,14 +193,14 @@ fn a_message_has_one_number_whichever_connection_gets_it() {
     let first = marks(&out);
     assert!(first[0].1.is_some() && first[0].1 != first[1].1);
     assert_eq!(marks(&connect(&mut rig, 2, 2, None)), first);
-    // Whoever takes turns with others is told none.
+    // Consumers that share a queue are told no message number.
     leave(&mut rig, 2);
     let out = rig.consume(3, 1, spec(3, 0));
     assert!(marks(&out).iter().all(|(_, mark)| mark.is_none()));
 }
 
 #[test]
-fn a_place_beyond_what_a_number_holds_has_none() {
+fn location_too_large_for_a_number_has_none() {
     let location = |index, offset| super::effects::LogLocation { index, offset }.number();
     assert_eq!(location(0, 0), 0);
     assert_ne!(location(1, 0), location(0, 1));
@@ -208,7 +208,7 @@ fn a_place_beyond_what_a_number_holds_has_none() {
     assert_eq!((location(1, 1 << 21), location(1 << 43, 0)), (0, 0));
 }
 
-/// A connection that names a line; the answers it gets.
+/// A connection with an epoch; returns the answers that it gets.
 fn join(rig: &mut Rig, by: u64, epoch: SessionEpoch, at: u64) -> (Vec<QueueReply>, Vec<u64>) {
     let next = EpochConsumer {
         consumer: CONSUMER,
@@ -219,46 +219,51 @@ fn join(rig: &mut Rig, by: u64, epoch: SessionEpoch, at: u64) -> (Vec<QueueReply
     };
     let out = rig.one(by, RequestBody::Succeed(Box::new(next)));
     let state = rig.machine.snapshot();
-    let again = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
-    assert_eq!(again.snapshot(), state);
+    let restored = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+    assert_eq!(restored.snapshot(), state);
     (answers(&out), ended(&out))
 }
 
 #[test]
-fn a_line_goes_on_until_another_one_has_consumed() {
+fn epoch_continues_until_another_one_has_consumed() {
     let mut rig = rig();
     let of = |number| SessionEpoch::Of(session(number));
-    let (goes_on, begins) = (vec![QueueReply::GoesOn], vec![QueueReply::Consuming]);
-    // Where no line is known, whoever names none knows no less than the queue.
-    assert_eq!(join(&mut rig, 1, SessionEpoch::New, 0).0, goes_on);
-    assert_eq!(join(&mut rig, 2, of(1), 0).0, goes_on);
+    let (continues, starts_new) = (vec![QueueReply::GoesOn], vec![QueueReply::Consuming]);
+    // The queue knows no epoch, so a connection that knows none continues.
+    assert_eq!(join(&mut rig, 1, SessionEpoch::New, 0).0, continues);
+    assert_eq!(join(&mut rig, 2, of(1), 0).0, continues);
     leave(&mut rig, 2);
-    // One that was not answered has not changed the line.
-    assert_eq!(join(&mut rig, 3, of(1), 0).0, goes_on);
-    assert_eq!(join(&mut rig, 4, SessionEpoch::New, 0).0, begins);
-    assert_eq!(join(&mut rig, 5, of(1), 0).0, begins);
-    assert_eq!(join(&mut rig, 6, of(4), 0).0, begins);
-    assert_eq!(join(&mut rig, 7, of(6), 0).0, goes_on);
-    // A node that does not know of lines yet.
-    assert_eq!(join(&mut rig, 8, SessionEpoch::Untold, 0).0, begins);
-    assert_eq!(join(&mut rig, 9, of(6), 0).0, begins);
+    // A connection that ended has not changed the epoch.
+    assert_eq!(join(&mut rig, 3, of(1), 0).0, continues);
+    assert_eq!(join(&mut rig, 4, SessionEpoch::New, 0).0, starts_new);
+    assert_eq!(join(&mut rig, 5, of(1), 0).0, starts_new);
+    assert_eq!(join(&mut rig, 6, of(4), 0).0, starts_new);
+    assert_eq!(join(&mut rig, 7, of(6), 0).0, continues);
+    // A node that does not know of epochs yet.
+    assert_eq!(join(&mut rig, 8, SessionEpoch::Untold, 0).0, starts_new);
+    assert_eq!(join(&mut rig, 9, of(6), 0).0, starts_new);
 }
 
 #[test]
-fn a_request_that_comes_late_does_not_take_the_queue() {
+fn late_request_does_not_replace_a_later_connection() {
     let mut rig = rig();
     assert_eq!(
         join(&mut rig, 1, SessionEpoch::New, 70).0,
         [QueueReply::GoesOn]
     );
-    let (said, over) = join(&mut rig, 2, SessionEpoch::New, 69);
-    assert!(matches!(said[..], [QueueReply::Refused { code: 403, .. }]));
-    assert_eq!(over, []);
+    let (replies, ended_sessions) = join(&mut rig, 2, SessionEpoch::New, 69);
+    assert!(matches!(
+        replies[..],
+        [QueueReply::Refused { code: 403, .. }]
+    ));
+    assert_eq!(ended_sessions, []);
     assert_eq!(counts(&rig).2, 1);
-    // Neither is it known who asked first where one did not ask, nor where two ask at once.
+    // The order is unknown if one of them has no index, or if both have the same one.
     assert_eq!(join(&mut rig, 3, SessionEpoch::New, 0).1, [1]);
     assert_eq!(join(&mut rig, 4, SessionEpoch::New, 70).1, [3]);
-    let (said, over) = join(&mut rig, 5, SessionEpoch::Of(session(4)), 69);
-    assert!(matches!(said[..], [QueueReply::Refused { code: 403, .. }]) && over.is_empty());
+    let (replies, ended_sessions) = join(&mut rig, 5, SessionEpoch::Of(session(4)), 69);
+    assert!(
+        matches!(replies[..], [QueueReply::Refused { code: 403, .. }]) && ended_sessions.is_empty()
+    );
     assert_eq!(join(&mut rig, 6, SessionEpoch::Of(session(4)), 71).1, [4]);
 }

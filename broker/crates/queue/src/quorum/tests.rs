@@ -37,7 +37,7 @@ pub(crate) fn session(number: u64) -> SessionId {
     }
 }
 
-/// The log indexes that the machine still reads, ascending, each once.
+/// The log indexes that the machine still needs, ascending, each once.
 pub(super) fn live(machine: &Machine) -> Vec<u64> {
     let indexes = slots::IndexSet::from_runs(machine.live_indexes());
     indexes.iter().collect()
@@ -57,7 +57,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub fn new(settings: QueueSettings) -> Rig {
+    pub(crate) fn new(settings: QueueSettings) -> Rig {
         Rig {
             machine: Machine::new("queue 'q' in vhost '/'".into(), settings),
             log: Vec::new(),
@@ -67,9 +67,9 @@ impl Rig {
         }
     }
 
-    pub fn command(&mut self, command: Bytes) -> QueueOutput {
+    pub(crate) fn command(&mut self, command: Bytes) -> QueueOutput {
         self.log.push(command.clone());
-        let mut effects = Effects::wanted();
+        let mut effects = Effects::collecting();
         self.machine
             .apply(self.log.len() as u64, &command, &mut effects)
             .unwrap();
@@ -86,7 +86,7 @@ impl Rig {
         out
     }
 
-    pub fn batch(&mut self, bodies: Vec<(u64, RequestBody)>) -> QueueOutput {
+    pub(crate) fn batch(&mut self, bodies: Vec<(u64, RequestBody)>) -> QueueOutput {
         let mut batch = Batch::default();
         for (number, body) in bodies {
             let session = session(number);
@@ -102,33 +102,43 @@ impl Rig {
         self.command(command)
     }
 
-    pub fn one(&mut self, number: u64, body: RequestBody) -> QueueOutput {
+    pub(crate) fn one(&mut self, number: u64, body: RequestBody) -> QueueOutput {
         self.batch(vec![(number, body)])
     }
 
-    pub fn publish(&mut self, numbers: impl IntoIterator<Item = u64>) -> QueueOutput {
+    pub(crate) fn publish(&mut self, numbers: impl IntoIterator<Item = u64>) -> QueueOutput {
         let publish = |n| (9, RequestBody::Publish(message(n, None, None)));
         self.batch(numbers.into_iter().map(publish).collect())
     }
 
-    pub fn consume(&mut self, number: u64, consumer: u32, spec: ConsumerSpec) -> QueueOutput {
+    pub(crate) fn consume(
+        &mut self,
+        number: u64,
+        consumer: u32,
+        spec: ConsumerSpec,
+    ) -> QueueOutput {
         let consumer = ConsumerId(consumer);
         self.one(number, RequestBody::Consume { consumer, spec })
     }
 
-    /// The client of a session was sent so much.
-    pub fn received(&mut self, number: u64, consumer: ConsumerId, up_to: u64) -> QueueOutput {
+    /// The client of a session was sent deliveries up to an id.
+    pub(crate) fn received(
+        &mut self,
+        number: u64,
+        consumer: ConsumerId,
+        up_to: u64,
+    ) -> QueueOutput {
         let received = DeliveryProgress {
             session: session(number),
             consumer,
             up_to,
         };
-        let mut effects = Effects::wanted();
-        self.machine.received(&received, &mut effects);
+        let mut effects = Effects::collecting();
+        self.machine.open_flow_window(&received, &mut effects);
         self.resolve(effects)
     }
 
-    pub fn settle(
+    pub(crate) fn settle(
         &mut self,
         number: u64,
         consumer: u32,
@@ -175,7 +185,7 @@ pub(super) fn answers(out: &QueueOutput) -> Vec<QueueReply> {
 }
 
 #[test]
-fn in_order_within_the_window_and_confirmed() {
+fn messages_are_delivered_in_order_within_the_prefetch_and_confirmed() {
     let mut rig = Rig::new(settings());
     let out = rig.publish(1..=5);
     let applied = QueueEvent::Applied { up_to: 5 };
@@ -193,7 +203,7 @@ fn in_order_within_the_window_and_confirmed() {
 }
 
 #[test]
-fn requeued_messages_go_to_their_place_and_die_over_the_limit() {
+fn requeued_messages_go_to_the_front_and_die_above_the_delivery_limit() {
     let mut rig = Rig::new(QueueSettings {
         delivery_limit: Some(2),
         ..settings()
@@ -216,10 +226,10 @@ fn requeued_messages_go_to_their_place_and_die_over_the_limit() {
 }
 
 #[test]
-fn two_high_to_one_normal_and_never_past_an_earlier_high() {
+fn two_messages_of_high_priority_go_before_each_normal_one() {
     let mut rig = Rig::new(settings());
     let publish = |n, p| (9, RequestBody::Publish(message(n, Some(p), None)));
-    // Normal 1 to 3 came first, then high 11 to 16, then normal 4.
+    // Published order: normal 1 to 3, high 11 to 16, normal 4.
     let mut batch: Vec<_> = (1..=3).map(|n| publish(n, 4)).collect();
     batch.extend((11..=16).map(|n| publish(n, 5)));
     batch.push(publish(4, 0));
@@ -240,7 +250,7 @@ fn two_high_to_one_normal_and_never_past_an_earlier_high() {
 }
 
 #[test]
-fn single_active_consumer_hands_over_when_it_holds_nothing() {
+fn single_active_consumer_hands_over_once_it_has_settled_everything() {
     let mut rig = Rig::new(QueueSettings {
         single_active_consumer: true,
         ..settings()
@@ -252,7 +262,7 @@ fn single_active_consumer_hands_over_when_it_holds_nothing() {
         deliveries(&out).iter().map(|d| d.0).collect::<Vec<_>>(),
         [1, 1]
     );
-    // One of higher priority takes over, once the first has settled all.
+    // A consumer of higher priority takes over once the active one has settled everything.
     let out = rig.consume(3, 1, spec(2, 7));
     assert_eq!(numbers(&out), [0u64; 0]);
     assert_eq!(
@@ -262,14 +272,14 @@ fn single_active_consumer_hands_over_when_it_holds_nothing() {
     let out = rig.settle(1, 1, SettlementOutcome::Accepted, 2);
     assert_eq!(numbers(&out), [3, 4]);
     assert_eq!(deliveries(&out)[0].0, 3);
-    // It goes: the best that is left goes on, in order.
+    // It ends: the best consumer that is left continues in order.
     let out = rig.one(3, RequestBody::Close);
     assert_eq!(numbers(&out), [3, 4]);
     assert!(deliveries(&out).iter().all(|d| d.0 == 1 && d.2.redelivered));
 }
 
 #[test]
-fn a_single_active_consumer_that_leaves_is_followed_from_where_it_was() {
+fn successor_of_a_single_active_consumer_continues_in_order() {
     let mut rig = Rig::new(QueueSettings {
         single_active_consumer: true,
         ..settings()
@@ -280,7 +290,7 @@ fn a_single_active_consumer_that_leaves_is_followed_from_where_it_was() {
     let leave = RequestBody::Leave {
         consumer: ConsumerId(1),
     };
-    // One that merely cancels could still settle 1 and 2, and the next would begin with 3.
+    // If it only cancelled, it could still settle 1 and 2, and the next consumer would begin with 3.
     let out = rig.one(1, leave);
     assert!(deliveries(&out).iter().all(|d| d.0 == 2));
     assert_eq!(numbers(&out), [1, 2, 3]);
@@ -288,7 +298,7 @@ fn a_single_active_consumer_that_leaves_is_followed_from_where_it_was() {
 }
 
 #[test]
-fn higher_priority_first_then_in_turn() {
+fn consumers_are_served_by_priority_then_in_turn() {
     let mut rig = Rig::new(settings());
     rig.consume(1, 1, spec(2, 0));
     rig.consume(2, 1, spec(2, 0));
@@ -303,7 +313,7 @@ fn higher_priority_first_then_in_turn() {
 }
 
 #[test]
-fn limits_drop_the_head_or_refuse_the_publish() {
+fn length_limits_drop_the_head_or_refuse_the_publish() {
     let mut rig = Rig::new(QueueSettings {
         max_length: Some(2),
         ..settings()
@@ -333,7 +343,7 @@ fn limits_drop_the_head_or_refuse_the_publish() {
 }
 
 #[test]
-fn heads_expire_by_the_logged_time() {
+fn head_expires_by_the_logged_time() {
     let mut rig = Rig::new(QueueSettings {
         message_ttl_ms: Some(500),
         ..settings()
@@ -361,7 +371,7 @@ fn heads_expire_by_the_logged_time() {
 }
 
 #[test]
-fn requests_count_once_and_are_answered_again() {
+fn duplicate_request_is_applied_once_and_answered_again() {
     let mut rig = Rig::new(settings());
     rig.publish([1]);
     let twice = rig.log[0].clone();
@@ -371,7 +381,7 @@ fn requests_count_once_and_are_answered_again() {
         out.events.last().unwrap().event,
         QueueEvent::Applied { up_to: 1 }
     );
-    // A gap is told.
+    // A gap is reported.
     rig.seqs.insert(session(9), 5);
     let out = rig.publish([2]);
     assert!(
@@ -380,7 +390,7 @@ fn requests_count_once_and_are_answered_again() {
             .any(|e| e.event == QueueEvent::Expecting { expected: 2 })
     );
     assert_eq!(rig.machine.stats().ready, 1);
-    // A get is answered again with the same message.
+    // A repeated get returns the same message.
     let get = RequestBody::Get {
         consumer: ConsumerId(4),
         no_ack: false,
@@ -390,7 +400,7 @@ fn requests_count_once_and_are_answered_again() {
     let again = rig.log.last().unwrap().clone();
     let second = rig.command(again);
     assert_eq!(deliveries(&first), deliveries(&second));
-    // Empty stays empty, whatever came since.
+    // The answer stays get-empty, even if messages were published since.
     let empty = rig.one(2, get);
     assert_eq!(answers(&empty), [QueueReply::Empty]);
     let again = rig.log.last().unwrap().clone();
@@ -400,7 +410,7 @@ fn requests_count_once_and_are_answered_again() {
 }
 
 #[test]
-fn a_closed_session_does_not_come_back() {
+fn closed_session_is_not_reopened() {
     let mut rig = Rig::new(settings());
     rig.publish([1]);
     let late = rig.log[0].clone();
@@ -410,7 +420,7 @@ fn a_closed_session_does_not_come_back() {
 }
 
 #[test]
-fn a_wall_clock_that_leaps_does_not_bring_a_closed_session_back() {
+fn leap_of_the_wall_clock_does_not_reopen_a_closed_session() {
     let mut rig = Rig::new(settings());
     rig.publish([1]);
     let late = rig.log[0].clone();
@@ -419,16 +429,16 @@ fn a_wall_clock_that_leaps_does_not_bring_a_closed_session_back() {
     rig.one(8, RequestBody::Close);
     rig.command(late.clone());
     assert_eq!(rig.machine.stats().ready, 1);
-    // Time that passes step by step does count.
+    // Time that passes in small steps counts.
     for number in 10..30 {
         rig.wall += CLOSED_MS / 10;
         rig.one(number, RequestBody::Close);
     }
-    assert_eq!(rig.machine.session_state(session(9), 1), Admission::Apply);
+    assert_eq!(rig.machine.check_request(session(9), 1), Admission::Apply);
 }
 
 #[test]
-fn suspected_and_gone_nodes_give_back_what_they_hold() {
+fn messages_of_suspected_and_ended_nodes_are_requeued() {
     let mut rig = Rig::new(settings());
     rig.publish(1..=2);
     rig.consume(1, 1, spec(1, 0));
@@ -449,7 +459,7 @@ fn suspected_and_gone_nodes_give_back_what_they_hold() {
     rig.command(Command::GoneNode(gone).encode());
     assert_eq!(rig.machine.stats().ready, 1);
     assert_eq!(rig.machine.stats().consumers, 1);
-    // Its late requests are nothing.
+    // Its late requests are ignored.
     let before = rig.machine.digest();
     let mut other = Machine::restore("q".into(), rig.machine.snapshot()).unwrap();
     assert_eq!(other.digest(), before);
@@ -460,12 +470,14 @@ fn suspected_and_gone_nodes_give_back_what_they_hold() {
         body: RequestBody::Publish(message(7, None, None)),
     });
     let command = batch.take(WallTime(1)).unwrap();
-    other.apply(99, &command, &mut Effects::unwanted()).unwrap();
+    other
+        .apply(99, &command, &mut Effects::discarding())
+        .unwrap();
     assert_eq!(other.stats(), rig.machine.stats());
 }
 
 #[test]
-fn a_new_leader_suspects_nodes_whose_sessions_it_has_yet_to_apply() {
+fn new_leader_suspects_nodes_after_applying_their_sessions() {
     let mut rig = Rig::new(settings());
     // A session of node 2.
     rig.consume(1, 1, spec(3, 0));
@@ -496,12 +508,12 @@ fn a_new_leader_suspects_nodes_whose_sessions_it_has_yet_to_apply() {
 }
 
 #[test]
-fn resume_delivers_again_what_is_out() {
+fn resume_repeats_unsettled_deliveries() {
     let mut rig = Rig::new(settings());
     rig.publish(1..=4);
     rig.consume(1, 1, spec(3, 0));
     rig.settle(1, 1, SettlementOutcome::Requeue, 2);
-    let mut effects = Effects::wanted();
+    let mut effects = Effects::collecting();
     let resume = ResumeConsumer {
         session: session(1),
         consumer: ConsumerId(1),
@@ -523,7 +535,7 @@ fn resume_delivers_again_what_is_out() {
 }
 
 #[test]
-fn delete_and_exclusive_are_refused_where_they_must_be() {
+fn delete_and_exclusive_consume_are_refused_while_in_use() {
     let mut rig = Rig::new(settings());
     rig.publish([1]);
     rig.consume(1, 1, spec(1, 0));
@@ -579,7 +591,7 @@ fn delete_and_exclusive_are_refused_where_they_must_be() {
 }
 
 #[test]
-fn a_ready_message_costs_at_most_nine_bytes() {
+fn ready_message_takes_at_most_nine_bytes() {
     let mut ready = Ready::new();
     let count = 100_000u32;
     for n in 0..count {
@@ -602,21 +614,21 @@ fn a_ready_message_costs_at_most_nine_bytes() {
     assert_eq!((ready.len(), ready.bytes()), (0, 0));
 }
 
-/// A checkpoint and what is appended to it: a machine of its own.
+/// Damages a snapshot and commands that follow it, and applies them to a new machine.
 fn restored(rig: &Rig) -> Machine {
     Machine::restore("queue 'q' in vhost '/'".into(), rig.machine.snapshot()).unwrap()
 }
 
 #[test]
-fn damaged_commands_and_checkpoints_never_panic() {
+fn damaged_commands_and_snapshots_never_panic() {
     let mut rig = Rig::new(settings());
     rig.publish(1..=3);
     rig.consume(1, 1, spec(2, 0));
     let whole = rig.log[0].clone();
-    let mut effects = Effects::wanted();
+    let mut effects = Effects::collecting();
     for at in 0..whole.len() {
         let refused = restored(&rig).apply(9, &whole.slice(..at), &mut effects);
-        // A batch that ends where a run does is whole.
+        // A batch that is cut off at the end of a run is valid.
         assert_eq!(refused.is_err(), at != 10, "{at}");
         let mut raw = whole.to_vec();
         raw[at] ^= 0x55;
@@ -631,18 +643,19 @@ fn damaged_commands_and_checkpoints_never_panic() {
     }
 }
 
-/// A rolling upgrade in the wrong order: a leader of a newer program writes what this one cannot read.
+/// A rolling upgrade in the wrong order: a leader of a newer version writes commands that this version cannot
+/// decode.
 #[test]
-fn a_command_of_a_newer_program_is_never_passed_over() {
+fn command_of_a_newer_version_is_never_skipped() {
     let mut rig = Rig::new(settings());
     rig.publish(1..=3);
     let known = rig.log[0].clone();
     let version = known[0] + 1;
     let newer = [&[version], &known[1..]].concat();
     let kind = [&[known[0], 200], &known[2..]].concat();
-    // A purge that asks for more than a purge does today.
+    // A purge with a field that this version does not know.
     let request = [&Command::Time(WallTime(1)).encode()[..], &[1]].concat();
-    for (command, why) in [
+    for (command, cause) in [
         (newer, CodecError::Version(version)),
         (
             kind,
@@ -657,15 +670,15 @@ fn a_command_of_a_newer_program_is_never_passed_over() {
         let mut out = QueueOutput::default();
         queue.leadership(1, Some(NodeId(1)), true, &mut out);
         queue.applied(1, 1, &known).unwrap();
-        let told = queue.applied(2, 1, &Bytes::from(command)).unwrap_err();
+        let error = queue.applied(2, 1, &Bytes::from(command)).unwrap_err();
         assert_eq!(
-            told,
+            error,
             UnknownCommand {
                 index: 2,
-                error: why
+                error: cause
             }
         );
-        // Nothing of what it may have done is told, and it does not count as applied.
+        // No effect of the command is reported, and it does not count as applied.
         out = QueueOutput::default();
         queue.resolve(&mut |_| Some(known.clone()).into(), &mut out);
         assert!(out.events.is_empty(), "{:?}", out.events);
@@ -674,11 +687,11 @@ fn a_command_of_a_newer_program_is_never_passed_over() {
 }
 
 #[test]
-fn large_bodies_and_wide_gaps_cost_their_neighbours_little() {
+fn large_bodies_and_wide_gaps_cost_their_neighbours_little_memory() {
     let mut ready = Ready::new();
     let bodies = [12, u32::from(u16::MAX), 1 << 16, 0, u32::MAX];
     let held = |n: u32| LogMessage {
-        // Now and then far ahead, also beyond what a chunk can say.
+        // Gaps of different sizes, some larger than a compact reference allows.
         index: u64::from(n) + u64::from(n / 700) * 70_000 + u64::from(n / 9000) * (1 << 33),
         offset: n % 10 * 60,
         body: bodies[n as usize * 7 / 100_000 % bodies.len()],

@@ -1,4 +1,4 @@
-//! The lanes of the shelf: one for each priority, read ahead from its own segments.
+//! The levels of a classic queue's store, one for each priority, each read ahead from its own segments.
 
 use super::{ClassicStore, Item, State};
 use crate::checkout::Dequeued;
@@ -7,61 +7,76 @@ use crate::classic::segments::READ_AHEAD;
 use message::Message;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Written messages that stay in memory because they are next; the lanes share it, each with at least the least.
+/// Bytes of written messages that stay in memory because they are next. The levels share it, but each gets at
+/// least [`LEAST_WINDOW_BYTES`].
 const WINDOW_BYTES: usize = READ_AHEAD;
 const LEAST_WINDOW_BYTES: usize = 16 << 10;
 
 /// The ready messages of one priority.
 #[derive(Debug, Default)]
 pub(super) struct PriorityLevel {
-    /// With whether the next delivery is another one.
+    /// Requeued messages by number, and whether their next delivery counts as a redelivery.
     pub returned: BTreeMap<u64, (Item, bool)>,
+    /// Messages that were read ahead, in order.
     pub window: VecDeque<LoadedMessage>,
     pub window_bytes: usize,
-    /// Messages on disk that come after the window, and where the first of them is.
+    /// Number of messages on disk after the window.
     pub backlog: u64,
+    /// Location of the first of them.
     pub cursor: Option<MessageLocation>,
-    /// Not written and never taken, by number.
+    /// Numbers of unwritten messages that were never delivered.
     pub fresh: VecDeque<u64>,
+    /// Number of ready messages.
     pub ready: u64,
-    /// The first number that was never delivered: of those before it, as far as is known, all were.
+    /// The first message number that was never delivered. All before it were, as far as is known.
     pub undelivered: u64,
 }
 
 impl ClassicStore {
-    pub(super) fn first_location(&self, lane: u8) -> Option<MessageLocation> {
-        let segment = self.segments.first(lane, None)?;
+    pub(super) fn first_location(&self, priority: u8) -> Option<MessageLocation> {
+        let segment = self.segments.first(priority, None)?;
         Some(MessageLocation { segment, offset: 0 })
     }
 
-    /// Bytes that each lane may have in memory.
-    fn share(&self) -> usize {
-        (WINDOW_BYTES / self.lanes.len()).max(LEAST_WINDOW_BYTES)
+    /// Bytes that each level may have in its window.
+    fn window_share(&self) -> usize {
+        (WINDOW_BYTES / self.levels.len()).max(LEAST_WINDOW_BYTES)
     }
 
-    pub(super) fn lane(&mut self, lane: u8) -> Option<&mut PriorityLevel> {
-        self.lanes.get_mut(usize::from(lane))
+    pub(super) fn level(&mut self, priority: u8) -> Option<&mut PriorityLevel> {
+        self.levels.get_mut(usize::from(priority))
     }
 
-    /// The highest lane with ready messages.
-    pub(super) fn head_lane(&mut self) -> Option<usize> {
-        while self.lanes.get(self.top).is_some_and(|l| l.ready == 0) && self.top > 0 {
-            self.top -= 1;
+    /// The highest level with ready messages.
+    pub(super) fn head_level(&mut self) -> Option<usize> {
+        while self
+            .levels
+            .get(self.highest_ready)
+            .is_some_and(|l| l.ready == 0)
+            && self.highest_ready > 0
+        {
+            self.highest_ready -= 1;
         }
-        let lane = self.lanes.get(self.top)?;
-        (lane.ready > 0).then_some(self.top)
+        let level = self.levels.get(self.highest_ready)?;
+        (level.ready > 0).then_some(self.highest_ready)
     }
 
-    /// A written message that nobody took: kept at hand when it is next and there is room.
-    pub(super) fn shelve(&mut self, item: Item, message: Message, location: MessageLocation) {
+    /// Keeps a written message that was never delivered in memory, if it is next and the window has room.
+    /// Otherwise it is read back later.
+    pub(super) fn retain_written(
+        &mut self,
+        item: Item,
+        message: Message,
+        location: MessageLocation,
+    ) {
         let len = message.as_bytes().len();
-        let share = self.share();
-        let Some(lane) = self.lane(item.lane) else {
+        let window_share = self.window_share();
+        let Some(level) = self.level(item.priority) else {
             return;
         };
-        if lane.backlog == 0 && lane.window_bytes < share {
-            lane.window_bytes += len;
-            lane.window.push_back(LoadedMessage {
+        if level.backlog == 0 && level.window_bytes < window_share {
+            level.window_bytes += len;
+            level.window.push_back(LoadedMessage {
                 seq: item.seq,
                 persistent: item.persistent,
                 expires: item.expires,
@@ -71,46 +86,46 @@ impl ClassicStore {
             });
             return;
         }
-        if lane.backlog == 0 {
-            lane.cursor = Some(location);
+        if level.backlog == 0 {
+            level.cursor = Some(location);
         }
-        lane.backlog += 1;
+        level.backlog += 1;
         if let Some(segment) = self.segments.list.get_mut(&location.segment) {
             segment.unread += 1;
         }
     }
 
-    /// Reads ahead when a lane's window is empty.
-    pub(super) fn load(&mut self, at: usize) {
-        let share = self.share();
-        while let Some(lane) = self.lanes.get(at) {
-            if !lane.window.is_empty() || lane.backlog == 0 || self.stalled {
+    /// Reads ahead if the window of a level is empty.
+    pub(super) fn read_ahead(&mut self, at: usize) {
+        let window_share = self.window_share();
+        while let Some(level) = self.levels.get(at) {
+            if !level.window.is_empty() || level.backlog == 0 || self.stalled {
                 return;
             }
-            let Some(cursor) = lane.cursor else {
-                return self.lost_rest(at);
+            let Some(cursor) = level.cursor else {
+                return self.lose_backlog(at);
             };
             let mut faults = Vec::new();
             let read = self
                 .segments
-                .read(cursor.segment, cursor.offset, share, &mut faults);
+                .read(cursor.segment, cursor.offset, window_share, &mut faults);
             self.output.faults.extend(faults);
             match read {
                 Ok((loaded, next)) => {
-                    self.told_unreadable = false;
-                    self.loaded(at, cursor, loaded, next);
+                    self.read_failure_reported = false;
+                    self.add_loaded(at, cursor, loaded, next);
                 }
                 Err(error) => {
                     self.stalled = true;
-                    if !std::mem::replace(&mut self.told_unreadable, true) {
-                        self.cannot("cannot be read", &error);
+                    if !std::mem::replace(&mut self.read_failure_reported, true) {
+                        self.report_failure("cannot be read", &error);
                     }
                 }
             }
         }
     }
 
-    fn loaded(
+    fn add_loaded(
         &mut self,
         at: usize,
         cursor: MessageLocation,
@@ -129,35 +144,35 @@ impl ClassicStore {
             None => 0,
         };
         let after = self.segment_after(cursor);
-        let Some(lane) = self.lanes.get_mut(at) else {
+        let Some(level) = self.levels.get_mut(at) else {
             return;
         };
-        lane.backlog = lane.backlog.saturating_sub(count + lost);
+        level.backlog = level.backlog.saturating_sub(count + lost);
         for message in loaded {
-            lane.window_bytes += message.message.as_bytes().len();
-            lane.window.push_back(message);
+            level.window_bytes += message.message.as_bytes().len();
+            level.window.push_back(message);
         }
-        lane.cursor = match next {
+        level.cursor = match next {
             Some(offset) => Some(MessageLocation { offset, ..cursor }),
             None => after,
         };
         if lost > 0 {
-            self.lose(at, lost);
-            let result = self.segments.lose(cursor.segment, lost);
-            self.note(result);
+            self.record_loss(at, lost);
+            let result = self.segments.record_loss(cursor.segment, lost);
+            self.report_error(result);
         }
     }
 
     fn segment_after(&self, location: MessageLocation) -> Option<MessageLocation> {
         let number = location.segment;
-        let segment = self.segments.first(number.lane(), Some(number))?;
+        let segment = self.segments.first(number.priority(), Some(number))?;
         Some(MessageLocation { segment, offset: 0 })
     }
 
-    /// Messages are gone with damaged records.
-    fn lose(&mut self, at: usize, count: u64) {
-        if let Some(lane) = self.lanes.get_mut(at) {
-            lane.ready = lane.ready.saturating_sub(count);
+    /// Records that ready messages are lost with damaged records.
+    fn record_loss(&mut self, at: usize, count: u64) {
+        if let Some(level) = self.levels.get_mut(at) {
+            level.ready = level.ready.saturating_sub(count);
         }
         self.ready = self.ready.saturating_sub(count);
         if self.ready == 0 {
@@ -169,67 +184,67 @@ impl ClassicStore {
             .push(format!("classic queue lost {count} messages to damage"));
     }
 
-    fn lost_rest(&mut self, at: usize) {
-        let rest = self.lanes.get_mut(at);
-        let rest = rest.map_or(0, |lane| std::mem::take(&mut lane.backlog));
-        self.lose(at, rest);
+    fn lose_backlog(&mut self, at: usize) {
+        let rest = self.levels.get_mut(at);
+        let rest = rest.map_or(0, |level| std::mem::take(&mut level.backlog));
+        self.record_loss(at, rest);
     }
 
-    /// When the head expires, if that is known: 0 is never.
+    /// When the message at the head expires, 0: never. None: unknown, or the queue is empty.
     pub(super) fn head_expires(&mut self) -> Option<u64> {
-        while let Some(at) = self.head_lane() {
-            self.load(at);
-            let lane = self.lanes.get(at)?;
-            if let Some((item, _)) = lane.returned.values().next() {
+        while let Some(at) = self.head_level() {
+            self.read_ahead(at);
+            let level = self.levels.get(at)?;
+            if let Some((item, _)) = level.returned.values().next() {
                 return Some(item.expires);
             }
-            if let Some(first) = lane.window.front() {
+            if let Some(first) = level.window.front() {
                 return Some(first.expires);
             }
-            if lane.backlog > 0 {
+            if level.backlog > 0 {
                 return None;
             }
-            if let Some(seq) = lane.fresh.front().copied() {
+            if let Some(seq) = level.fresh.front().copied() {
                 return self.slot(seq).map(|slot| slot.item.expires);
             }
-            if lane.ready > 0 {
+            if level.ready > 0 {
                 return None;
             }
-            // All that it had is lost.
+            // All messages of this level are lost.
         }
         None
     }
 
-    /// The next message, whether its time has passed or not.
+    /// The next message, expired or not.
     pub(super) fn take_head(&mut self) -> Option<Dequeued<Item>> {
-        self.hand = None;
-        while let Some(at) = self.head_lane() {
-            let taken = if let Some(taken) = self.take_returned(at) {
-                taken
+        self.in_hand = None;
+        while let Some(at) = self.head_level() {
+            let dequeued = if let Some(dequeued) = self.take_returned(at) {
+                dequeued
             } else {
-                self.load(at);
-                if let Some(taken) = self.take_window(at) {
-                    taken
-                } else if self.lanes.get(at).is_some_and(|l| l.backlog > 0) {
-                    // What is on disk comes first, even while it cannot be read.
+                self.read_ahead(at);
+                if let Some(dequeued) = self.take_window(at) {
+                    dequeued
+                } else if self.levels.get(at).is_some_and(|l| l.backlog > 0) {
+                    // Messages on disk go before unwritten ones, even while they cannot be read.
                     return None;
-                } else if let Some(taken) = self.take_fresh(at) {
-                    taken
-                } else if self.lanes.get(at).is_some_and(|l| l.ready > 0) {
+                } else if let Some(dequeued) = self.take_fresh(at) {
+                    dequeued
+                } else if self.levels.get(at).is_some_and(|l| l.ready > 0) {
                     return None;
                 } else {
-                    // All that it had is lost.
+                    // All messages of this level are lost.
                     continue;
                 }
             };
-            self.out_of_ready(&taken.item);
-            return Some(taken);
+            self.count_taken(&dequeued.item);
+            return Some(dequeued);
         }
         None
     }
 
     fn take_returned(&mut self, at: usize) -> Option<Dequeued<Item>> {
-        let (_, (item, redelivered)) = self.lanes.get_mut(at)?.returned.pop_first()?;
+        let (_, (item, redelivered)) = self.levels.get_mut(at)?.returned.pop_first()?;
         Some(Dequeued {
             item,
             attempts: 0,
@@ -238,29 +253,30 @@ impl ClassicStore {
     }
 
     fn take_window(&mut self, at: usize) -> Option<Dequeued<Item>> {
-        let lane = self.lanes.get_mut(at)?;
-        let loaded = lane.window.pop_front()?;
-        let undelivered = lane.undelivered;
+        let level = self.levels.get_mut(at)?;
+        let loaded = level.window.pop_front()?;
+        let undelivered = level.undelivered;
         let len = loaded.message.as_bytes().len();
-        lane.window_bytes = lane.window_bytes.saturating_sub(len);
-        self.held.insert(loaded.seq, loaded.location);
-        self.hand = Some((loaded.seq, loaded.message));
+        level.window_bytes = level.window_bytes.saturating_sub(len);
+        self.locations.insert(loaded.seq, loaded.location);
+        self.in_hand = Some((loaded.seq, loaded.message));
         Some(Dequeued {
             item: Item {
                 seq: loaded.seq,
                 body: loaded.body,
                 persistent: loaded.persistent,
-                lane: loaded.location.segment.lane(),
+                priority: loaded.location.segment.priority(),
                 expires: loaded.expires,
             },
             attempts: 0,
-            // What was out in this life, and not settled, was given back: only an earlier life's are here.
+            // Messages that this incarnation delivered are unsettled or requeued, so only an earlier one can
+            // have delivered this.
             redelivered: loaded.seq < undelivered,
         })
     }
 
     fn take_fresh(&mut self, at: usize) -> Option<Dequeued<Item>> {
-        let seq = self.lanes.get_mut(at)?.fresh.pop_front()?;
+        let seq = self.levels.get_mut(at)?.fresh.pop_front()?;
         let slot = self.slot(seq)?;
         slot.state = State::Taken;
         Some(Dequeued {
