@@ -90,6 +90,6 @@ impl Wire for Message {
     fn get(from: &mut Reader<'_>) -> Decoded<Self> {
         let container = from.get()?;
         Message::decode(container)
-            .map_err(|_| from.error(DecodeCause::Inconsistent("message container")))
+            .map_err(|_| from.error(DecodeCause::Damaged("message container")))
     }
 }

@@ -31,10 +31,12 @@ macro_rules! integers {
         impl Wire for $t {
             const MIN_LEN: usize = size_of::<$t>();
 
+            #[inline]
             fn put(&self, out: &mut BytesMut) {
                 out.$put(*self);
             }
 
+            #[inline]
             fn get(from: &mut Reader<'_>) -> Decoded<Self> {
                 Ok(<$t>::from_be_bytes(from.array()?))
             }
@@ -107,6 +109,30 @@ impl<T: Wire> Wire for Arc<T> {
 
     fn get(from: &mut Reader<'_>) -> Decoded<Self> {
         T::get(from).map(Arc::new)
+    }
+}
+
+impl<T: Wire> Wire for Box<T> {
+    const MIN_LEN: usize = T::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        T::put(self, out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        T::get(from).map(Box::new)
+    }
+}
+
+impl<const N: usize> Wire for [u8; N] {
+    const MIN_LEN: usize = N;
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_slice(self);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        from.array()
     }
 }
 

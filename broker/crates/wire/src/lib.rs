@@ -2,7 +2,8 @@
 //!
 //! A type with one encoding implements [`Wire`]. The macros [`wire_struct!`], [`wire_enum!`] and [`wire_newtype!`]
 //! implement it from a list of fields or variants, so that reading and writing cannot differ. Integers are big-endian
-//! with their natural width; [`Varint`] is the compact form. Texts and lists carry a `u32` length.
+//! with their natural width; a field that says `as Varint` has the compact form [`Varint`]. Texts and lists carry a `u32`
+//! length.
 //!
 //! Bytes come from disks and peers and can be anything: a [`Reader`] checks every length against the bytes that are
 //! there before it allocates, bounds the nesting ([`MAX_DEPTH`]) and returns a [`DecodeError`] that names the format.
@@ -34,6 +35,36 @@ pub trait Wire: Sized {
 
     /// Reads a value from the front of the reader.
     fn get(from: &mut Reader<'_>) -> Decoded<Self>;
+}
+
+/// An encoding of `T`, chosen for a field by `as` in [`wire_struct!`], [`wire_enum!`] and [`wire_newtype!`].
+pub trait Encoding<T> {
+    /// As [`Wire::MIN_LEN`].
+    const MIN_LEN: usize = 1;
+
+    /// Appends the encoding of `value`.
+    fn put(value: &T, out: &mut BytesMut);
+
+    /// Reads a value from the front of the reader.
+    fn get(from: &mut Reader<'_>) -> Decoded<T>;
+}
+
+/// The encoding that the type itself has ([`Wire`]): that of fields without `as`.
+#[derive(Clone, Copy, Debug)]
+pub enum Plain {}
+
+impl<T: Wire> Encoding<T> for Plain {
+    const MIN_LEN: usize = T::MIN_LEN;
+
+    #[inline]
+    fn put(value: &T, out: &mut BytesMut) {
+        value.put(out);
+    }
+
+    #[inline]
+    fn get(from: &mut Reader<'_>) -> Decoded<T> {
+        T::get(from)
+    }
 }
 
 /// Encodes a value alone.
