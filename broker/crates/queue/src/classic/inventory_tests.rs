@@ -116,7 +116,7 @@ fn an_end_that_is_cut_off_between_two_messages_is_told() {
     );
 }
 
-/// A queue of an older version has no list, and gets one.
+/// A full disk may have cost the queue its inventory.
 #[test]
 fn a_queue_without_an_inventory_opens_as_it_is() {
     let (mut rig, all) = three_segments();
@@ -184,24 +184,4 @@ fn queue_that_has_no_messages_does_not_miss_its_directory() {
     let (mut rig, _) = three_segments();
     rig.queue.destroy(&mut QueueOutput::default());
     assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
-}
-
-/// The list of an older version lies in the queue's directory and is the newer one while it is there.
-#[test]
-fn inventory_of_an_older_version_is_moved() {
-    const OLD: &str = "classic/0000000000000005/inventory";
-    const NEW: &str = "classic-inventory/0000000000000005";
-    let (mut rig, all) = three_segments();
-    rig.queue.write_all(&mut QueueOutput::default()).unwrap();
-    // As if the newer version had run before the older one.
-    rig.disk.rename(NEW, OLD).unwrap();
-    rig.disk.create(NEW).unwrap().write_at(0, b"stale").unwrap();
-    let (faults, ready) = restarted(&mut rig, false, &[FIRST]);
-    let lost = format!("{FIRST} is missing: {} messages are lost", all - ready);
-    assert_eq!(faults, [format!("queue 'q' in vhost '/': {lost}")]);
-    let lost = rig.queue.stats().lost;
-    assert_eq!((lost.messages, lost.segments), (all - ready, 1));
-    assert!(rig.disk.open(OLD).is_err());
-    let (faults, _) = restarted(&mut rig, true, &[SECOND]);
-    assert_eq!(faults.len(), 1, "{faults:?}");
 }

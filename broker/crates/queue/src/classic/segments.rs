@@ -7,7 +7,7 @@
 //! that was written to it is settled.
 
 use super::clean_stop::{self, FirstUndelivered};
-use super::inventory::{self, Inventory, SegmentCounts};
+use super::inventory::{Inventory, SegmentCounts};
 use super::location::{LoadedMessage, MessageLocation, PendingWrite, SegmentId, SegmentWrite};
 use super::record::{
     ACK_LEN, FOOTER_LEN, HEADER, RecordFooter, RecordHeader, parse_ack, parse_footer, put_ack,
@@ -151,13 +151,7 @@ impl Segments {
         }
         let number = |name: &str, kind: &str| SegmentId::parse(name.strip_suffix(kind)?);
         let numbers: Vec<SegmentId> = names.iter().filter_map(|n| number(n, ".seg")).collect();
-        let old_list = names.iter().any(|name| name == inventory::OLD_NAME);
-        let old_path = format!("{}/{}", self.dir, inventory::OLD_NAME);
-        // While there is an old list it is the newer one: whoever reads it here removes it.
-        let mut listed = match old_list {
-            true => self.inventory.read_old(&*self.disk, &old_path)?,
-            false => self.inventory.read(&*self.disk)?,
-        };
+        let mut listed = self.inventory.read(&*self.disk)?;
         match names.is_empty() && !listed.is_empty() {
             true => self.tell_missing_directory(&listed, &mut found),
             false => self.tell_missing(&listed, &numbers, &names, &mut found)?,
@@ -181,11 +175,8 @@ impl Segments {
             listed.entry(*number).or_insert(None);
         }
         let is_long = self.inventory.is_long(&listed);
-        if old_list || known < changes || known < listed.len() || is_long {
+        if known < changes || known < listed.len() || is_long {
             self.inventory.rewrite(&*self.disk, &listed);
-        }
-        if old_list {
-            self.disk.remove(&old_path)?;
         }
         Ok(found)
     }
@@ -277,7 +268,8 @@ impl Segments {
         let faults_before = found.faults.len();
         // All of a small file at once: there may be a hundred thousand.
         let head = read_exactly(&*file, 0, len.min(SCAN_BLOCK))?;
-        let start = self.front(&head, FileKind::Segment, number, &path, &mut found.faults)?;
+        self.check_header(&head, FileKind::Segment, number, &path, &mut found.faults)?;
+        let start = segment_header::LEN as u64;
         let (settled, ack_len) = match acks {
             true => self.read_acks(number, &mut found.faults)?,
             false => (Ranges::default(), 0),
@@ -359,28 +351,28 @@ impl Segments {
         Ok(())
     }
 
-    /// Where the records of a file begin. The error: it is another queue's, or of a newer program.
-    fn front(
+    /// Checks the header of a file. The error is that another queue or a newer version wrote it.
+    fn check_header(
         &self,
         raw: &[u8],
         kind: FileKind,
         number: SegmentId,
         path: &str,
         faults: &mut Vec<String>,
-    ) -> io::Result<u64> {
-        let front = segment_header::check(raw, kind, self.queue, number).map_err(|what| {
+    ) -> io::Result<()> {
+        let check = segment_header::check(raw, kind, self.queue, number).map_err(|what| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{path}: {what}; it is left untouched"),
             )
         })?;
-        if front == HeaderCheck::Damaged {
+        if check == HeaderCheck::Damaged {
             faults.push(format!(
                 "{path}: its first {} bytes are damaged",
                 segment_header::LEN
             ));
         }
-        Ok(front.records_at())
+        Ok(())
     }
 
     fn read_acks(&self, number: SegmentId, faults: &mut Vec<String>) -> io::Result<(Ranges, u64)> {
@@ -394,9 +386,12 @@ impl Segments {
         let mut raw = vec![0; len as usize];
         let read = file.read_at(0, &mut raw)?;
         raw.truncate(read);
-        let start = self.front(&raw, FileKind::Acks, number, &path, faults)? as usize;
-        let entries = raw.get(start..).unwrap_or_default();
-        let whole = start + entries.len() / ACK_LEN * ACK_LEN;
+        self.check_header(&raw, FileKind::Acks, number, &path, faults)?;
+        let Some(entries) = raw.get(segment_header::LEN..) else {
+            // Not even the header is complete: it is written again with the next entry.
+            return Ok((Ranges::default(), 0));
+        };
+        let whole = segment_header::LEN + entries.len() / ACK_LEN * ACK_LEN;
         let mut ranges = Vec::new();
         for (n, entry) in entries.chunks_exact(ACK_LEN).enumerate() {
             match parse_ack(entry) {

@@ -1043,7 +1043,7 @@ fn a_session_that_lasts_is_told_which_message_one_is() {
             consumer: ConsumerId(1),
             spec,
             settled: None,
-            epoch: crate::SessionEpoch::Untold,
+            epoch: crate::SessionEpoch::New,
             at: 0,
         };
         let out = rig.ask(by, RequestBody::Succeed(Box::new(next)));
