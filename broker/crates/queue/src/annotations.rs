@@ -1,7 +1,9 @@
 //! Message annotations that receivers add with the outcome `modified` of AMQP 1.0.
 
-use crate::codec::{decode_table, encode_table, is_shallow};
-use message::{DecodeError, Message, Table};
+use crate::codec::{VERSION, check_version};
+use bytes::{BufMut, Bytes, BytesMut};
+use message::{DecodeError, MAX_TABLE_DEPTH, Message, Table};
+use wire::{Decoded, Reader, Wire};
 
 /// Most bytes of the annotations of one message, in the encoding of the log.
 pub const MAX_ANNOTATION_BYTES: usize = 4096;
@@ -28,10 +30,7 @@ pub enum AnnotationsError {
     TooMany(usize),
     #[error("annotations of {0} bytes, of which a message can have {MAX_ANNOTATION_BYTES}")]
     TooLarge(usize),
-    #[error(
-        "an annotation is nested more than {} levels deep",
-        crate::codec::MAX_DEPTH
-    )]
+    #[error("an annotation is nested more than {MAX_TABLE_DEPTH} levels deep")]
     TooDeep,
 }
 
@@ -41,7 +40,7 @@ impl Annotations {
         if entries.0.len() > MAX_ANNOTATIONS {
             return Err(AnnotationsError::TooMany(entries.0.len()));
         }
-        if !is_shallow(&entries) {
+        if !entries.is_shallow() {
             return Err(AnnotationsError::TooDeep);
         }
         if entries.is_empty() {
@@ -51,7 +50,7 @@ impl Annotations {
         for (key, value) in entries.0 {
             table.set(&key, value);
         }
-        let bytes = encode_table(&table).len();
+        let bytes = wire::encode(&table).len();
         match bytes <= MAX_ANNOTATION_BYTES {
             true => Ok(Annotations { table, bytes }),
             false => Err(AnnotationsError::TooLarge(bytes)),
@@ -85,24 +84,10 @@ impl Annotations {
         Annotations::new(table).ok()
     }
 
-    /// The same annotations in memory of their own: those of a log entry would keep the whole entry in memory.
-    pub(crate) fn to_keep(&self) -> Annotations {
-        let encoded = encode_table(&self.table);
-        match decode_table(encoded) {
-            Ok(table) => Annotations {
-                table,
-                bytes: self.bytes,
-            },
-            // Impossible: the constructor checked the depth.
-            Err(_) => self.clone(),
-        }
-    }
-
     /// The annotations that a message brought along from the queue that dead-lettered it. None if there are none.
     pub fn of(message: &Message) -> Option<Annotations> {
-        let encoded = message.annotations()?;
-        let table = decode_table(bytes::Bytes::copy_from_slice(encoded)).ok()?;
-        Annotations::new(table).ok().filter(|a| !a.is_empty())
+        let own = decode(message.annotations()?).ok()?;
+        (!own.is_empty()).then_some(own)
     }
 
     /// The message with these annotations, which replace its own with the same key. If both together are too large, its own are
@@ -110,8 +95,25 @@ impl Annotations {
     pub fn add_to(&self, message: &Message) -> Result<Message, DecodeError> {
         let own = Annotations::of(message).and_then(|own| own.merged(self));
         let all = own.as_ref().unwrap_or(self);
-        message.with_annotations(&encode_table(&all.table))
+        message.with_annotations(&encode(all))
     }
+}
+
+/// Encodes annotations for the container of a message: a version byte and the table.
+pub(crate) fn encode(annotations: &Annotations) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(VERSION);
+    annotations.put(&mut out);
+    out.freeze()
+}
+
+/// Decodes annotations from the container of a message.
+pub(crate) fn decode(raw: &[u8]) -> Decoded<Annotations> {
+    let mut from = Reader::new("message annotations", raw);
+    check_version(&mut from, VERSION)?;
+    let annotations = from.get()?;
+    from.end()?;
+    Ok(annotations)
 }
 
 #[cfg(test)]
@@ -155,6 +157,15 @@ mod tests {
         let first = annotations(&[("a", &half)]);
         assert_eq!(first.merged(&annotations(&[("b", &half)])), None);
         assert!(first.merged(&annotations(&[("a", &half)])).is_some());
+    }
+
+    #[test]
+    fn annotations_with_trailing_bytes_are_refused() {
+        let whole = encode(&annotations(&[("a", "1")]));
+        assert!(decode(&whole).is_ok());
+        let longer = [&whole[..], &[0]].concat();
+        let cause = decode(&longer).map_err(|e| e.cause);
+        assert_eq!(cause, Err(wire::DecodeCause::Trailing));
     }
 
     #[test]

@@ -195,7 +195,7 @@ pub struct EpochConsumer {
     pub settled: Option<Settlement>,
     pub epoch: SessionEpoch,
     /// An index of the metadata log that its node applied after the client had asked for the session: a request of a connection that
-    /// asked before another one that has consumed comes late, and is refused. 0: its node did not ask. Nothing with [`SessionEpoch::Untold`].
+    /// asked before another one that has consumed comes late, and is refused. 0: its node did not ask.
     pub at: u64,
 }
 
@@ -203,8 +203,6 @@ pub struct EpochConsumer {
 /// place. A queue knows the line of the connection that consumed last, by the one that began it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEpoch {
-    /// Nothing is said; what programs before the feature flag `mqtt_continuity` can read.
-    Untold,
     /// What earlier connections knew is not known, or in which line they were.
     New,
     /// This one. The answer says whether it goes on ([`QueueReply::GoesOn`]) or others have consumed since ([`QueueReply::Consuming`]); then the

@@ -140,7 +140,7 @@ impl World {
                 if self.lost() {
                     continue;
                 }
-                for item in decode_to_queue(frame).unwrap() {
+                for item in decode_to_queue(&frame).unwrap() {
                     self.queue.step(self.at, item, &mut out);
                 }
             }
@@ -163,7 +163,7 @@ impl World {
 
     fn hear(&mut self, peer: usize, frame: Bytes) {
         let mut told = Vec::new();
-        for event in decode_events(frame).unwrap() {
+        for event in decode_events(&frame).unwrap() {
             self.clients[peer].event(self.at.now, OWNER, event, &mut told);
         }
         self.tell(peer, told);

@@ -221,7 +221,7 @@ impl World {
                     continue;
                 }
                 let member = &mut self.members[node as usize - 1];
-                for item in decode_to_queue(frame).unwrap() {
+                for item in decode_to_queue(&frame).unwrap() {
                     member.queue.step(self.at, item, &mut member.out);
                 }
             }
@@ -233,7 +233,7 @@ impl World {
                     continue;
                 }
                 let mut told = Vec::new();
-                for event in decode_events(frame).unwrap() {
+                for event in decode_events(&frame).unwrap() {
                     let client = &mut self.peers[peer].client;
                     client.event(self.at.now, NodeId(node), event, &mut told);
                 }

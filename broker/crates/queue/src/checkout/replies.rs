@@ -46,7 +46,7 @@ impl<I: Weighed> Checkout<I> {
             at,
         } = epoch_consumer;
         let allowed = self.may_consume(session, id, &spec);
-        if let Err(refused) = allowed.and_then(|()| self.may_succeed(epoch, at)) {
+        if let Err(refused) = allowed.and_then(|()| self.may_succeed(at)) {
             return self.answer(store, session, seq, refused);
         }
         if let Some(settled) = settled {
@@ -63,12 +63,11 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// Whether the line goes on that a connection names. Where no connection has named any, none is begun by one that does not: all
-    /// members have to make the same of it, and those of older programs know of no lines.
+    /// Records the session epoch of a new consumer. Returns true if the epoch that the connection names continues, or if the
+    /// queue knows of none and the connection names none.
     fn join_epoch(&mut self, session: SessionId, epoch: SessionEpoch, at: u64) -> bool {
         let known = self.epoch;
         let (first, goes_on) = match (epoch, known) {
-            (SessionEpoch::Untold, None) => return false,
             (SessionEpoch::New, None) => (session, true),
             (SessionEpoch::Of(named), Some(known)) if named == known.first => (named, true),
             _ => (session, false),
@@ -79,9 +78,9 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// A request that was on its way for long is not to take the queue from the connection that its client has now.
-    fn may_succeed(&self, epoch: SessionEpoch, at: u64) -> Result<(), QueueReply> {
+    fn may_succeed(&self, at: u64) -> Result<(), QueueReply> {
         let known = self.epoch.map_or(0, |known| known.at);
-        if epoch == SessionEpoch::Untold || at == 0 || at >= known {
+        if at == 0 || at >= known {
             return Ok(());
         }
         Err(QueueReply::Refused {

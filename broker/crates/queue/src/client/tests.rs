@@ -518,7 +518,7 @@ fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
         consumer,
         spec,
         settled: None,
-        epoch: SessionEpoch::Untold,
+        epoch: SessionEpoch::New,
         at: 0,
     };
     let seq = client.request(RequestBody::Succeed(Box::new(next)));

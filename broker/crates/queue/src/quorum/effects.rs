@@ -10,6 +10,7 @@ use bytes::Bytes;
 use message::Message;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use wire::Reader;
 
 /// Where in the log a message is: the entry, and the offset of its length in the entry's command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -292,8 +293,8 @@ pub(super) fn message(command: &LogRead, at: LogLocation) -> Result<Message, Unr
             return Err(Unread::Lost(text));
         }
     };
-    let mut reader = crate::codec::Reader::starting_at(command.clone(), at.offset as usize);
-    reader
-        .message()
+    let mut from = Reader::shared("message", command);
+    from.take(at.offset as usize)
+        .and_then(|_| from.get())
         .map_err(|e| Unread::Lost(format!("log entry {}: {e}", at.index)))
 }

@@ -1,14 +1,13 @@
 //! The replicated state of a quorum queue.
 
 use super::annotations::MessageAnnotations;
-use super::command::{Command, DecodedCommand, decode, take_request, take_run};
+use super::command::{BatchReader, Command, DecodedCommand, decode};
 use super::dead_letter::DeadLetters;
 use super::effects::{Effect, Effects, LogLocation};
 use super::ready::{LogMessage, Ready};
 use crate::checkout::{
     Admission, CLOSED_MS, Checkout, Dequeued, HandedOut, MessageStore, RequeueReason, Weighed,
 };
-use crate::codec::{CodecError, Reader};
 use crate::{
     Annotations, ConsumerInfo, DeadIncarnation, DeadReason, DeliveryProgress, Name, Overflow,
     QueueCounters, QueueEvent, QueueSettings, QueueStats, QueueType, RejectReason, RequestBody,
@@ -19,6 +18,7 @@ use env::planted::{self, Bug};
 use env::{NodeId, WallTime};
 use message::Message;
 use std::sync::Arc;
+use wire::{DecodeError, Decoded};
 
 /// Priorities from this one on are high (Q7).
 const HIGH_PRIORITY: u8 = 5;
@@ -45,9 +45,6 @@ pub struct Machine {
     pub(crate) annotations: MessageAnnotations,
     /// The request that is being applied.
     at: LogLocation,
-    /// Commands whose tables are nested too deeply to be read: sessions of earlier programs let them through, and every program passes
-    /// them over.
-    pub(super) unreadable: u64,
 }
 
 /// A committed command that this program does not understand: most likely a newer one wrote it. Whatever it does on other members it
@@ -56,7 +53,7 @@ pub struct Machine {
 #[error("entry {index} of its log cannot be read: {error}")]
 pub struct UnknownCommand {
     pub index: u64,
-    pub error: CodecError,
+    pub error: DecodeError,
 }
 
 impl Weighed for LogMessage {
@@ -188,7 +185,6 @@ impl Machine {
             dead: DeadLetters::new(settings.dead_letter),
             annotations: MessageAnnotations::default(),
             settings,
-            unreadable: 0,
         }
     }
 
@@ -223,9 +219,9 @@ impl Machine {
         }
         self.at = LogLocation { index, offset: 0 };
         let done = match decode(command) {
-            Ok(DecodedCommand::Batch { wall, runs }) => {
+            Ok(DecodedCommand::Batch { wall, requests }) => {
                 self.advance(wall, effects);
-                self.apply_runs(index, runs, effects)
+                self.apply_batch(index, requests, effects)
             }
             Ok(DecodedCommand::Other(command)) => {
                 self.apply_other(command, effects);
@@ -233,12 +229,7 @@ impl Machine {
             }
             Err(error) => Err(error),
         };
-        match done {
-            Ok(()) => {}
-            // Every member leaves off at the same request.
-            Err(CodecError::TooDeep) => self.unreadable += 1,
-            Err(error) => return Err(UnknownCommand { index, error }),
-        }
+        done.map_err(|error| UnknownCommand { index, error })?;
         self.applied = index;
         self.serve(effects);
         if self.checkout.deleted {
@@ -258,28 +249,20 @@ impl Machine {
         checkout.finish_drains(&mut store);
     }
 
-    fn apply_runs(
+    fn apply_batch(
         &mut self,
         index: u64,
-        mut runs: Reader,
+        mut requests: BatchReader<'_>,
         effects: &mut Effects,
-    ) -> Result<(), CodecError> {
-        while !runs.is_empty() {
-            let (session, first, count) = take_run(&mut runs)?;
-            let mut result = Ok(());
-            for seq in (0..u64::from(count)).map(|n| first.saturating_add(n)) {
-                match take_request(&mut runs) {
-                    Ok((body, offset)) => {
-                        self.request(session, seq, body, LogLocation { index, offset }, effects);
-                    }
-                    Err(error) => {
-                        result = Err(error);
-                        break;
-                    }
-                }
+    ) -> Decoded<()> {
+        while let Some(run) = requests.next_run()? {
+            for n in 0..u64::from(run.count) {
+                let (body, offset) = requests.next_request()?;
+                let at = LogLocation { index, offset };
+                let seq = run.first.saturating_add(n);
+                self.request(run.session, seq, body, at, effects);
             }
-            self.report(session, first, count, effects);
-            result?;
+            self.report(run.session, run.first, run.count, effects);
         }
         Ok(())
     }
@@ -515,11 +498,6 @@ impl Machine {
 
     pub fn deleted(&self) -> bool {
         self.checkout.deleted
-    }
-
-    /// Commands that were passed over.
-    pub fn unreadable(&self) -> u64 {
-        self.unreadable
     }
 
     pub(super) fn last_of(&self, session: SessionId) -> u64 {

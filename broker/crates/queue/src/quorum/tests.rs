@@ -1,9 +1,8 @@
 use super::command::{Batch, Command};
 use super::machine::Machine;
 use super::ready::{LogMessage, Ready};
-use super::{Effect, Effects, QuorumQueue, UnknownCommand};
+use super::{Effect, Effects, QuorumQueue};
 use crate::checkout::{Admission, CLOSED_MS};
-use crate::codec::CodecError;
 use crate::model::BODY;
 pub(super) use crate::model::{number, spec};
 use crate::{
@@ -15,6 +14,7 @@ use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
 use message::Message;
 use std::collections::BTreeMap;
+use wire::DecodeCause;
 
 pub(crate) fn settings() -> QueueSettings {
     QueueSettings {
@@ -629,6 +629,9 @@ fn damaged_commands_and_checkpoints_never_panic() {
         raw[at] ^= 0x55;
         let _ = Machine::restore("q".into(), Bytes::from(raw));
     }
+    let longer = Bytes::from([&state[..], &[0]].concat());
+    let restored = Machine::restore("q".into(), longer).map(|_| ());
+    assert_eq!(restored.map_err(|e| e.0.cause), Err(DecodeCause::Trailing));
 }
 
 /// A rolling upgrade in the wrong order: a leader of a newer program writes what this one cannot read.
@@ -643,28 +646,16 @@ fn a_command_of_a_newer_program_is_never_passed_over() {
     // A purge that asks for more than a purge does today.
     let request = [&Command::Time(WallTime(1)).encode()[..], &[1]].concat();
     for (command, why) in [
-        (newer, CodecError::Version(version)),
-        (
-            kind,
-            CodecError::Kind {
-                what: "command",
-                found: 200,
-            },
-        ),
-        (request, CodecError::Trailing),
+        (newer, DecodeCause::Version(version)),
+        (kind, DecodeCause::Tag("a command of a quorum queue", 200)),
+        (request, DecodeCause::Trailing),
     ] {
         let mut queue = QuorumQueue::new("q".into(), settings());
         let mut out = QueueOutput::default();
         queue.leadership(1, Some(NodeId(1)), true, &mut out);
         queue.applied(1, 1, &known).unwrap();
         let told = queue.applied(2, 1, &Bytes::from(command)).unwrap_err();
-        assert_eq!(
-            told,
-            UnknownCommand {
-                index: 2,
-                error: why
-            }
-        );
+        assert_eq!((told.index, told.error.cause), (2, why));
         // Nothing of what it may have done is told, and it does not count as applied.
         out = QueueOutput::default();
         queue.resolve(&mut |_| Some(known.clone()).into(), &mut out);
