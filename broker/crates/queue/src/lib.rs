@@ -394,8 +394,8 @@ pub struct QueueStats {
     pub consumers: u32,
     /// Of what is ready and unacknowledged.
     pub bytes: u64,
-    /// Of what is unacknowledged; None: the owner is of an older version and does not tell.
-    pub unacknowledged_bytes: Option<u64>,
+    /// Body bytes of unacknowledged messages.
+    pub unacknowledged_bytes: u64,
     /// Dead messages that the queue keeps until they have been passed on, and their bytes.
     pub dead: u64,
     pub dead_bytes: u64,

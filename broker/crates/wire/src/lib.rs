@@ -67,6 +67,45 @@ impl<T: Wire> Encoding<T> for Plain {
     }
 }
 
+/// The encoding of the last field of a frame: all bytes up to its end, without a length.
+#[derive(Clone, Copy, Debug)]
+pub enum Rest {}
+
+impl Encoding<Bytes> for Rest {
+    const MIN_LEN: usize = 0;
+
+    #[inline]
+    fn put(value: &Bytes, out: &mut BytesMut) {
+        out.extend_from_slice(value);
+    }
+
+    #[inline]
+    fn get(from: &mut Reader<'_>) -> Decoded<Bytes> {
+        Ok(from.take_rest())
+    }
+}
+
+/// The encoding of a list that has at most `N` items. The writer has to keep this limit.
+#[derive(Clone, Copy, Debug)]
+pub enum AtMost<const N: usize> {}
+
+impl<T: Wire, const N: usize> Encoding<Vec<T>> for AtMost<N> {
+    const MIN_LEN: usize = u32::MIN_LEN;
+
+    fn put(value: &Vec<T>, out: &mut BytesMut) {
+        debug_assert!(value.len() <= N, "{} items, at most {N}", value.len());
+        value.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Vec<T>> {
+        let value: Vec<T> = from.get()?;
+        match value.len() <= N {
+            true => Ok(value),
+            false => Err(from.error(DecodeCause::Limit)),
+        }
+    }
+}
+
 /// Encodes a value alone.
 pub fn encode<T: Wire>(value: &T) -> Bytes {
     let mut out = BytesMut::new();

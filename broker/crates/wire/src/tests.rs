@@ -1,8 +1,8 @@
 //! Encodings come back, and arbitrary bytes are refused without a panic.
 
 use crate::{
-    DecodeCause, MAX_DEPTH, Reader, Varint, Wire, decode, encode, wire_enum, wire_newtype,
-    wire_struct,
+    AtMost, DecodeCause, MAX_DEPTH, Reader, Rest, Varint, Wire, decode, encode, wire_enum,
+    wire_newtype, wire_struct,
 };
 use bytes::Bytes;
 use ids::{QueueId, QueueType};
@@ -171,6 +171,32 @@ fn compact_numbers_are_stable_and_range_checked() {
     let mut from = Reader::new("test", &[4, 1, 2, 3]);
     let count = from.varint_count(1).map_err(|e| e.cause);
     assert_eq!(count, Err(DecodeCause::Short));
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Frame {
+    short_list: Vec<u8>,
+    body: Bytes,
+}
+
+wire_struct!(Frame {
+    short_list: Vec<u8> as AtMost<2>,
+    body: Bytes as Rest,
+});
+
+#[test]
+fn last_field_has_no_length_and_list_has_a_limit() {
+    let frame = Frame {
+        short_list: vec![1, 2],
+        body: Bytes::from_static(b"body"),
+    };
+    let raw = encode(&frame);
+    assert_eq!(&*raw, b"\0\0\0\x02\x01\x02body");
+    let decoded: Frame = decode("test", &raw).unwrap();
+    assert_eq!(decoded, frame);
+    assert!(raw.as_ptr_range().contains(&decoded.body.as_ptr()));
+    let three = [0, 0, 0, 3, 1, 2, 3];
+    assert_eq!(cause::<Frame>(&three), Some(DecodeCause::Limit));
 }
 
 proptest! {

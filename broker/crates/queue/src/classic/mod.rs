@@ -648,7 +648,7 @@ impl Queue for ClassicQueue {
             unacknowledged: self.checkout.out,
             consumers: self.checkout.live,
             bytes: self.store.bytes(),
-            unacknowledged_bytes: Some(self.store.out_bytes()),
+            unacknowledged_bytes: self.store.out_bytes(),
             lost: self.store.lost,
             ..QueueStats::default()
         }

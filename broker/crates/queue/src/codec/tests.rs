@@ -272,12 +272,12 @@ fn event() -> impl Strategy<Value = QueueEvent> {
 proptest! {
     #[test]
     fn messages_to_queues_come_back(items in vec(item(), 0..6)) {
-        prop_assert_eq!(decode_to_queue(&encode_to_queue(&items)), Ok(items));
+        prop_assert_eq!(decode_list::<QueueMessage>(&encode_list(&items)), Ok(items));
     }
 
     #[test]
     fn events_come_back(events in vec(event(), 0..6)) {
-        prop_assert_eq!(decode_events(&encode_events(&events)), Ok(events));
+        prop_assert_eq!(decode_list::<QueueEvent>(&encode_list(&events)), Ok(events));
     }
 
     #[test]
@@ -298,35 +298,35 @@ proptest! {
     /// A cut or altered frame may be refused or decoded to other values.
     #[test]
     fn damaged_frames_do_not_panic(items in vec(item(), 1..4), cut: prop::sample::Index, flip: prop::sample::Index, bit in 0u8..8) {
-        let whole = encode_to_queue(&items);
+        let whole = encode_list(&items);
         let cut = whole.slice(..cut.index(whole.len()));
-        let _ = decode_to_queue(&cut);
+        let _ = decode_list::<QueueMessage>(&cut);
         let mut raw = whole.to_vec();
         let at = flip.index(raw.len());
         raw[at] ^= 1 << bit;
-        let _ = decode_to_queue(&Bytes::from(raw));
+        let _ = decode_list::<QueueMessage>(&Bytes::from(raw));
     }
 
     #[test]
     fn arbitrary_bytes_do_not_panic(mut raw: Vec<u8>) {
         raw.insert(0, VERSION);
         let raw = Bytes::from(raw);
-        let _ = decode_to_queue(&raw);
-        let _ = decode_events(&raw);
+        let _ = decode_list::<QueueMessage>(&raw);
+        let _ = decode_list::<QueueEvent>(&raw);
     }
 }
 
 #[test]
 fn count_beyond_the_frame_reserves_no_memory() {
     let deliveries = Bytes::from_static(&[VERSION, 3, 1, 0xff, 0xff, 0xff, 0xff]);
-    let decoded = decode_events(&deliveries);
+    let decoded = decode_list::<QueueEvent>(&deliveries);
     assert_eq!(decoded.map_err(|e| e.cause), Err(DecodeCause::Short));
     let mut settled = BytesMut::from(&[VERSION, 1][..]);
     SessionId::default().put(&mut settled);
     // Request 1 settles for consumer 1.
     settled.put_slice(&[1, 4, 1, 0]);
     wire::put_varint(&mut settled, u64::MAX);
-    let decoded = decode_to_queue(&settled.freeze());
+    let decoded = decode_list::<QueueMessage>(&settled.freeze());
     assert_eq!(decoded.map_err(|e| e.cause), Err(DecodeCause::Short));
 }
 
@@ -345,13 +345,13 @@ fn decoded_message_shares_the_buffer_of_the_frame() {
     }
     .build(body.len(), [&body[..]])
     .unwrap();
-    let frame = encode_to_queue(&[QueueMessage::Request(Request {
+    let frame = encode_list(&[QueueMessage::Request(Request {
         session: SessionId::default(),
         seq: 1,
         body: RequestBody::Publish(message),
     })]);
     let within = frame.as_ptr_range();
-    let read = decode_to_queue(&frame).unwrap();
+    let read = decode_list::<QueueMessage>(&frame).unwrap();
     let Some(QueueMessage::Request(Request {
         body: RequestBody::Publish(message),
         ..
@@ -377,6 +377,7 @@ fn range_that_ends_before_it_begins_stays_without_ids() {
             body,
         })
     };
-    let decoded = decode_to_queue(&encode_to_queue(&[request(vec![(1, 2), (9, 8), (10, 10)])]));
+    let decoded =
+        decode_list::<QueueMessage>(&encode_list(&[request(vec![(1, 2), (9, 8), (10, 10)])]));
     assert_eq!(decoded, Ok(vec![request(vec![(1, 2), (10, 10)])]));
 }

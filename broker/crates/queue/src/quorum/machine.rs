@@ -541,7 +541,7 @@ impl Machine {
             unacknowledged: self.checkout.out,
             consumers: self.checkout.live,
             bytes: self.ready.bytes() + self.out_bytes,
-            unacknowledged_bytes: Some(self.out_bytes),
+            unacknowledged_bytes: self.out_bytes,
             dead: self.dead.len(),
             dead_bytes: self.dead.bytes(),
             ..QueueStats::default()
