@@ -279,6 +279,9 @@ impl Frame {
 }
 
 #[cfg(test)]
+mod format_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use queue::Losses;

@@ -15,6 +15,8 @@ mod dead_letter_buffer;
 mod file_tests;
 #[cfg(test)]
 mod flow_tests;
+#[cfg(test)]
+mod format_tests;
 mod inventory;
 #[cfg(test)]
 mod inventory_tests;

@@ -7,6 +7,8 @@
 //! the frame.
 
 mod events;
+#[cfg(test)]
+pub(crate) mod format_tests;
 mod requests;
 mod stats;
 #[cfg(test)]
