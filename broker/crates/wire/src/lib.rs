@@ -23,6 +23,7 @@ pub use reader::{MAX_DEPTH, Reader};
 pub use varint::{Varint, put_varint};
 
 use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
 
 /// A type with one encoding. `get` reads what `put` writes.
 pub trait Wire: Sized {
@@ -82,6 +83,42 @@ impl Encoding<Bytes> for Rest {
     #[inline]
     fn get(from: &mut Reader<'_>) -> Decoded<Bytes> {
         Ok(from.take_rest())
+    }
+}
+
+/// The encoding of a text with a length of one byte. The writer has to keep this limit.
+#[derive(Clone, Copy, Debug)]
+pub enum ShortText {}
+
+impl Encoding<Arc<str>> for ShortText {
+    fn put(value: &Arc<str>, out: &mut BytesMut) {
+        debug_assert!(u8::try_from(value.len()).is_ok(), "{} bytes", value.len());
+        (value.len() as u8).put(out);
+        out.extend_from_slice(value.as_bytes());
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Arc<str>> {
+        let len = from.u8()?;
+        from.text_of(len.into()).map(Arc::from)
+    }
+}
+
+/// The encoding of a text with a length of two bytes. The writer has to keep this limit.
+#[derive(Clone, Copy, Debug)]
+pub enum MediumText {}
+
+impl Encoding<Arc<str>> for MediumText {
+    const MIN_LEN: usize = u16::MIN_LEN;
+
+    fn put(value: &Arc<str>, out: &mut BytesMut) {
+        debug_assert!(u16::try_from(value.len()).is_ok(), "{} bytes", value.len());
+        (value.len() as u16).put(out);
+        out.extend_from_slice(value.as_bytes());
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Arc<str>> {
+        let len: u16 = from.get()?;
+        from.text_of(len.into()).map(Arc::from)
     }
 }
 

@@ -112,8 +112,14 @@ impl<'a> Reader<'a> {
 
     /// Text with a `u32` length.
     pub fn text(&mut self) -> Decoded<&'a str> {
-        let blob = self.blob()?;
-        std::str::from_utf8(blob).map_err(|_| self.error(DecodeCause::Utf8))
+        let len = u32::get(self)?;
+        self.text_of(len as usize)
+    }
+
+    /// Text of `len` bytes.
+    pub fn text_of(&mut self, len: usize) -> Decoded<&'a str> {
+        let text = self.take(len)?;
+        std::str::from_utf8(text).map_err(|_| self.error(DecodeCause::Utf8))
     }
 
     /// A value.

@@ -1,8 +1,8 @@
 //! Encodings come back, and arbitrary bytes are refused without a panic.
 
 use crate::{
-    AtMost, DecodeCause, MAX_DEPTH, Reader, Rest, Varint, Wire, decode, encode, wire_enum,
-    wire_newtype, wire_struct,
+    AtMost, DecodeCause, MAX_DEPTH, MediumText, Reader, Rest, ShortText, Varint, Wire, decode,
+    encode, wire_enum, wire_newtype, wire_struct,
 };
 use bytes::Bytes;
 use ids::{QueueId, QueueType};
@@ -175,28 +175,35 @@ fn compact_numbers_are_stable_and_range_checked() {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Frame {
+    vhost: Arc<str>,
+    topic: Arc<str>,
     short_list: Vec<u8>,
     body: Bytes,
 }
 
 wire_struct!(Frame {
+    vhost: Arc<str> as ShortText,
+    topic: Arc<str> as MediumText,
     short_list: Vec<u8> as AtMost<2>,
     body: Bytes as Rest,
 });
 
 #[test]
-fn last_field_has_no_length_and_list_has_a_limit() {
+fn fields_have_the_encodings_chosen_for_them() {
     let frame = Frame {
+        vhost: "/".into(),
+        topic: "é".into(),
         short_list: vec![1, 2],
         body: Bytes::from_static(b"body"),
     };
     let raw = encode(&frame);
-    assert_eq!(&*raw, b"\0\0\0\x02\x01\x02body");
+    assert_eq!(&*raw, b"\x01/\0\x02\xc3\xa9\0\0\0\x02\x01\x02body");
     let decoded: Frame = decode("test", &raw).unwrap();
     assert_eq!(decoded, frame);
     assert!(raw.as_ptr_range().contains(&decoded.body.as_ptr()));
-    let three = [0, 0, 0, 3, 1, 2, 3];
-    assert_eq!(cause::<Frame>(&three), Some(DecodeCause::Limit));
+    let three_items = [0, 0, 0, 0, 0, 0, 3, 1, 2, 3];
+    assert_eq!(cause::<Frame>(&three_items), Some(DecodeCause::Limit));
+    assert_eq!(cause::<Frame>(&[1, 0xff]), Some(DecodeCause::Utf8));
 }
 
 proptest! {
