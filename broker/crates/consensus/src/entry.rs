@@ -7,6 +7,8 @@ use env::NodeId;
 use env::planted::{self, Bug};
 use raft::eraftpb::{self, ConfChange, ConfChangeType, ConfState, EntryType};
 
+pub use wire::put_varint;
+
 /// A command, or Raft's own empty entry.
 pub const NORMAL: u8 = 0;
 /// A membership change.
@@ -163,32 +165,16 @@ pub fn from_conf_state(state: &ConfState) -> Membership {
     }
 }
 
-pub fn put_varint(out: &mut BytesMut, mut value: u64) {
-    while value >= 0x80 {
-        out.put_u8(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.put_u8(value as u8);
-}
-
 pub fn take_u8(data: &mut Bytes) -> Option<u8> {
     data.has_remaining().then(|| data.get_u8())
 }
 
 pub fn take_varint(data: &mut Bytes) -> Option<u64> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let byte = take_u8(data)?;
-        let bits = u64::from(byte & 0x7f);
-        if shift == 63 && bits > 1 {
-            return None;
-        }
-        value |= bits << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
+    let mut from = wire::Reader::new("number", data);
+    let value = from.varint().ok()?;
+    let read = data.len() - from.remaining();
+    data.advance(read);
+    Some(value)
 }
 
 #[cfg(test)]

@@ -79,6 +79,17 @@ pub struct ReplicaStatus {
     pub checkpoint: u64,
 }
 
+wire::wire_struct!(ReplicaStatus {
+    is_leader: bool,
+    is_candidate: bool,
+    term: u64,
+    last_index: u64,
+    written: u64,
+    applied: u64,
+    commit: u64,
+    checkpoint: u64,
+});
+
 /// Progress of forgetting a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgetting {

@@ -133,10 +133,9 @@ fn show(
             samples,
         );
         shown["message_bytes"] = object!(stats.bytes + stats.dead_bytes);
-        if let Some(unacknowledged) = stats.unacknowledged_bytes {
-            shown["message_bytes_ready"] = object!(stats.bytes.saturating_sub(unacknowledged));
-            shown["message_bytes_unacknowledged"] = object!(unacknowledged);
-        }
+        let unacknowledged = stats.unacknowledged_bytes;
+        shown["message_bytes_ready"] = object!(stats.bytes.saturating_sub(unacknowledged));
+        shown["message_bytes_unacknowledged"] = object!(unacknowledged);
         if record.kind.descriptor().all_persistent {
             // Such queues store every message on disk, whatever its delivery mode.
             shown["messages_persistent"] = shown["messages"].clone();
@@ -223,11 +222,8 @@ fn value_at(
         "messages_ready" => stat(|s| s.ready),
         "messages_unacknowledged" => stat(|s| s.unacknowledged),
         "message_bytes" => stat(|s| s.bytes + s.dead_bytes),
-        "message_bytes_ready" => {
-            let ready = |s: &QueueStats| Some(s.bytes.saturating_sub(s.unacknowledged_bytes?));
-            Some(object!(stats.and_then(ready)))
-        }
-        "message_bytes_unacknowledged" => Some(object!(stats.and_then(|s| s.unacknowledged_bytes))),
+        "message_bytes_ready" => stat(|s| s.bytes.saturating_sub(s.unacknowledged_bytes)),
+        "message_bytes_unacknowledged" => stat(|s| s.unacknowledged_bytes),
         "consumers" => stat(|s| s.consumers.into()),
         _ => None,
     }

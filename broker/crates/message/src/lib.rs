@@ -23,3 +23,4 @@ pub use container::{DecodeError, Message, Protocol};
 pub use deaths::{DeadReason, Death, Deaths, Dying};
 pub use term::{Term, bare};
 pub use value::{Table, Value};
+pub use wire_form::MAX_TABLE_DEPTH;

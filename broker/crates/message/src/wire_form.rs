@@ -2,7 +2,30 @@
 
 use crate::{Message, Table, Value};
 use bytes::{BufMut as _, Bytes, BytesMut};
-use wire::{DecodeCause, Decoded, Reader, Wire};
+use wire::{DecodeCause, Decoded, MAX_DEPTH, Reader, Wire};
+
+/// Most levels of nested tables and arrays that can be encoded, the outermost table included.
+pub const MAX_TABLE_DEPTH: usize = MAX_DEPTH;
+
+impl Table {
+    /// True if tables and arrays are nested at most [`MAX_TABLE_DEPTH`] deep. A deeper table cannot be decoded, so that it
+    /// must not be written anywhere.
+    pub fn is_shallow(&self) -> bool {
+        is_shallow(self, MAX_DEPTH)
+    }
+}
+
+fn is_shallow(table: &Table, levels: usize) -> bool {
+    levels > 0 && table.0.iter().all(|(_, v)| is_shallow_value(v, levels - 1))
+}
+
+fn is_shallow_value(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Table(table) => is_shallow(table, levels),
+        Value::Array(items) => levels > 0 && items.iter().all(|v| is_shallow_value(v, levels - 1)),
+        _ => true,
+    }
+}
 
 impl Wire for Table {
     const MIN_LEN: usize = u32::MIN_LEN;
@@ -90,6 +113,47 @@ impl Wire for Message {
     fn get(from: &mut Reader<'_>) -> Decoded<Self> {
         let container = from.get()?;
         Message::decode(container)
-            .map_err(|_| from.error(DecodeCause::Inconsistent("message container")))
+            .map_err(|_| from.error(DecodeCause::Damaged("message container")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_can_be_decoded_exactly_if_it_is_shallow() {
+        for tables in 1..2 * MAX_DEPTH {
+            for in_array in [false, true] {
+                let mut table = Table::default();
+                for _ in 1..tables {
+                    let inner = match in_array {
+                        true => Value::Array(vec![Value::Table(table)]),
+                        false => Value::Table(table),
+                    };
+                    table = Table(vec![("k".into(), inner)]);
+                }
+                let decoded = wire::decode::<Table>("table", &wire::encode(&table));
+                assert_eq!(table.is_shallow(), decoded.is_ok(), "{tables} {in_array}");
+            }
+        }
+    }
+
+    #[test]
+    fn deeply_nested_input_does_not_overflow_the_stack() {
+        let mut tables = BytesMut::new();
+        let mut arrays = BytesMut::new();
+        // A table with one entry, whose value is the array.
+        arrays.put_slice(&[0, 0, 0, 1, 0, 0, 0, 0]);
+        for _ in 0..100_000 {
+            // One entry with an empty key that is a table.
+            tables.put_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 16]);
+            // An array of one array.
+            arrays.put_slice(&[15, 0, 0, 0, 1]);
+        }
+        for raw in [tables.freeze(), arrays.freeze()] {
+            let decoded = wire::decode::<Table>("table", &raw);
+            assert_eq!(decoded.map_err(|e| e.cause), Err(DecodeCause::Limit));
+        }
     }
 }

@@ -195,7 +195,7 @@ pub(crate) fn check_table(resource: &ResourceName<'_>, table: &Table) -> Result<
             "arguments of {resource} {reason}"
         )))
     };
-    if !is_shallow(table, limits::TABLE_DEPTH) {
+    if !table.is_shallow() {
         return refuse(format!("are nested deeper than {}", limits::TABLE_DEPTH));
     }
     let len = table_len(table);
@@ -209,22 +209,6 @@ pub(crate) fn check_table(resource: &ResourceName<'_>, table: &Table) -> Result<
         return refuse("contain NaN, which cannot be compared".into());
     }
     Ok(())
-}
-
-fn is_shallow(table: &Table, remaining: usize) -> bool {
-    remaining > 0
-        && table
-            .0
-            .iter()
-            .all(|(_, v)| is_shallow_value(v, remaining - 1))
-}
-
-fn is_shallow_value(value: &Value, remaining: usize) -> bool {
-    match value {
-        Value::Table(t) => is_shallow(t, remaining),
-        Value::Array(a) => remaining > 0 && a.iter().all(|v| is_shallow_value(v, remaining - 1)),
-        _ => true,
-    }
 }
 
 /// A table with NaN is refused, because NaN is not equal to itself, so that a binding with it could never be found

@@ -1,7 +1,9 @@
 //! Annotations that receivers add to messages with the outcome `modified` of AMQP 1.0 (part 3, section 3.4.5).
 
-use crate::codec::{decode_table, encode_table, is_shallow};
-use message::{DecodeError, Message, Table};
+use crate::codec::{VERSION, check_version};
+use bytes::{BufMut, Bytes, BytesMut};
+use message::{DecodeError, MAX_TABLE_DEPTH, Message, Table};
+use wire::{Decoded, Reader, Wire};
 
 /// Most bytes of the annotations of one message, as encoded in the log.
 pub const MAX_ANNOTATION_BYTES: usize = 4096;
@@ -32,10 +34,7 @@ pub enum AnnotationsError {
     #[error("annotations of {0} bytes, of which a message can have {MAX_ANNOTATION_BYTES}")]
     TooLarge(usize),
     /// Nested more deeply than our encoding allows.
-    #[error(
-        "an annotation is nested more than {} levels deep",
-        crate::codec::MAX_DEPTH
-    )]
+    #[error("an annotation is nested more than {MAX_TABLE_DEPTH} levels deep")]
     TooDeep,
 }
 
@@ -45,7 +44,7 @@ impl Annotations {
         if entries.0.len() > MAX_ANNOTATIONS {
             return Err(AnnotationsError::TooMany(entries.0.len()));
         }
-        if !is_shallow(&entries) {
+        if !entries.is_shallow() {
             return Err(AnnotationsError::TooDeep);
         }
         if entries.is_empty() {
@@ -55,7 +54,7 @@ impl Annotations {
         for (key, value) in entries.0 {
             table.set(&key, value);
         }
-        let bytes = encode_table(&table).len();
+        let bytes = wire::encode(&table).len();
         debug_assert!(table.0.len() <= MAX_ANNOTATIONS, "keys are only merged");
         match bytes <= MAX_ANNOTATION_BYTES {
             true => Ok(Annotations { table, bytes }),
@@ -93,27 +92,10 @@ impl Annotations {
         Annotations::new(table).ok()
     }
 
-    /// Copies the annotations into memory of their own: a slice of a log entry would keep the whole entry in
-    /// memory.
-    pub(crate) fn to_keep(&self) -> Annotations {
-        let encoded = encode_table(&self.table);
-        match decode_table(encoded) {
-            Ok(table) => Annotations {
-                table,
-                bytes: self.bytes,
-            },
-            Err(error) => {
-                debug_assert!(false, "the constructor checked the depth: {error}");
-                self.clone()
-            }
-        }
-    }
-
     /// Returns the annotations that a message got in the queue which dead-lettered it. None: it has none.
     pub fn of(message: &Message) -> Option<Annotations> {
-        let encoded = message.annotations()?;
-        let table = decode_table(bytes::Bytes::copy_from_slice(encoded)).ok()?;
-        Annotations::new(table).ok().filter(|a| !a.is_empty())
+        let own = decode(message.annotations()?).ok()?;
+        (!own.is_empty()).then_some(own)
     }
 
     /// Returns the message with these annotations, which replace its own with the same key. If all of them
@@ -121,8 +103,25 @@ impl Annotations {
     pub fn add_to(&self, message: &Message) -> Result<Message, DecodeError> {
         let own = Annotations::of(message).and_then(|own| own.merged(self));
         let all = own.as_ref().unwrap_or(self);
-        message.with_annotations(&encode_table(&all.table))
+        message.with_annotations(&encode(all))
     }
+}
+
+/// Encodes annotations for the container of a message: a version byte and the table.
+pub(crate) fn encode(annotations: &Annotations) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(VERSION);
+    annotations.put(&mut out);
+    out.freeze()
+}
+
+/// Decodes annotations from the container of a message.
+pub(crate) fn decode(raw: &[u8]) -> Decoded<Annotations> {
+    let mut from = Reader::new("message annotations", raw);
+    check_version(&mut from, VERSION)?;
+    let annotations = from.get()?;
+    from.end()?;
+    Ok(annotations)
 }
 
 #[cfg(test)]
@@ -166,6 +165,15 @@ mod tests {
         let first = annotations(&[("a", &half)]);
         assert_eq!(first.merged(&annotations(&[("b", &half)])), None);
         assert!(first.merged(&annotations(&[("a", &half)])).is_some());
+    }
+
+    #[test]
+    fn annotations_with_trailing_bytes_are_refused() {
+        let whole = encode(&annotations(&[("a", "1")]));
+        assert!(decode(&whole).is_ok());
+        let longer = [&whole[..], &[0]].concat();
+        let cause = decode(&longer).map_err(|e| e.cause);
+        assert_eq!(cause, Err(wire::DecodeCause::Trailing));
     }
 
     #[test]

@@ -249,8 +249,6 @@ pub struct EpochConsumer {
 /// the connection that consumed last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEpoch {
-    /// The connection does not state an epoch.
-    Untold,
     /// The connection knows no epoch of the session and starts one.
     New,
     /// The connection continues this epoch. The answer is [`QueueReply::GoesOn`] if it is the current one. It is
@@ -505,8 +503,8 @@ pub struct QueueStats {
     pub consumers: u32,
     /// Body bytes of ready and unacknowledged messages.
     pub bytes: u64,
-    /// Body bytes of unacknowledged messages. None: the owner does not report them.
-    pub unacknowledged_bytes: Option<u64>,
+    /// Body bytes of unacknowledged messages.
+    pub unacknowledged_bytes: u64,
     /// Dead letters that the queue keeps until they are forwarded.
     pub dead: u64,
     /// Body bytes of these dead letters.

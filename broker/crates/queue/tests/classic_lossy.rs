@@ -8,10 +8,10 @@ use env::{Incarnation, NodeId, Rng, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table};
 use queue::classic::ClassicQueue;
 use queue::client::{ClientEvent, QueueClient};
-use queue::codec::{decode_events, decode_to_queue, encode_events, encode_to_queue};
+use queue::codec::{decode_list, encode_list};
 use queue::{
-    ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueId, QueueOutput, QueueSettings,
-    QueueType, RequestBody, SessionId, Timestamps,
+    ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueEvent, QueueId, QueueMessage,
+    QueueOutput, QueueSettings, QueueType, RequestBody, SessionId, Timestamps,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -134,13 +134,13 @@ impl World {
                 client.tick(self.at.now);
             }
             while let Some(item) = client.poll_send() {
-                self.up[peer].push_back(encode_to_queue(&[item]));
+                self.up[peer].push_back(encode_list(&[item]));
             }
             while let Some(frame) = self.up[peer].pop_front() {
                 if self.lost() {
                     continue;
                 }
-                for item in decode_to_queue(frame).unwrap() {
+                for item in decode_list::<QueueMessage>(&frame).unwrap() {
                     self.queue.step(self.at, item, &mut out);
                 }
             }
@@ -150,7 +150,7 @@ impl World {
         assert_eq!(out.faults, Vec::<String>::new());
         for addressed in out.events {
             let peer = addressed.session.number as usize;
-            self.down[peer].push_back(encode_events(&[addressed.event]));
+            self.down[peer].push_back(encode_list(&[addressed.event]));
         }
         for peer in 0..self.clients.len() {
             while let Some(frame) = self.down[peer].pop_front() {
@@ -163,7 +163,7 @@ impl World {
 
     fn handle(&mut self, peer: usize, frame: Bytes) {
         let mut events = Vec::new();
-        for event in decode_events(frame).unwrap() {
+        for event in decode_list::<QueueEvent>(&frame).unwrap() {
             self.clients[peer].event(self.at.now, OWNER, event, &mut events);
         }
         self.send(peer, events);

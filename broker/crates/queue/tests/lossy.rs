@@ -6,11 +6,12 @@ use env::rng::SeededRng;
 use env::{Incarnation, NodeId, Rng, Time, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table};
 use queue::client::{ClientEvent, QueueClient};
-use queue::codec::{decode_events, decode_to_queue, encode_events, encode_to_queue};
+use queue::codec::{decode_list, encode_list};
 use queue::quorum::QuorumQueue;
 use queue::{
-    ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueMessage, QueueOutput,
-    QueueReply, QueueSettings, QueueType, RequestBody, SessionId, SettlementOutcome, Timestamps,
+    ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueEvent, QueueMessage,
+    QueueOutput, QueueReply, QueueSettings, QueueType, RequestBody, SessionId, SettlementOutcome,
+    Timestamps,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -195,7 +196,7 @@ impl World {
             }
         }
         for addressed in std::mem::take(&mut member.out.events) {
-            let frame = encode_events(&[addressed.event]);
+            let frame = encode_list(&[addressed.event]);
             let to = addressed.session.number as usize;
             self.to_peer.entry((to, node)).or_default().push_back(frame);
         }
@@ -222,7 +223,7 @@ impl World {
                     continue;
                 }
                 let member = &mut self.members[node as usize - 1];
-                for item in decode_to_queue(frame).unwrap() {
+                for item in decode_list::<QueueMessage>(&frame).unwrap() {
                     member.queue.step(self.at, item, &mut member.out);
                 }
             }
@@ -234,7 +235,7 @@ impl World {
                     continue;
                 }
                 let mut events = Vec::new();
-                for event in decode_events(frame).unwrap() {
+                for event in decode_list::<QueueEvent>(&frame).unwrap() {
                     let client = &mut self.peers[peer].client;
                     client.event(self.at.now, NodeId(node), event, &mut events);
                 }
@@ -364,7 +365,7 @@ impl World {
                 if let QueueMessage::Request(request) = &item {
                     assert_eq!(request.session, one.id);
                 }
-                let frame = encode_to_queue(&[item]);
+                let frame = encode_list(&[item]);
                 let link = self.to_member.entry((peer, owner.0)).or_default();
                 link.push_back(frame);
             }

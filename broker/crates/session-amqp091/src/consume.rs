@@ -134,12 +134,12 @@ impl Channel {
                 conn.vhost
             );
         }
-        if !queue::codec::is_shallow(&requested.arguments) {
+        if !requested.arguments.is_shallow() {
             refuse!(
                 PreconditionFailed,
                 "arguments of consumer '{}' are nested deeper than {}",
                 requested.consumer_tag,
-                queue::codec::MAX_DEPTH
+                message::MAX_TABLE_DEPTH
             );
         }
         let priority = consumer_priority(&requested.arguments, &name, record.kind, conn)?;

@@ -12,12 +12,13 @@
 //!     | messages: 0 u8 (unknown) | 1 u8, count u16, (number u64, received u64)*
 //! ```
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use env::{Incarnation, NodeId, WallTime};
+use bytes::{BufMut, Bytes, BytesMut};
+use env::WallTime;
 use metadata::{QueueId, SessionId};
 use queue::MessageId;
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
+use wire::{DecodeCause, Decoded, Reader, Wire};
 
 const VERSION: u8 = 1;
 const RANGES: u8 = 0;
@@ -78,10 +79,8 @@ impl Handover {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
-        out.put_u64(self.queue.0);
-        out.put_u64(self.epoch.node.0);
-        out.put_u64(self.epoch.incarnation.0);
-        out.put_u64(self.epoch.number);
+        self.queue.put(&mut out);
+        self.epoch.put(&mut out);
         self.encode_received(&mut out);
         match &self.sent {
             SentEarlier::Unknown => out.put_u8(UNKNOWN),
@@ -125,75 +124,76 @@ impl Handover {
     }
 
     /// Returns `None` if another version encoded the state or it is damaged.
-    pub fn decode(mut from: Bytes) -> Option<Handover> {
-        if from.try_get_u8().ok()? != VERSION {
+    pub fn decode(raw: Bytes) -> Option<Handover> {
+        let mut from = Reader::new("state of an MQTT session", &raw);
+        if from.u8().ok()? != VERSION {
             return None;
         }
-        let queue = QueueId(from.try_get_u64().ok()?);
-        let epoch = SessionId {
-            node: NodeId(from.try_get_u64().ok()?),
-            incarnation: Incarnation(from.try_get_u64().ok()?),
-            number: from.try_get_u64().ok()?,
+        let handover = Handover {
+            queue: from.get().ok()?,
+            epoch: from.get().ok()?,
+            received: decode_received(&mut from).ok()?,
+            sent: decode_sent(&mut from).ok()?,
         };
-        let received = decode_received(&mut from)?;
-        let sent = match from.try_get_u8().ok()? {
-            UNKNOWN => SentEarlier::Unknown,
-            KNOWN => {
-                let count = from.try_get_u16().ok()?;
-                if usize::from(count) > MARKS {
-                    return None;
-                }
-                let marks = (0..count).map(|_| {
-                    Some(MessageId {
-                        number: NonZeroU64::new(from.try_get_u64().ok()?)?,
-                        received: WallTime(from.try_get_u64().ok()?),
-                    })
-                });
-                SentEarlier::Known(marks.collect::<Option<_>>()?)
-            }
-            _ => return None,
-        };
-        from.is_empty().then_some(Handover {
-            queue,
-            epoch,
-            received,
-            sent,
-        })
+        from.is_empty().then_some(handover)
     }
 }
 
-fn decode_received(from: &mut Bytes) -> Option<BTreeSet<u16>> {
+fn decode_sent(from: &mut Reader<'_>) -> Decoded<SentEarlier> {
+    match from.u8()? {
+        UNKNOWN => return Ok(SentEarlier::Unknown),
+        KNOWN => {}
+        other => return Err(from.error(DecodeCause::Tag("a list of messages", other))),
+    }
+    let count: u16 = from.get()?;
+    if usize::from(count) > MARKS {
+        return Err(from.error(DecodeCause::Limit));
+    }
+    let mut marks = BTreeSet::new();
+    for _ in 0..count {
+        let number = NonZeroU64::new(from.get()?).ok_or(from.error(DecodeCause::Limit))?;
+        let received: WallTime = from.get()?;
+        marks.insert(MessageId { number, received });
+    }
+    Ok(SentEarlier::Known(marks))
+}
+
+fn decode_received(from: &mut Reader<'_>) -> Decoded<BTreeSet<u16>> {
     let mut received = BTreeSet::new();
-    match from.try_get_u8().ok()? {
+    match from.u8()? {
         RANGES => {
             let mut least = 0;
-            for _ in 0..from.try_get_u16().ok()? {
-                let (first, last) = (from.try_get_u16().ok()?, from.try_get_u16().ok()?);
+            for _ in 0..from.get::<u16>()? {
+                let (first, last): (u16, u16) = from.get()?;
                 // Ascending order, so that no identifier is processed twice.
                 if u32::from(first) < least || last < first {
-                    return None;
+                    return Err(from.error(DecodeCause::Limit));
                 }
                 least = u32::from(last) + 1;
                 received.extend(first..=last);
             }
         }
-        BITMAP if from.len() >= BITMAP_BYTES => {
-            let bitmap = from.split_to(BITMAP_BYTES);
+        BITMAP => {
+            let bitmap = from.take(BITMAP_BYTES)?;
             let has = |id: &u16| {
                 let byte = bitmap.get(usize::from(id / 8));
                 byte.is_some_and(|byte| byte & (1 << (id % 8)) != 0)
             };
             received.extend((0..=u16::MAX).filter(has));
         }
-        _ => return None,
+        other => return Err(from.error(DecodeCause::Tag("packet identifiers", other))),
     }
     // 0 is not a valid packet identifier [MQTT-2.2.1-3].
-    (!received.contains(&0)).then_some(received)
+    match received.contains(&0) {
+        false => Ok(received),
+        true => Err(from.error(DecodeCause::Limit)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use env::{Incarnation, NodeId};
     use proptest::prelude::*;
 
     fn handover() -> impl Strategy<Value = Handover> {

@@ -1,19 +1,20 @@
-//! What shards say to each other, on one node and between nodes. Integers big-endian; one frame, one message.
+//! Frames between shards, on one node and between nodes. A frame has one message. The last field of a frame may have no
+//! length: it ends with the frame.
 
 use crate::limit_usage::frame::LimitUsageFrame;
 use crate::members::frame::MembershipMessage;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
-use queue::{DeliveryCounters, Losses, QueueCounters, QueueEvent, QueueMessage, QueueStats};
+use queue::codec::VersionedList;
+use queue::{QueueCounters, QueueEvent, QueueMessage, QueueStats};
 use session::ServiceId;
+use wire::{AtMost, Decoded, Encoding, Reader, Rest, Wire, wire_enum, wire_struct};
 
-/// Longest name or address in a frame.
-const MAX_NAME: usize = 1024;
-/// Most queues in one answer to `StatsRequest`; more are split over several frames by the sender.
+/// Most queues in one `StatsReply`. The sender splits longer answers.
 pub const MAX_STATS: usize = 10_000;
 
-/// A queue's owner tells about it.
+/// Statistics of a queue from its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerStats {
     pub queue: QueueId,
@@ -24,7 +25,7 @@ pub struct OwnerStats {
     pub counters: QueueCounters,
 }
 
-/// Who asked for a metadata change: numbered consecutively from 1 in each life of a node.
+/// The origin of a metadata change. Each incarnation of a node numbers its changes consecutively from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     pub node: NodeId,
@@ -32,16 +33,17 @@ pub struct Origin {
     pub number: u64,
 }
 
+/// A message between shards.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
-    /// A frame of the consensus host of the same shard over there.
+    /// A frame of the consensus host of the shard with the same index.
     Raft(Bytes),
-    /// For the owner of a queue, in order.
+    /// Messages for the owner of a queue, in order.
     ToQueue {
         queue: QueueId,
         messages: Vec<QueueMessage>,
     },
-    /// From the owner of a queue, for a session here, in order.
+    /// Events from the owner of a queue for a session of the receiving shard, in order.
     Events {
         session: SessionId,
         queue: QueueId,
@@ -52,29 +54,31 @@ pub enum Frame {
         origin: Origin,
         change: Change,
     },
-    /// Shard 0 to the other shards of its node: applied at this index; `done_for` is the shard and token that asked.
+    /// From shard 0 to the other shards of its node: a change was applied at this index. `done_for` is the shard that
+    /// requested it, and its token.
     Applied {
         index: u64,
         change: Change,
         done_for: Option<(u16, u64)>,
     },
-    /// A whole tree, in front of what is applied from here on.
+    /// From shard 0 to the other shards of its node: a snapshot of the whole tree, before the changes that follow.
     Restored {
         index: u64,
         tree: Bytes,
     },
-    /// Another shard's session asks for a change (to shard 0 of the same node).
+    /// From another shard of the node to shard 0: a session requests a change.
     ChangeRequest {
         shard: u16,
         token: u64,
         change: Change,
     },
-    /// Shard 0 to one that asked for a change: it did not come of it, or nobody knows.
+    /// The answer to `ChangeRequest` if the change was refused or its outcome is unknown.
     ChangeRefused {
         token: u64,
         why: String,
     },
-    /// For each shard: what its queues count. `only`: one queue. `counting`: and which of its replicas count this node.
+    /// Requests statistics of all queues that the shard owns or, with `only`, of one queue. With `counting`, also the
+    /// replicas whose group counts this node.
     StatsRequest {
         token: u64,
         reply_shard: u16,
@@ -85,7 +89,7 @@ pub enum Frame {
         token: u64,
         last: bool,
         stats: Vec<OwnerStats>,
-        /// Queues with a replica here that does not lead and has that node in its group; `MAX_STATS` at most.
+        /// Queues with a follower here whose group has the node of the request; at most `MAX_STATS`.
         counting: Vec<QueueId>,
     },
     /// A node of the cluster raised or cleared an alarm.
@@ -93,11 +97,11 @@ pub enum Frame {
         reason: AlarmReason,
         on: bool,
     },
-    /// For the metadata leader: this node wants to be a member.
+    /// To the metadata leader: this node requests to become a member.
     Join {
         node: NodeRecord,
     },
-    /// Shard 0 to the other shards of its node: the tree has caught up with the cluster, clients may come.
+    /// From shard 0 to the other shards of its node: the tree has caught up with the cluster, so clients are accepted.
     CaughtUp,
     /// A `control::Question` for each shard.
     Ask {
@@ -112,13 +116,13 @@ pub enum Frame {
         facts: Bytes,
     },
     Members(MembershipMessage),
-    /// From a service to the same one on another shard.
+    /// From a service to the same service on another shard.
     Service(ServiceFrame),
-    /// What another shard has open for users and virtual hosts with limits.
+    /// Open connections and channels of users and virtual hosts with limits on another shard.
     Uses(LimitUsageFrame),
 }
 
-/// A frame between services. It is for one incarnation of the receiving node; another one ignores it.
+/// A frame between services. Only the incarnation of the receiving node that it names accepts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceFrame {
     pub service: ServiceId,
@@ -126,49 +130,28 @@ pub struct ServiceFrame {
     pub from: (Incarnation, u16),
     /// The incarnation of the receiving node.
     pub to: Incarnation,
-    /// Only the service can read it.
+    /// Opaque to the shard.
     pub body: Bytes,
 }
 
 impl ServiceFrame {
-    /// A whole frame whose body is written by `write`, without a copy.
+    /// Encodes a whole [`Frame`] whose body `write` appends, so that the body is not copied.
     pub fn encode_with(
         service: ServiceId,
         from: (Incarnation, u16),
         to: Incarnation,
         write: &mut dyn FnMut(&mut BytesMut),
     ) -> Bytes {
+        let header = ServiceFrame {
+            service,
+            from,
+            to,
+            body: Bytes::new(),
+        };
         let mut out = BytesMut::new();
-        ServiceFrame::encode_header(service, from, to, &mut out);
+        Frame::Service(header).put(&mut out);
         write(&mut out);
         out.freeze()
-    }
-
-    fn encode_header(
-        service: ServiceId,
-        from: (Incarnation, u16),
-        to: Incarnation,
-        out: &mut BytesMut,
-    ) {
-        out.put_u8(SERVICE);
-        out.put_u8(service.0);
-        out.put_u64(from.0.0);
-        out.put_u16(from.1);
-        out.put_u64(to.0);
-    }
-
-    fn encode(&self, out: &mut BytesMut) {
-        ServiceFrame::encode_header(self.service, self.from, self.to, out);
-        out.put_slice(&self.body);
-    }
-
-    fn decode(mut frame: Bytes) -> Result<ServiceFrame, FrameError> {
-        Ok(ServiceFrame {
-            service: ServiceId(u8(&mut frame)?),
-            from: (Incarnation(u64(&mut frame)?), u16(&mut frame)?),
-            to: Incarnation(u64(&mut frame)?),
-            body: frame,
-        })
     }
 }
 
@@ -187,435 +170,122 @@ impl AlarmReason {
     }
 }
 
+/// A frame from another shard cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame from another shard cannot be read")]
 pub struct FrameError;
 
-const RAFT: u8 = 1;
-const TO_QUEUE: u8 = 2;
-const EVENTS: u8 = 3;
-const PROPOSE: u8 = 4;
-const APPLIED: u8 = 5;
-const RESTORED: u8 = 6;
-const CHANGE_REQUEST: u8 = 7;
-const STATS_REQUEST: u8 = 8;
-const STATS_REPLY: u8 = 9;
-const ALARM: u8 = 10;
-const JOIN: u8 = 11;
-const CAUGHT_UP: u8 = 12;
-const CHANGE_REFUSED: u8 = 13;
-const ASK: u8 = 40;
-const TOLD: u8 = 41;
-const MEMBERS: u8 = 20;
-const SERVICE: u8 = 30;
-const USES: u8 = 50;
+wire_enum!(Frame, "a frame between shards" {
+    1 = Raft(frame: Bytes as Rest),
+    2 = ToQueue { queue: QueueId, messages: Vec<QueueMessage> as VersionedList },
+    3 = Events { session: SessionId, queue: QueueId, events: Vec<QueueEvent> as VersionedList },
+    4 = Propose { origin: Origin, change: Change as VersionedChange },
+    5 = Applied { index: u64, done_for: Option<(u16, u64)>, change: Change as VersionedChange },
+    6 = Restored { index: u64, tree: Bytes as Rest },
+    7 = ChangeRequest { shard: u16, token: u64, change: Change as VersionedChange },
+    8 = ChangeRefused { token: u64, why: String },
+    9 = StatsRequest { token: u64, reply_shard: u16, only: Option<QueueId>, counting: Option<NodeId> },
+    10 = StatsReply {
+        token: u64,
+        last: bool,
+        stats: Vec<OwnerStats> as AtMost<MAX_STATS>,
+        counting: Vec<QueueId> as AtMost<MAX_STATS>,
+    },
+    11 = Alarm { reason: AlarmReason, on: bool },
+    12 = Join { node: NodeRecord },
+    13 = CaughtUp,
+    14 = Ask { token: u64, reply_shard: u16, question: Bytes as Rest },
+    15 = Told { token: u64, last: bool, facts: Bytes as Rest },
+    16 = Members(message: MembershipMessage),
+    17 = Service(frame: ServiceFrame),
+    18 = Uses(usage: LimitUsageFrame),
+});
+wire_enum!(AlarmReason, "an alarm" { 0 = Memory, 1 = Disk });
+wire_struct!(Origin {
+    node: NodeId,
+    incarnation: Incarnation,
+    number: u64,
+});
+wire_struct!(OwnerStats {
+    queue: QueueId,
+    members: Vec<NodeId>,
+    online: Vec<NodeId>,
+    stats: QueueStats,
+    counters: QueueCounters,
+});
 
-impl Frame {
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        match self {
-            Frame::Raft(frame) => {
-                out.reserve(1 + frame.len());
-                out.put_u8(RAFT);
-                out.put_slice(frame);
-            }
-            Frame::ToQueue { queue, messages } => {
-                out.put_u8(TO_QUEUE);
-                out.put_u64(queue.0);
-                out.put_slice(&queue::codec::encode_to_queue(messages));
-            }
-            Frame::Events {
-                session,
-                queue,
-                events,
-            } => {
-                out.put_u8(EVENTS);
-                put_session(&mut out, *session);
-                out.put_u64(queue.0);
-                out.put_slice(&queue::codec::encode_events(events));
-            }
-            Frame::Propose { origin, change } => {
-                out.put_u8(PROPOSE);
-                put_origin(&mut out, *origin);
-                out.put_slice(&change.encode());
-            }
-            Frame::Applied {
-                index,
-                change,
-                done_for,
-            } => {
-                out.put_u8(APPLIED);
-                out.put_u64(*index);
-                let (shard, token) = done_for.unwrap_or((u16::MAX, 0));
-                out.put_u16(shard);
-                out.put_u64(token);
-                out.put_slice(&change.encode());
-            }
-            Frame::Restored { index, tree } => {
-                out.put_u8(RESTORED);
-                out.put_u64(*index);
-                out.put_slice(tree);
-            }
-            Frame::ChangeRequest {
-                shard,
-                token,
-                change,
-            } => {
-                out.put_u8(CHANGE_REQUEST);
-                out.put_u16(*shard);
-                out.put_u64(*token);
-                out.put_slice(&change.encode());
-            }
-            Frame::ChangeRefused { token, why } => {
-                out.put_u8(CHANGE_REFUSED);
-                out.put_u64(*token);
-                put_name(&mut out, why);
-            }
-            Frame::StatsRequest {
-                token,
-                reply_shard,
-                only,
-                counting,
-            } => {
-                out.put_u8(STATS_REQUEST);
-                out.put_u64(*token);
-                out.put_u16(*reply_shard);
-                out.put_u64(only.map_or(0, |q| q.0));
-                out.put_u64(counting.map_or(0, |n| n.0));
-            }
-            Frame::StatsReply {
-                token,
-                last,
-                stats,
-                counting,
-            } => {
-                encode_stats(&mut out, *token, *last, stats);
-                out.put_u32(counting.len() as u32);
-                counting.iter().for_each(|q| out.put_u64(q.0));
-                // Behind all that nodes of older versions read.
-                for s in stats {
-                    out.put_u64(s.stats.unacknowledged_bytes.unwrap_or(0));
-                }
-                for s in stats {
-                    out.put_u64(s.stats.lost.messages);
-                    out.put_u64(s.stats.lost.segments);
-                }
-            }
-            Frame::Alarm { reason, on } => {
-                out.put_u8(ALARM);
-                out.put_u8(*reason as u8);
-                out.put_u8(u8::from(*on));
-            }
-            Frame::Join { node } => {
-                out.put_u8(JOIN);
-                out.put_u64(node.id.0);
-                put_name(&mut out, &node.name);
-                put_name(&mut out, &node.address);
-                out.put_u8(u8::from(node.voter));
-                out.put_u8(u8::from(node.maintenance));
-            }
-            Frame::CaughtUp => out.put_u8(CAUGHT_UP),
-            Frame::Ask {
-                token,
-                reply_shard,
-                question,
-            } => {
-                out.put_u8(ASK);
-                out.put_u64(*token);
-                out.put_u16(*reply_shard);
-                out.put_slice(question);
-            }
-            Frame::Told { token, last, facts } => {
-                out.put_u8(TOLD);
-                out.put_u64(*token);
-                out.put_u8(u8::from(*last));
-                out.put_slice(facts);
-            }
-            Frame::Members(peer_message) => {
-                out.put_u8(MEMBERS);
-                peer_message.encode(&mut out);
-            }
-            Frame::Service(frame) => frame.encode(&mut out),
-            Frame::Uses(told) => {
-                out.put_u8(USES);
-                told.encode(&mut out);
-            }
-        }
-        out.freeze()
+impl Wire for ServiceFrame {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(self.service.0);
+        self.from.put(out);
+        self.to.put(out);
+        Rest::put(&self.body, out);
     }
 
-    pub fn decode(mut frame: Bytes) -> Result<Frame, FrameError> {
-        let kind = u8(&mut frame)?;
-        Ok(match kind {
-            RAFT => Frame::Raft(frame),
-            TO_QUEUE => Frame::ToQueue {
-                queue: QueueId(u64(&mut frame)?),
-                messages: queue::codec::decode_to_queue(frame).map_err(|_| FrameError)?,
-            },
-            EVENTS => Frame::Events {
-                session: session(&mut frame)?,
-                queue: QueueId(u64(&mut frame)?),
-                events: queue::codec::decode_events(frame).map_err(|_| FrameError)?,
-            },
-            PROPOSE => Frame::Propose {
-                origin: origin(&mut frame)?,
-                change: change(frame)?,
-            },
-            APPLIED => {
-                let index = u64(&mut frame)?;
-                let (shard, token) = (u16(&mut frame)?, u64(&mut frame)?);
-                let done_for = (shard != u16::MAX).then_some((shard, token));
-                Frame::Applied {
-                    index,
-                    done_for,
-                    change: change(frame)?,
-                }
-            }
-            RESTORED => Frame::Restored {
-                index: u64(&mut frame)?,
-                tree: frame,
-            },
-            CHANGE_REQUEST => Frame::ChangeRequest {
-                shard: u16(&mut frame)?,
-                token: u64(&mut frame)?,
-                change: change(frame)?,
-            },
-            CHANGE_REFUSED => Frame::ChangeRefused {
-                token: u64(&mut frame)?,
-                why: name(&mut frame)?,
-            },
-            STATS_REQUEST => {
-                let (token, reply_shard, only) =
-                    (u64(&mut frame)?, u16(&mut frame)?, u64(&mut frame)?);
-                // A node of an older version does not ask.
-                let counting = u64(&mut frame).unwrap_or(0);
-                Frame::StatsRequest {
-                    token,
-                    reply_shard,
-                    only: (only != 0).then_some(QueueId(only)),
-                    counting: (counting != 0).then_some(NodeId(counting)),
-                }
-            }
-            STATS_REPLY => decode_stats(frame)?,
-            ALARM => {
-                let reason = if u8(&mut frame)? == AlarmReason::Disk as u8 {
-                    AlarmReason::Disk
-                } else {
-                    AlarmReason::Memory
-                };
-                Frame::Alarm {
-                    reason,
-                    on: u8(&mut frame)? != 0,
-                }
-            }
-            JOIN => {
-                let id = NodeId(u64(&mut frame)?);
-                let (name, address) = (name(&mut frame)?.into(), name(&mut frame)?.into());
-                let (voter, maintenance) = (u8(&mut frame)? != 0, u8(&mut frame)? != 0);
-                Frame::Join {
-                    node: NodeRecord {
-                        id,
-                        name,
-                        address,
-                        voter,
-                        maintenance,
-                    },
-                }
-            }
-            CAUGHT_UP => Frame::CaughtUp,
-            ASK => Frame::Ask {
-                token: u64(&mut frame)?,
-                reply_shard: u16(&mut frame)?,
-                question: frame,
-            },
-            TOLD => Frame::Told {
-                token: u64(&mut frame)?,
-                last: u8(&mut frame)? != 0,
-                facts: frame,
-            },
-            MEMBERS => Frame::Members(MembershipMessage::decode(frame)?),
-            SERVICE => Frame::Service(ServiceFrame::decode(frame)?),
-            USES => Frame::Uses(LimitUsageFrame::decode(frame)?),
-            _ => return Err(FrameError),
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(ServiceFrame {
+            service: ServiceId(from.get()?),
+            from: from.get()?,
+            to: from.get()?,
+            body: Rest::get(from)?,
         })
     }
 }
 
-fn encode_stats(out: &mut BytesMut, token: u64, last: bool, stats: &[OwnerStats]) {
-    out.put_u8(STATS_REPLY);
-    out.put_u64(token);
-    out.put_u8(u8::from(last));
-    out.put_u32(stats.len() as u32);
-    for s in stats {
-        out.put_u64(s.queue.0);
-        for nodes in [&s.members, &s.online] {
-            out.put_u8(nodes.len().min(255) as u8);
-            nodes.iter().take(255).for_each(|n| out.put_u64(n.0));
+/// The encoding of a change as the last field: with its version, as in the log of the metadata group.
+enum VersionedChange {}
+
+impl Encoding<Change> for VersionedChange {
+    fn put(change: &Change, out: &mut BytesMut) {
+        out.put_slice(&change.encode());
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Change> {
+        Change::decode(&from.take_rest())
+    }
+}
+
+/// Bytes of the fields besides messages in most frames.
+const TYPICAL_BYTES: usize = 64;
+
+impl Frame {
+    /// Encodes the frame.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(TYPICAL_BYTES + self.message_bytes());
+        self.put(&mut out);
+        out.freeze()
+    }
+
+    /// Decodes a frame. Parts of it share its buffer.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are not a frame of this version.
+    pub fn decode(frame: Bytes) -> Decoded<Frame> {
+        wire::decode("frame from another shard", &frame)
+    }
+
+    /// Bytes of the parts that can be large, so that the buffer is allocated once.
+    fn message_bytes(&self) -> usize {
+        match self {
+            Frame::Raft(bytes) | Frame::Restored { tree: bytes, .. } => bytes.len(),
+            Frame::ToQueue { messages, .. } => {
+                messages.iter().map(QueueMessage::message_bytes).sum()
+            }
+            Frame::Events { events, .. } => events.iter().map(QueueEvent::message_bytes).sum(),
+            _ => 0,
         }
-        out.put_u64(s.stats.ready);
-        out.put_u64(s.stats.unacknowledged);
-        out.put_u32(s.stats.consumers);
-        out.put_u64(s.stats.bytes);
-        out.put_u64(s.stats.dead);
-        out.put_u64(s.stats.dead_bytes);
-        let (publish, d) = (s.counters.publish, &s.counters.deliveries);
-        for count in [
-            publish,
-            d.deliver,
-            d.deliver_no_ack,
-            d.get,
-            d.get_no_ack,
-            d.get_empty,
-            d.redeliver,
-            d.ack,
-        ] {
-            out.put_u64(count);
-        }
     }
 }
 
-fn decode_counters(frame: &mut Bytes) -> Result<QueueCounters, FrameError> {
-    Ok(QueueCounters {
-        publish: u64(frame)?,
-        deliveries: DeliveryCounters {
-            deliver: u64(frame)?,
-            deliver_no_ack: u64(frame)?,
-            get: u64(frame)?,
-            get_no_ack: u64(frame)?,
-            get_empty: u64(frame)?,
-            redeliver: u64(frame)?,
-            ack: u64(frame)?,
-        },
-    })
-}
-
-fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
-    let (token, last, count) = (
-        u64(&mut frame)?,
-        u8(&mut frame)? != 0,
-        u32(&mut frame)? as usize,
-    );
-    if count > MAX_STATS {
-        return Err(FrameError);
-    }
-    let mut stats = Vec::with_capacity(count.min(frame.len() / 118 + 1));
-    for _ in 0..count {
-        let queue = QueueId(u64(&mut frame)?);
-        let members = nodes(&mut frame)?;
-        let online = nodes(&mut frame)?;
-        let figures = QueueStats {
-            ready: u64(&mut frame)?,
-            unacknowledged: u64(&mut frame)?,
-            consumers: u32(&mut frame)?,
-            bytes: u64(&mut frame)?,
-            dead: u64(&mut frame)?,
-            dead_bytes: u64(&mut frame)?,
-            ..QueueStats::default()
-        };
-        stats.push(OwnerStats {
-            queue,
-            members,
-            online,
-            stats: figures,
-            counters: decode_counters(&mut frame)?,
-        });
-    }
-    // A node of an older version does not tell.
-    let count = u32(&mut frame).unwrap_or(0) as usize;
-    if count > MAX_STATS {
-        return Err(FrameError);
-    }
-    let counting = (0..count).map(|_| Ok(QueueId(u64(&mut frame)?)));
-    let counting = counting.collect::<Result<_, FrameError>>()?;
-    // Nor this.
-    for s in &mut stats {
-        s.stats.unacknowledged_bytes = u64(&mut frame).ok();
-    }
-    // Nor this.
-    for s in &mut stats {
-        s.stats.lost = Losses {
-            messages: u64(&mut frame).unwrap_or(0),
-            segments: u64(&mut frame).unwrap_or(0),
-        };
-    }
-    Ok(Frame::StatsReply {
-        token,
-        last,
-        stats,
-        counting,
-    })
-}
-
-fn nodes(frame: &mut Bytes) -> Result<Vec<NodeId>, FrameError> {
-    let count = u8(frame)?;
-    (0..count).map(|_| Ok(NodeId(u64(frame)?))).collect()
-}
-
-fn change(frame: Bytes) -> Result<Change, FrameError> {
-    Change::decode(&frame).map_err(|_| FrameError)
-}
-
-fn put_session(out: &mut BytesMut, s: SessionId) {
-    out.put_u64(s.node.0);
-    out.put_u64(s.incarnation.0);
-    out.put_u64(s.number);
-}
-
-fn session(frame: &mut Bytes) -> Result<SessionId, FrameError> {
-    Ok(SessionId {
-        node: NodeId(u64(frame)?),
-        incarnation: Incarnation(u64(frame)?),
-        number: u64(frame)?,
-    })
-}
-
-pub(crate) fn put_origin(out: &mut BytesMut, o: Origin) {
-    out.put_u64(o.node.0);
-    out.put_u64(o.incarnation.0);
-    out.put_u64(o.number);
-}
-
-pub(crate) fn origin(frame: &mut Bytes) -> Result<Origin, FrameError> {
-    Ok(Origin {
-        node: NodeId(u64(frame)?),
-        incarnation: Incarnation(u64(frame)?),
-        number: u64(frame)?,
-    })
-}
-
-pub(crate) fn put_name(out: &mut BytesMut, name: &str) {
-    let bytes = &name.as_bytes()[..name.len().min(MAX_NAME)];
-    out.put_u16(bytes.len() as u16);
-    out.put_slice(bytes);
-}
-
-pub(crate) fn name(frame: &mut Bytes) -> Result<String, FrameError> {
-    let len = u16(frame)? as usize;
-    if len > MAX_NAME || frame.len() < len {
-        return Err(FrameError);
-    }
-    String::from_utf8(frame.split_to(len).to_vec()).map_err(|_| FrameError)
-}
-
-pub(crate) fn u8(frame: &mut Bytes) -> Result<u8, FrameError> {
-    frame.try_get_u8().map_err(|_| FrameError)
-}
-
-pub(crate) fn u16(frame: &mut Bytes) -> Result<u16, FrameError> {
-    frame.try_get_u16().map_err(|_| FrameError)
-}
-
-pub(crate) fn u32(frame: &mut Bytes) -> Result<u32, FrameError> {
-    frame.try_get_u32().map_err(|_| FrameError)
-}
-
-pub(crate) fn u64(frame: &mut Bytes) -> Result<u64, FrameError> {
-    frame.try_get_u64().map_err(|_| FrameError)
-}
+#[cfg(test)]
+mod format_tests;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use queue::Losses;
+    use wire::DecodeCause;
 
     fn reply() -> Frame {
         let stats = |queue: u64| OwnerStats {
@@ -627,7 +297,7 @@ mod tests {
                 unacknowledged: 2,
                 consumers: 1,
                 bytes: 500,
-                unacknowledged_bytes: Some(200 + queue),
+                unacknowledged_bytes: 200 + queue,
                 dead: 1,
                 dead_bytes: 9,
                 lost: Losses {
@@ -646,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_queues_come_back_as_they_went() {
+    fn statistics_of_queues_come_back() {
         let frame = reply();
         assert_eq!(Frame::decode(frame.encode()), Ok(frame));
     }
 
     #[test]
-    fn service_frame_roundtrips_and_a_cut_header_is_refused() {
+    fn service_frame_comes_back_and_cut_header_is_refused() {
         let service_frame = ServiceFrame {
             service: ServiceId(1),
             from: (Incarnation(3), 1),
@@ -669,21 +339,55 @@ mod tests {
         assert_eq!(frame.encode(), written);
         assert_eq!(Frame::decode(written.clone()), Ok(frame));
         for cut in 1..written.len() - 4 {
-            assert_eq!(Frame::decode(written.slice(..cut)), Err(FrameError));
+            let cut = Frame::decode(written.slice(..cut));
+            assert_eq!(cut.map_err(|e| e.cause), Err(DecodeCause::Short));
         }
     }
 
     #[test]
-    fn what_a_node_of_an_older_version_leaves_out_is_not_known() {
-        let frame = reply().encode();
-        let older = frame.slice(..frame.len() - 6 * size_of::<u64>());
-        let Ok(Frame::StatsReply {
-            stats, counting, ..
-        }) = Frame::decode(older)
-        else {
-            panic!("an older node's answer is read");
+    fn trailing_bytes_are_refused() {
+        let join = Frame::Join {
+            node: NodeRecord {
+                id: NodeId(1),
+                name: "n".into(),
+                address: "a".into(),
+                voter: true,
+                maintenance: false,
+            },
         };
-        let known: Vec<_> = stats.iter().map(|s| s.stats.unacknowledged_bytes).collect();
-        assert_eq!((known, counting), (vec![None, None], vec![QueueId(5)]));
+        for frame in [join, Frame::CaughtUp, reply()] {
+            let longer = [&frame.encode()[..], &[0]].concat();
+            assert!(Frame::decode(Bytes::from(longer)).is_err(), "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn undefined_alarm_is_refused() {
+        let alarm = Frame::Alarm {
+            reason: AlarmReason::Memory,
+            on: true,
+        };
+        let encoded = alarm.encode();
+        assert_eq!(Frame::decode(encoded.clone()), Ok(alarm));
+        for at in 1..encoded.len() {
+            let mut altered = encoded.to_vec();
+            altered[at] = 7;
+            assert!(Frame::decode(Bytes::from(altered)).is_err(), "byte {at}");
+        }
+    }
+
+    /// A cause that is cut within a character cannot be decoded, and the client gets no answer.
+    #[test]
+    fn long_cause_of_a_refused_change_arrives() {
+        let refused = Frame::ChangeRefused {
+            token: 1,
+            why: "é".repeat(600),
+        };
+        assert!(Frame::decode(refused.encode()).is_ok());
+        let shifted = Frame::ChangeRefused {
+            token: 1,
+            why: format!("x{}", "é".repeat(600)),
+        };
+        assert_eq!(Frame::decode(shifted.encode()), Ok(shifted));
     }
 }

@@ -5,14 +5,14 @@
 //! applied once, and one that was lost holds back those behind it until the asking node sends it again. Each node
 //! applies the log itself, so the asker computes the answer from its own tree: no answer travels.
 
-use crate::frame::{self, Frame, Origin};
+use crate::frame::{Frame, Origin};
 use bytes::{BufMut, Bytes, BytesMut};
 use control::Reply;
 use env::{Incarnation, NodeId, Time};
 use metadata::{Change, ChangeError, ChangeResult, QueueId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use wire::{DecodeCause, DecodeError};
+use wire::{DecodeCause, DecodeError, Decoded, Reader, Wire};
 
 /// Changes of this node that wait for their commit, at most; more are refused.
 pub const MAX_PENDING: usize = 10_000;
@@ -235,18 +235,9 @@ impl MetadataClient {
     pub fn committed(
         &mut self,
         now: Time,
-        mut command: Bytes,
+        command: Bytes,
     ) -> Result<Option<(Change, ChangeRequester)>, DecodeError> {
-        let failed = |cause| DecodeError {
-            format: "metadata command",
-            cause,
-        };
-        let version = frame::u8(&mut command).map_err(|_| failed(DecodeCause::Short))?;
-        if version != VERSION {
-            return Err(failed(DecodeCause::Version(version)));
-        }
-        let origin = frame::origin(&mut command).map_err(|_| failed(DecodeCause::Short))?;
-        let change = Change::decode(&command)?;
+        let (origin, change) = decode_command(&command)?;
         if !self.origins.take(origin) {
             return Ok(None);
         }
@@ -266,41 +257,36 @@ impl MetadataClient {
         Ok(Some((change, asker)))
     }
 
-    /// The head of a snapshot: version, the numbering; the tree's own snapshot follows.
+    /// Encodes a snapshot: the number of the last change of each node, then the snapshot of the tree.
     pub fn snapshot(&self, tree: &[u8]) -> Bytes {
-        let mut out = BytesMut::with_capacity(16 + self.origins.0.len() * 24 + tree.len());
+        let count = self.origins.0.len();
+        let mut out = BytesMut::with_capacity(16 + count * Origin::MIN_LEN + tree.len());
         out.put_u8(VERSION);
-        out.put_u32(self.origins.0.len() as u32);
+        out.put_u32(count as u32);
         for (node, (incarnation, number)) in &self.origins.0 {
-            frame::put_origin(
-                &mut out,
-                Origin {
-                    node: *node,
-                    incarnation: *incarnation,
-                    number: *number,
-                },
-            );
+            let origin = Origin {
+                node: *node,
+                incarnation: *incarnation,
+                number: *number,
+            };
+            origin.put(&mut out);
         }
         out.put_slice(tree);
         out.freeze()
     }
 
-    /// Takes the numbering from a snapshot and returns the tree's part, and who waits for changes that the snapshot
-    /// holds: they are made, but their answers went with the entries.
-    pub fn restore(
-        &mut self,
-        mut state: Bytes,
-    ) -> Result<(Bytes, Vec<ChangeRequester>), frame::FrameError> {
-        if frame::u8(&mut state)? != VERSION {
-            return Err(frame::FrameError);
-        }
-        let count = frame::u32(&mut state)?;
-        let mut origins = OriginTable::default();
-        for _ in 0..count {
-            let o = frame::origin(&mut state)?;
-            origins.0.insert(o.node, (o.incarnation, o.number));
-        }
-        self.origins = origins;
+    /// Restores the numbers of the last changes from a snapshot. Returns the snapshot of the tree, and the requesters of
+    /// changes that it contains: the changes were made, but their entries are not applied here.
+    pub fn restore(&mut self, state: Bytes) -> Result<(Bytes, Vec<ChangeRequester>), DecodeError> {
+        let mut from = Reader::shared("snapshot of the metadata group", &state);
+        check_version(&mut from)?;
+        let origins: Vec<Origin> = from.get()?;
+        let origins = origins.into_iter();
+        self.origins = OriginTable(
+            origins
+                .map(|o| (o.node, (o.incarnation, o.number)))
+                .collect(),
+        );
         let taken = self.taken();
         let made = self
             .pending
@@ -308,7 +294,21 @@ impl MetadataClient {
             .take_while(|p| p.number <= taken)
             .count();
         let unanswered = self.pending.drain(..made).map(|p| p.asker).collect();
-        Ok((state, unanswered))
+        Ok((from.take_rest(), unanswered))
+    }
+}
+
+/// Decodes what [`command`] encodes.
+pub(crate) fn decode_command(command: &Bytes) -> Decoded<(Origin, Change)> {
+    let mut from = Reader::shared("metadata command", command);
+    check_version(&mut from)?;
+    Ok((from.get()?, Change::decode(&from.take_rest())?))
+}
+
+fn check_version(from: &mut Reader<'_>) -> Decoded<()> {
+    match from.u8()? {
+        VERSION => Ok(()),
+        other => Err(from.error(DecodeCause::Version(other))),
     }
 }
 
@@ -316,7 +316,7 @@ impl MetadataClient {
 pub fn command(origin: Origin, change: &Change) -> Bytes {
     let mut out = BytesMut::with_capacity(128);
     out.put_u8(VERSION);
-    frame::put_origin(&mut out, origin);
+    origin.put(&mut out);
     out.put_slice(&change.encode());
     out.freeze()
 }

@@ -21,6 +21,9 @@ pub enum DecodeCause {
     /// A length, number or nesting above its limit.
     #[error("exceeds a size or nesting limit")]
     Limit,
+    /// A part that has a format of its own and cannot be decoded.
+    #[error("holds a damaged {0}")]
+    Damaged(&'static str),
     /// A reference to an object of this kind that the bytes do not hold.
     #[error("refers to a missing {0}")]
     Inconsistent(&'static str),

@@ -1,9 +1,9 @@
 //! Encodings of common types.
 
-use crate::{DecodeCause, Decoded, Reader, Wire, wire_newtype, wire_struct};
+use crate::{DecodeCause, Decoded, Reader, Varint, Wire, wire_enum, wire_newtype, wire_struct};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
-use ids::{QueueId, QueueType, SessionId};
+use ids::{DeadLettering, Overflow, QueueId, QueueSettings, QueueType, SessionId};
 use std::sync::Arc;
 
 /// Appends bytes with a `u32` length.
@@ -31,10 +31,12 @@ macro_rules! integers {
         impl Wire for $t {
             const MIN_LEN: usize = size_of::<$t>();
 
+            #[inline]
             fn put(&self, out: &mut BytesMut) {
                 out.$put(*self);
             }
 
+            #[inline]
             fn get(from: &mut Reader<'_>) -> Decoded<Self> {
                 Ok(<$t>::from_be_bytes(from.array()?))
             }
@@ -110,6 +112,30 @@ impl<T: Wire> Wire for Arc<T> {
     }
 }
 
+impl<T: Wire> Wire for Box<T> {
+    const MIN_LEN: usize = T::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        T::put(self, out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        T::get(from).map(Box::new)
+    }
+}
+
+impl<const N: usize> Wire for [u8; N] {
+    const MIN_LEN: usize = N;
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_slice(self);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        from.array()
+    }
+}
+
 impl<T: Wire> Wire for Option<T> {
     fn put(&self, out: &mut BytesMut) {
         self.is_some().put(out);
@@ -167,6 +193,27 @@ wire_struct!(SessionId {
     node: NodeId,
     incarnation: Incarnation,
     number: u64
+});
+
+wire_enum!(Overflow, "an overflow behaviour" {
+    0 = DropHead,
+    1 = RejectPublish,
+    2 = RejectPublishDlx,
+});
+wire_enum!(DeadLettering, "a dead-letter strategy" {
+    0 = Off,
+    1 = AtMostOnce,
+    2 = AtLeastOnce,
+});
+wire_struct!(QueueSettings {
+    max_length: Option<u64> as Varint,
+    max_length_bytes: Option<u64> as Varint,
+    overflow: Overflow,
+    delivery_limit: Option<u32> as Varint,
+    message_ttl_ms: Option<u64> as Varint,
+    single_active_consumer: bool,
+    max_priority: Option<u8>,
+    dead_letter: DeadLettering,
 });
 
 impl Wire for QueueType {

@@ -1,6 +1,19 @@
 //! Implementations of [`Wire`](crate::Wire) from lists of fields and variants.
 
-/// Implements [`Wire`](crate::Wire) for a struct: its fields in this order.
+/// The encoding of a field.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! field_encoding {
+    () => {
+        $crate::Plain
+    };
+    ($encoding:ty) => {
+        $encoding
+    };
+}
+
+/// Implements [`Wire`](crate::Wire) for a struct: its fields in this order. A field has the encoding of its type, or the
+/// [`Encoding`](crate::Encoding) behind `as`.
 ///
 /// ```
 /// struct Binding { key: String, priority: u8 }
@@ -8,16 +21,19 @@
 /// ```
 #[macro_export]
 macro_rules! wire_struct {
-    ($name:ty { $($field:ident : $type:ty),* $(,)? }) => {
+    ($name:ty { $($field:ident : $type:ty $(as $encoding:ty)?),* $(,)? }) => {
         impl $crate::Wire for $name {
-            const MIN_LEN: usize = 0 $(+ <$type as $crate::Wire>::MIN_LEN)*;
+            const MIN_LEN: usize = 0
+                $(+ <$crate::field_encoding!($($encoding)?) as $crate::Encoding<$type>>::MIN_LEN)*;
 
             fn put(&self, out: &mut $crate::bytes::BytesMut) {
-                $(<$type as $crate::Wire>::put(&self.$field, out);)*
+                $(<$crate::field_encoding!($($encoding)?) as $crate::Encoding<$type>>::put(&self.$field, out);)*
             }
 
             fn get(from: &mut $crate::Reader<'_>) -> $crate::Decoded<Self> {
-                Ok(Self { $($field: from.get::<$type>()?),* })
+                Ok(Self {
+                    $($field: <$crate::field_encoding!($($encoding)?) as $crate::Encoding<$type>>::get(from)?),*
+                })
             }
         }
     };
@@ -26,16 +42,16 @@ macro_rules! wire_struct {
 /// Implements [`Wire`](crate::Wire) for a struct with one unnamed field.
 #[macro_export]
 macro_rules! wire_newtype {
-    ($name:ident($type:ty)) => {
+    ($name:ident($type:ty $(as $encoding:ty)?)) => {
         impl $crate::Wire for $name {
-            const MIN_LEN: usize = <$type as $crate::Wire>::MIN_LEN;
+            const MIN_LEN: usize = <$crate::field_encoding!($($encoding)?) as $crate::Encoding<$type>>::MIN_LEN;
 
             fn put(&self, out: &mut $crate::bytes::BytesMut) {
-                <$type as $crate::Wire>::put(&self.0, out);
+                <$crate::field_encoding!($($encoding)?) as $crate::Encoding<$type>>::put(&self.0, out);
             }
 
             fn get(from: &mut $crate::Reader<'_>) -> $crate::Decoded<Self> {
-                from.get::<$type>().map($name)
+                <$crate::field_encoding!($($encoding)?) as $crate::Encoding<$type>>::get(from).map($name)
             }
         }
     };
@@ -55,15 +71,17 @@ macro_rules! wire_newtype {
 #[macro_export]
 macro_rules! wire_enum {
     ($name:ident, $what:literal { $(
-        $tag:literal = $variant:ident $( ( $($one:ident : $one_type:ty),+ ) )? $( { $($field:ident : $type:ty),* $(,)? } )?
+        $tag:literal = $variant:ident
+            $( ( $($one:ident : $one_type:ty $(as $one_encoding:ty)?),+ ) )?
+            $( { $($field:ident : $type:ty $(as $encoding:ty)?),* $(,)? } )?
     ),* $(,)? }) => {
         impl $crate::Wire for $name {
             fn put(&self, out: &mut $crate::bytes::BytesMut) {
                 match self {
                     $($name::$variant $( ( $($one),+ ) )? $( { $($field),* } )? => {
                         <u8 as $crate::Wire>::put(&$tag, out);
-                        $( $(<$one_type as $crate::Wire>::put($one, out);)+ )?
-                        $( $(<$type as $crate::Wire>::put($field, out);)* )?
+                        $( $(<$crate::field_encoding!($($one_encoding)?) as $crate::Encoding<$one_type>>::put($one, out);)+ )?
+                        $( $(<$crate::field_encoding!($($encoding)?) as $crate::Encoding<$type>>::put($field, out);)* )?
                     })*
                 }
             }
@@ -71,8 +89,8 @@ macro_rules! wire_enum {
             fn get(from: &mut $crate::Reader<'_>) -> $crate::Decoded<Self> {
                 match from.u8()? {
                     $($tag => Ok($name::$variant
-                        $( ( $(from.get::<$one_type>()?),+ ) )?
-                        $( { $($field: from.get::<$type>()?),* } )?
+                        $( ( $(<$crate::field_encoding!($($one_encoding)?) as $crate::Encoding<$one_type>>::get(from)?),+ ) )?
+                        $( { $($field: <$crate::field_encoding!($($encoding)?) as $crate::Encoding<$type>>::get(from)?),* } )?
                     ),)*
                     other => Err(from.error($crate::DecodeCause::Tag($what, other))),
                 }

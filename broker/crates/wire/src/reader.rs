@@ -1,7 +1,7 @@
 //! The checked reader.
 
+use crate::Wire;
 use crate::error::{DecodeCause, DecodeError, Decoded};
-use crate::{Varint, Wire};
 use bytes::Bytes;
 
 /// Most levels of nested tables and arrays.
@@ -45,16 +45,19 @@ impl<'a> Reader<'a> {
     }
 
     /// Number of bytes that have not been read.
+    #[inline]
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
 
     /// True if all bytes have been read.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// The next `n` bytes.
+    #[inline]
     pub fn take(&mut self, n: usize) -> Decoded<&'a [u8]> {
         let (part, rest) = self
             .rest
@@ -65,6 +68,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `n` bytes; shares the buffer if the reader was created for that.
+    #[inline]
     pub fn take_bytes(&mut self, n: usize) -> Decoded<Bytes> {
         let source = self.source;
         let part = self.take(n)?;
@@ -84,6 +88,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `N` bytes.
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Decoded<[u8; N]> {
         let (part, rest) = self
             .rest
@@ -94,13 +99,9 @@ impl<'a> Reader<'a> {
     }
 
     /// One byte.
+    #[inline]
     pub fn u8(&mut self) -> Decoded<u8> {
         Ok(self.array::<1>()?[0])
-    }
-
-    /// A LEB128 number.
-    pub fn varint(&mut self) -> Decoded<u64> {
-        Varint::get(self).map(|number| number.0)
     }
 
     /// Bytes with a `u32` length.
@@ -111,11 +112,18 @@ impl<'a> Reader<'a> {
 
     /// Text with a `u32` length.
     pub fn text(&mut self) -> Decoded<&'a str> {
-        let blob = self.blob()?;
-        std::str::from_utf8(blob).map_err(|_| self.error(DecodeCause::Utf8))
+        let len = u32::get(self)?;
+        self.text_of(len as usize)
+    }
+
+    /// Text of `len` bytes.
+    pub fn text_of(&mut self, len: usize) -> Decoded<&'a str> {
+        let text = self.take(len)?;
+        std::str::from_utf8(text).map_err(|_| self.error(DecodeCause::Utf8))
     }
 
     /// A value.
+    #[inline]
     pub fn get<T: Wire>(&mut self) -> Decoded<T> {
         T::get(self)
     }
@@ -124,6 +132,10 @@ impl<'a> Reader<'a> {
     /// that a wrong length reserves no memory.
     pub fn count(&mut self, min_len: usize) -> Decoded<usize> {
         let count = u32::get(self)? as usize;
+        self.check_count(count, min_len)
+    }
+
+    pub(crate) fn check_count(&self, count: usize, min_len: usize) -> Decoded<usize> {
         let least = count.checked_mul(min_len.max(1));
         match least {
             Some(least) if least <= self.rest.len() => Ok(count),

@@ -1,10 +1,10 @@
 //! Encodings come back, and arbitrary bytes are refused without a panic.
 
 use crate::{
-    DecodeCause, MAX_DEPTH, Reader, Varint, Wire, decode, encode, put_varint, wire_enum,
-    wire_struct,
+    AtMost, DecodeCause, MAX_DEPTH, MediumText, Reader, Rest, ShortText, Varint, Wire, decode,
+    encode, wire_enum, wire_newtype, wire_struct,
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use ids::{QueueId, QueueType};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -37,6 +37,26 @@ wire_enum!(Change, "a change" {
     1 = Put(record: Record),
     2 = Move { from: u64, to: u64 },
     4 = Clear,
+});
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Number(u64);
+
+wire_newtype!(Number(u64 as Varint));
+
+#[derive(Clone, Debug, PartialEq)]
+struct Compact {
+    wide: u64,
+    narrow: u16,
+    signed: i32,
+    optional: Option<u32>,
+}
+
+wire_struct!(Compact {
+    wide: u64 as Varint,
+    narrow: u16 as Varint,
+    signed: i32 as Varint,
+    optional: Option<u32> as Varint,
 });
 
 fn record() -> Record {
@@ -134,12 +154,63 @@ fn nesting_is_bounded() {
     assert_eq!(deeper.map_err(|e| e.cause), Err(DecodeCause::Limit));
 }
 
+#[test]
+fn compact_numbers_are_stable_and_range_checked() {
+    let compact = Compact {
+        wide: 300,
+        narrow: 1,
+        signed: -2,
+        optional: Some(5),
+    };
+    assert_eq!(&*encode(&compact), [0xac, 2, 1, 3, 1, 5]);
+    // 65,536 does not fit into the second field.
+    let too_wide = [0, 0x80, 0x80, 4, 0, 0];
+    assert_eq!(cause::<Compact>(&too_wide), Some(DecodeCause::Limit));
+    let eleven_bytes = [0xff; 11];
+    assert_eq!(cause::<Number>(&eleven_bytes), Some(DecodeCause::Limit));
+    let mut from = Reader::new("test", &[4, 1, 2, 3]);
+    let count = from.varint_count(1).map_err(|e| e.cause);
+    assert_eq!(count, Err(DecodeCause::Short));
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Frame {
+    vhost: Arc<str>,
+    topic: Arc<str>,
+    short_list: Vec<u8>,
+    body: Bytes,
+}
+
+wire_struct!(Frame {
+    vhost: Arc<str> as ShortText,
+    topic: Arc<str> as MediumText,
+    short_list: Vec<u8> as AtMost<2>,
+    body: Bytes as Rest,
+});
+
+#[test]
+fn fields_have_the_encodings_chosen_for_them() {
+    let frame = Frame {
+        vhost: "/".into(),
+        topic: "é".into(),
+        short_list: vec![1, 2],
+        body: Bytes::from_static(b"body"),
+    };
+    let raw = encode(&frame);
+    assert_eq!(&*raw, b"\x01/\0\x02\xc3\xa9\0\0\0\x02\x01\x02body");
+    let decoded: Frame = decode("test", &raw).unwrap();
+    assert_eq!(decoded, frame);
+    assert!(raw.as_ptr_range().contains(&decoded.body.as_ptr()));
+    let three_items = [0, 0, 0, 0, 0, 0, 3, 1, 2, 3];
+    assert_eq!(cause::<Frame>(&three_items), Some(DecodeCause::Limit));
+    assert_eq!(cause::<Frame>(&[1, 0xff]), Some(DecodeCause::Utf8));
+}
+
 proptest! {
     #[test]
-    fn varints_come_back(number: u64) {
-        let mut out = BytesMut::new();
-        put_varint(&mut out, number);
-        prop_assert_eq!(decode::<Varint>("test", &out.freeze()), Ok(Varint(number)));
+    fn compact_numbers_come_back(wide: u64, narrow: u16, signed: i32, optional: Option<u32>) {
+        let compact = Compact { wide, narrow, signed, optional };
+        prop_assert_eq!(decode::<Compact>("test", &encode(&compact)), Ok(compact));
     }
 
     #[test]
@@ -148,7 +219,7 @@ proptest! {
         if let Ok(change) = decode::<Change>("test", &raw) {
             prop_assert_eq!(encode(&change), raw.clone());
         }
-        if let Ok(number) = decode::<Varint>("test", &raw) {
+        if let Ok(number) = decode::<Number>("test", &raw) {
             let again = encode(&number);
             // A longer form with trailing zeros is read as well.
             prop_assert!(again.len() <= raw.len());

@@ -27,6 +27,11 @@ pub struct Departure {
     pub commit: u64,
 }
 
+wire::wire_struct!(Departure {
+    term: u64,
+    commit: u64,
+});
+
 impl Host {
     /// True if this node has a replica of the group.
     pub fn has_group(&self, group: GroupId) -> bool {

@@ -607,7 +607,7 @@ impl Server {
             unacknowledged,
             consumers: 1,
             bytes: 100 * ready,
-            unacknowledged_bytes: Some(50 * unacknowledged),
+            unacknowledged_bytes: 50 * unacknowledged,
             ..QueueStats::default()
         };
         fake.stats.insert(id, stats);

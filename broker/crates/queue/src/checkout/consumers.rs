@@ -359,7 +359,7 @@ impl<I: Weighed> Checkout<I> {
             return;
         };
         let annotations = &modification.annotations;
-        let annotations = (!annotations.is_empty()).then(|| Arc::new(annotations.to_keep()));
+        let annotations = (!annotations.is_empty()).then(|| Arc::new(annotations.clone()));
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             let mut from = from;
             while let Some((id, out)) = self.take_unsettled(number, from, to) {

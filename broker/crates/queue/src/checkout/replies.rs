@@ -46,7 +46,7 @@ impl<I: Weighed> Checkout<I> {
             at,
         } = epoch_consumer;
         let allowed = self.check_consume(session, id, &spec);
-        if let Err(refused) = allowed.and_then(|()| self.check_session_epoch(epoch, at)) {
+        if let Err(refused) = allowed.and_then(|()| self.check_session_epoch(at)) {
             return self.answer(store, session, seq, refused);
         }
         if let Some(settled) = settled {
@@ -65,13 +65,11 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// Returns true if the connection continues the current epoch. A connection that states no epoch starts
-    /// none if there is none: all members of a quorum queue must come to the same state, and older versions
-    /// know no epochs.
+    /// Records the epoch of a new consumer. Returns true if the connection continues the current epoch, or if it is
+    /// the first one that the queue knows and starts an epoch.
     fn join_epoch(&mut self, session: SessionId, epoch: SessionEpoch, at: u64) -> bool {
         let current = self.epoch;
         let (first, continues) = match (epoch, current) {
-            (SessionEpoch::Untold, None) => return false,
             (SessionEpoch::New, None) => (session, true),
             (SessionEpoch::Of(named), Some(current)) if named == current.first => (named, true),
             _ => (session, false),
@@ -82,9 +80,9 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Refuses a delayed request, so that it does not take the queue from a later connection of the client.
-    fn check_session_epoch(&self, epoch: SessionEpoch, at: u64) -> Result<(), QueueReply> {
+    fn check_session_epoch(&self, at: u64) -> Result<(), QueueReply> {
         let current = self.epoch.map_or(0, |current| current.at);
-        if epoch == SessionEpoch::Untold || at == 0 || at >= current {
+        if at == 0 || at >= current {
             return Ok(());
         }
         Err(QueueReply::Refused {

@@ -1,62 +1,59 @@
-//! What a clean stop leaves beside the segments: of each lane, where the messages begin that nobody was ever given. Without it all that a
-//! restart finds is delivered as redelivered, as after a crash. Integers are big-endian.
+//! The clean-stop file, which a classic queue writes beside its segments when its node stops: for each lane, the first
+//! message that was never delivered. Without it a restart marks all messages as redelivered, as after a crash. Integers are
+//! big-endian.
 //!
-//! `magic 8 | version u8 | zeros 7 | queue u64 | incarnation u64 | lane u8, number u64 for each lane | crc u32`
+//! `magic 8 | version u8 | zeros 7 | queue u64 | incarnation u64 | lane u8, number u64 for each lane | CRC-32`
 //!
-//! It counts in the node's next life only: what it says is wrong as soon as a message was delivered after it.
+//! It is valid only in the next incarnation of the node, until the first delivery.
 
-use super::record::{be32, be64};
-use bytes::{BufMut, BytesMut};
+use super::record::{CRC_LEN, checked, put_crc};
+use super::segment_header::FileHeader;
+use bytes::BytesMut;
 use env::{Disk, Incarnation};
 use ids::QueueId;
 use std::collections::BTreeMap;
 use std::io;
+use wire::Wire;
 
 pub(super) const NAME: &str = "stopped";
 const MAGIC: [u8; 8] = *b"PHORNEND";
 const VERSION: u8 = 1;
-const HEADER: usize = 32;
+const HEADER: usize = FileHeader::MIN_LEN + Incarnation::MIN_LEN;
 const LANE: usize = 9;
-const CRC: usize = 4;
-/// One of every lane there can be.
-const MOST: usize = HEADER + LANE * 256 + CRC;
+/// Most bytes of a file: there are 256 lanes.
+const MAX_LEN: usize = HEADER + LANE * 256 + CRC_LEN;
 
-/// By lane, the first number that was never delivered.
+/// The first number of each lane that was never delivered.
 pub(super) type FirstUndelivered = BTreeMap<u8, u64>;
 
 fn encode(queue: QueueId, incarnation: Incarnation, lanes: &FirstUndelivered) -> BytesMut {
-    let mut out = BytesMut::with_capacity(HEADER + LANE * lanes.len() + CRC);
-    out.put_slice(&MAGIC);
-    out.put_u8(VERSION);
-    out.put_bytes(0, 7);
-    out.put_u64(queue.0);
-    out.put_u64(incarnation.0);
-    for (lane, from) in lanes {
-        out.put_u8(*lane);
-        out.put_u64(*from);
+    let mut out = BytesMut::with_capacity(HEADER + LANE * lanes.len() + CRC_LEN);
+    FileHeader::new(MAGIC, VERSION, queue).put(&mut out);
+    incarnation.put(&mut out);
+    for (lane, first) in lanes {
+        (*lane, *first).put(&mut out);
     }
-    let crc = crc32fast::hash(&out);
-    out.put_u32(crc);
+    put_crc(&mut out, 0);
     out
 }
 
-/// None: it is damaged, of another program, another queue or another life.
+/// Returns `None` if the file is damaged or was written by another version, queue or incarnation.
 fn decode(raw: &[u8], queue: QueueId, incarnation: Incarnation) -> Option<FirstUndelivered> {
-    let (covered, crc) = raw.split_at_checked(raw.len().checked_sub(CRC)?)?;
-    if Some(crc32fast::hash(covered)) != be32(crc, 0) {
+    let mut from = checked(raw, raw.len().checked_sub(CRC_LEN)?)?;
+    if !FileHeader::new(MAGIC, VERSION, queue).matches(&mut from)
+        || from.get::<Incarnation>().ok()? != incarnation
+    {
         return None;
     }
-    let lanes = covered.get(HEADER..)?;
-    let front = (covered.get(..8)?, covered.get(8)?);
-    let whose = (be64(covered, 16)?, be64(covered, 24)?);
-    if front != (&MAGIC[..], &VERSION) || whose != (queue.0, incarnation.0) {
-        return None;
+    let mut lanes = FirstUndelivered::new();
+    while !from.is_empty() {
+        let (lane, first) = from.get().ok()?;
+        lanes.insert(lane, first);
     }
-    let lanes = lanes.chunks_exact(LANE);
-    lanes.map(|l| Some((*l.first()?, be64(l, 1)?))).collect()
+    Some(lanes)
 }
 
-/// Leaves it for the next life. Nothing is synced, as nothing of a classic queue is.
+/// Writes the file. It is not synced, like all files of a classic queue.
 pub(super) fn write(
     disk: &dyn Disk,
     path: &str,
@@ -73,21 +70,21 @@ pub(super) fn write(
     file.write_at(0, &raw)
 }
 
-/// A message is delivered after all. Synced: a machine that loses power must not find what is not true any more.
+/// Invalidates the file before the first delivery. Durable on return: the file must not become valid again after a power loss.
 pub(super) fn revoke(disk: &dyn Disk, path: &str) -> io::Result<()> {
     let file = disk.open(path)?;
     file.truncate(0)?;
     file.sync_data()
 }
 
-/// What the life before this one has left, if it has. It stays: to later lives it is not of the one before theirs.
+/// Reads the file of the last incarnation. It need not be removed, because it is not valid in later incarnations.
 pub(super) fn read(
     disk: &dyn Disk,
     path: &str,
     queue: QueueId,
     incarnation: Incarnation,
 ) -> io::Result<Option<FirstUndelivered>> {
-    let mut raw = [0; MOST + 1];
+    let mut raw = [0; MAX_LEN + 1];
     let read = disk.open(path)?.read_at(0, &mut raw)?;
     let before = incarnation.0.checked_sub(1).map(Incarnation);
     let raw = raw.get(..read).unwrap_or(&[]);
@@ -101,32 +98,32 @@ mod tests {
 
     const QUEUE: QueueId = QueueId(5);
 
-    fn found(raw: &[u8], queue: QueueId, life: u64) -> Option<FirstUndelivered> {
+    fn found(raw: &[u8], queue: QueueId, incarnation: u64) -> Option<FirstUndelivered> {
         let disk = SimDisk::new();
         disk.create(NAME).unwrap().write_at(0, raw).unwrap();
-        read(&disk, NAME, queue, Incarnation(life)).unwrap()
+        read(&disk, NAME, queue, Incarnation(incarnation)).unwrap()
     }
 
     #[test]
-    fn it_counts_for_one_queue_in_the_next_life_and_whole() {
+    fn file_is_valid_for_its_queue_in_the_next_incarnation_only() {
         let lanes = FirstUndelivered::from([(0, 7), (255, u64::MAX)]);
         let raw = encode(QUEUE, Incarnation(3), &lanes);
         assert_eq!(found(&raw, QUEUE, 4), Some(lanes));
-        for life in [0, 2, 3, 5] {
-            assert_eq!(found(&raw, QUEUE, life), None);
+        for other in [0, 2, 3, 5] {
+            assert_eq!(found(&raw, QUEUE, other), None);
         }
         assert_eq!(found(&raw, QueueId(6), 4), None);
         for at in 0..raw.len() {
             assert_eq!(found(&raw[..at], QUEUE, 4), None, "{at}");
-            let mut bent = raw.clone();
-            bent[at] ^= 0x55;
-            assert_eq!(found(&bent, QUEUE, 4), None, "{at}");
+            let mut damaged = raw.clone();
+            damaged[at] ^= 0x55;
+            assert_eq!(found(&damaged, QUEUE, 4), None, "{at}");
         }
-        assert_eq!(found(&[0; 2 * MOST], QUEUE, 4), None);
+        assert_eq!(found(&[0; 2 * MAX_LEN], QUEUE, 4), None);
     }
 
     #[test]
-    fn what_is_revoked_is_gone_although_the_power_fails() {
+    fn revoked_file_stays_invalid_after_a_power_loss() {
         for seed in 0..20 {
             let disk = SimDisk::new();
             let lanes = FirstUndelivered::from([(0, 7)]);

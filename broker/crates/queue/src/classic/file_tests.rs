@@ -114,13 +114,29 @@ fn file_of_a_newer_format_is_refused_and_unchanged() {
 }
 
 #[test]
-fn files_without_a_header_are_read() {
-    let disk = killed();
+fn file_without_a_header_is_reported_as_damaged() {
     for path in [SEGMENT, ACKS] {
+        let disk = killed();
         let bytes = read(&disk, path);
         replace(&disk, path, &bytes[segment_header::LEN..]);
+        let (_, faults) = opened(&disk);
+        assert!(faults.iter().any(|f| f.contains(path)), "{faults:?}");
     }
-    assert_eq!(opened(&disk), (8, Vec::new()));
+}
+
+/// A crash between the creation of an ack file and its first write leaves it empty or cut off in the header.
+#[test]
+fn ack_file_that_ends_in_its_header_gets_a_new_header() {
+    for len in [0, 1, 8, segment_header::LEN - 1] {
+        let mut rig = killed_rig();
+        let acks = read(&rig.disk, ACKS);
+        replace(&rig.disk, ACKS, &acks[..len]);
+        rig.restart(false);
+        rig.consume(1, 1, 2);
+        rig.settle(1, 1, SettlementOutcome::Accepted, 1);
+        rig.queue.write_all(&mut QueueOutput::default()).unwrap();
+        assert_eq!(opened(&rig.disk), (9, Vec::new()), "{len} bytes");
+    }
 }
 
 #[test]

@@ -1,55 +1,54 @@
-//! The list of a classic queue's segments: a segment that is missing is told from one whose messages are all settled. It
-//! lies outside of the queue's directory, which may be missing as a whole: `classic-inventory/<queue id>`. Integers are
-//! big-endian.
+//! The inventory of the segments of a classic queue. With it, a missing segment is distinguishable from a segment that was
+//! removed because all of its messages were settled. The file is `classic-inventory/<queue id>`, outside of the directory of
+//! the queue, so that a missing directory is noticed too. Integers are big-endian.
 //!
-//! `magic 8 | version u8 | zeros 7 | queue u64`, then for each change `kind u8 | number u64 | messages u64 | crc u32`
+//! `magic 8 | version u8 | zeros 7 | queue u64`, then for each change `tag u8 | segment u64 | messages u64 | CRC-32`
 //!
-//! Nothing is synced, as nothing of a classic queue is. A removal is written down before the file goes, an addition after
-//! the file is there: a process that ends in between never makes a segment look lost.
+//! Nothing is synced, like all files of a classic queue. A removal is written before the segment is removed, and an addition
+//! after the segment is created, so that a segment does not look lost if the process ends in between.
 
 use super::location::SegmentId;
-use super::record::{be32, be64};
-use bytes::{BufMut, BytesMut};
+use super::record::{CRC_LEN, checked, put_crc};
+use super::segment_header::FileHeader;
+use bytes::BytesMut;
 use env::Disk;
 use ids::QueueId;
 use std::collections::BTreeMap;
 use std::io;
+use wire::{Reader, Wire};
 
 const DIR: &str = "classic-inventory";
-/// Where older versions have it, in the directory of the queue.
-pub(super) const OLD_NAME: &str = "inventory";
 const MAGIC: [u8; 8] = *b"PHORNINV";
 const VERSION: u8 = 1;
-const HEADER: usize = 24;
 const COVERED: usize = 17;
-const RECORD: usize = COVERED + 4;
-/// Larger files are not of our making.
+const RECORD: usize = COVERED + CRC_LEN;
+/// Most bytes that are read. This broker writes no larger file.
 const MAX_FILE: u64 = 64 << 20;
-/// Changes that wait for a disk that takes them. With more the list is given up.
+/// Most bytes of changes that wait for the disk. Beyond it the inventory is given up.
 const MAX_PENDING: usize = 64 << 10;
 
 const ADDED: u8 = 1;
 const COUNTED: u8 = 2;
 const REMOVED: u8 = 3;
 
-/// Persistent messages that were written to each segment, as far as that is known.
+/// The number of persistent messages that were written to each segment. `None` if it is not known.
 pub(super) type SegmentCounts = BTreeMap<SegmentId, Option<u64>>;
 
-/// See the module.
+/// The inventory of one queue.
 #[derive(Debug)]
 pub(super) struct Inventory {
     queue: QueueId,
     path: String,
     /// Bytes of the file.
     len: u64,
-    /// Not written yet.
+    /// Changes that have not been written.
     pending: BytesMut,
-    /// Changes were lost: there is no list until the next start.
+    /// Changes were lost: there is no inventory until the next start.
     given_up: bool,
 }
 
 impl Inventory {
-    pub fn new(queue: QueueId) -> Inventory {
+    pub(super) fn new(queue: QueueId) -> Inventory {
         Inventory {
             queue,
             path: format!("{DIR}/{:016x}", queue.0),
@@ -59,40 +58,38 @@ impl Inventory {
         }
     }
 
-    /// A new segment is there.
-    pub fn add(&mut self, disk: &dyn Disk, number: SegmentId) {
+    /// Adds a segment that was created.
+    pub(super) fn add(&mut self, disk: &dyn Disk, number: SegmentId) {
         self.put(ADDED, number, 0);
         self.write(disk);
     }
 
-    /// A segment has this many persistent messages, settled ones included, and gets no more.
-    pub fn count(&mut self, disk: &dyn Disk, number: SegmentId, messages: u64) {
+    /// Notes how many persistent messages a segment has, settled ones included. It gets no more.
+    pub(super) fn count(&mut self, disk: &dyn Disk, number: SegmentId, messages: u64) {
         self.put(COUNTED, number, messages);
         self.write(disk);
     }
 
-    /// A segment is about to be removed.
-    pub fn remove(&mut self, disk: &dyn Disk, number: SegmentId) {
+    /// Removes a segment. Must be called before its file is removed.
+    pub(super) fn remove(&mut self, disk: &dyn Disk, number: SegmentId) {
         self.put(REMOVED, number, 0);
         self.write(disk);
     }
 
-    fn put(&mut self, kind: u8, number: SegmentId, messages: u64) {
-        if self.len == 0 && self.pending.is_empty() {
-            self.pending.put_slice(&MAGIC);
-            self.pending.put_u8(VERSION);
-            self.pending.put_bytes(0, 7);
-            self.pending.put_u64(self.queue.0);
-        }
-        let start = self.pending.len();
-        self.pending.put_u8(kind);
-        self.pending.put_u64(number.value());
-        self.pending.put_u64(messages);
-        let crc = crc32fast::hash(self.pending.get(start..).unwrap_or_default());
-        self.pending.put_u32(crc);
+    fn header(&self) -> FileHeader {
+        FileHeader::new(MAGIC, VERSION, self.queue)
     }
 
-    /// Changes that a full disk refuses are written with the next change.
+    fn put(&mut self, tag: u8, number: SegmentId, messages: u64) {
+        if self.len == 0 && self.pending.is_empty() {
+            self.header().put(&mut self.pending);
+        }
+        let start = self.pending.len();
+        (tag, (number.value(), messages)).put(&mut self.pending);
+        put_crc(&mut self.pending, start);
+    }
+
+    /// Changes that a full disk refuses are written again with the next change.
     fn write(&mut self, disk: &dyn Disk) {
         if self.given_up {
             return self.pending.clear();
@@ -112,13 +109,13 @@ impl Inventory {
         } else if self.pending.len() > MAX_PENDING {
             self.given_up = true;
             self.pending.clear();
-            // A list that is not true any more is worse than none.
+            // An inventory that lacks changes is worse than none.
             let _ = disk.remove(&self.path);
         }
     }
 
-    /// The list that an earlier process left; empty if there is none.
-    pub fn read(&mut self, disk: &dyn Disk) -> io::Result<SegmentCounts> {
+    /// Reads the inventory of the last process. It is empty if there is no file.
+    pub(super) fn read(&mut self, disk: &dyn Disk) -> io::Result<SegmentCounts> {
         let Some(raw) = read_file(disk, &self.path)? else {
             return Ok(SegmentCounts::new());
         };
@@ -126,14 +123,8 @@ impl Inventory {
         Ok(self.parse(&raw))
     }
 
-    /// The list that an older version left in the queue's directory. Only [`Inventory::rewrite`] may follow.
-    pub fn read_old(&self, disk: &dyn Disk, path: &str) -> io::Result<SegmentCounts> {
-        let raw = read_file(disk, path)?.unwrap_or_default();
-        Ok(self.parse(&raw))
-    }
-
-    /// Removes the list with its queue.
-    pub fn destroy(&mut self, disk: &dyn Disk) -> io::Result<()> {
+    /// Removes the file with its queue.
+    pub(super) fn destroy(&mut self, disk: &dyn Disk) -> io::Result<()> {
         let path = self.path.clone();
         *self = Inventory::new(self.queue);
         match disk.remove(&path) {
@@ -142,41 +133,36 @@ impl Inventory {
         }
     }
 
-    /// Another version's list counts as none, and so does what comes behind a damaged record.
+    /// A file of another version or queue counts as empty. Records after a damaged one are ignored.
     fn parse(&self, raw: &[u8]) -> SegmentCounts {
         let mut listed = SegmentCounts::new();
-        let whose = (raw.get(..8), raw.get(8), be64(raw, 16));
-        if whose != (Some(&MAGIC[..]), Some(&VERSION), Some(self.queue.0)) {
+        let from = &mut Reader::new("classic queue inventory", raw);
+        if !self.header().matches(from) {
             return listed;
         }
-        for record in raw.get(HEADER..).unwrap_or_default().chunks_exact(RECORD) {
-            let covered = record.get(..COVERED).map(crc32fast::hash);
-            let (Some(kind), Some(number), Some(messages)) =
-                (record.first(), be64(record, 1), be64(record, 9))
-            else {
-                break;
-            };
-            if covered != be32(record, COVERED) {
-                break;
-            }
+        while let Ok(record) = from.take(RECORD)
+            && let Some(mut record) = checked(record, COVERED)
+            && let Ok((tag, (number, messages))) = record.get::<(u8, (u64, u64))>()
+        {
             let number = SegmentId::of(number);
-            match *kind {
+            match tag {
                 ADDED => {
                     listed.entry(number).or_insert(None);
                 }
                 COUNTED => {
                     listed.insert(number, Some(messages));
                 }
-                _ => {
+                REMOVED => {
                     listed.remove(&number);
                 }
+                _ => break,
             }
         }
         listed
     }
 
-    /// Begins the list anew with what there is.
-    pub fn rewrite(&mut self, disk: &dyn Disk, listed: &SegmentCounts) {
+    /// Replaces the file by one with these segments.
+    pub(super) fn rewrite(&mut self, disk: &dyn Disk, listed: &SegmentCounts) {
         match disk.remove(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return,
             _ => {}
@@ -194,13 +180,13 @@ impl Inventory {
         }
     }
 
-    /// Whether the file holds more than the list needs.
-    pub fn is_long(&self, listed: &SegmentCounts) -> bool {
-        self.len > (HEADER + (2 * listed.len() + 64) * RECORD) as u64
+    /// Returns true if the file is much longer than these segments need.
+    pub(super) fn is_long(&self, listed: &SegmentCounts) -> bool {
+        self.len > (FileHeader::MIN_LEN + (2 * listed.len() + 64) * RECORD) as u64
     }
 }
 
-/// None: there is no such file.
+/// Returns `None` if the file does not exist.
 fn read_file(disk: &dyn Disk, path: &str) -> io::Result<Option<Vec<u8>>> {
     let file = match disk.open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

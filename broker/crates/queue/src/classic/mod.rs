@@ -17,7 +17,8 @@ mod dead_letter_buffer;
 mod file_tests;
 #[cfg(test)]
 mod flow_tests;
-#[allow(unreachable_pub)]
+#[cfg(test)]
+mod format_tests;
 mod inventory;
 #[cfg(test)]
 mod inventory_tests;
@@ -29,10 +30,8 @@ mod pacing;
 mod pacing_tests;
 #[cfg(test)]
 mod priority_tests;
-#[allow(unreachable_pub)]
 mod record;
 mod scan;
-#[allow(unreachable_pub)]
 mod segment_header;
 mod segments;
 #[cfg(test)]
@@ -672,7 +671,7 @@ impl Queue for ClassicQueue {
             unacknowledged: self.checkout.out,
             consumers: self.checkout.live,
             bytes: self.store.bytes(),
-            unacknowledged_bytes: Some(self.store.out_bytes()),
+            unacknowledged_bytes: self.store.out_bytes(),
             lost: self.store.lost,
             ..QueueStats::default()
         }

@@ -1,26 +1,26 @@
-//! The records of a classic queue's files. Integers are big-endian.
+//! Records in the files of a classic queue. Integers are big-endian.
 //!
 //! ```text
-//! segment:  preamble; records; when it is full a footer
-//! record:   length u32 | seq u64 | flags u8 | body length u32 | header crc u32 | payload crc u32 | payload
-//! payload:  when it expires u64, if flags say so | message container
-//! footer:   a record whose flags say so; payload: persistent messages u64, their body bytes u64, last seq u64
-//! ack file: preamble; from u64 | to u64 | crc u32, for ranges of persistent messages that are settled
+//! segment:  file header; records; a footer when it is full
+//! record:   payload length u32 | seq u64 | flags u8 | body length u32 | header CRC-32 | payload CRC-32 | payload
+//! payload:  time of expiry u64 (wall clock in ms) if the flag is set | message container
+//! footer:   a record with the footer flag; payload: persistent messages u64, their body bytes u64, last seq u64
+//! ack file: file header; first seq u64 | last seq u64 | CRC-32, for ranges of settled persistent messages
 //! ```
-//! Headers have a checksum of their own, so that one damaged payload costs one message.
+//! The header has its own checksum, so that a damaged payload costs one message.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use message::Message;
+use wire::{Reader, Wire, wire_struct};
 
 pub(super) const HEADER: usize = 25;
 /// Bytes of the header that its checksum covers.
 const COVERED: usize = 17;
-const FOOTER_PAYLOAD: usize = 24;
+const FOOTER_PAYLOAD: usize = RecordFooter::MIN_LEN;
 pub(super) const FOOTER_LEN: usize = HEADER + FOOTER_PAYLOAD;
-pub(super) const ACK_LEN: usize = 20;
-
-/// Bytes of an expiry at the front of a payload.
-pub(super) const EXPIRY_LEN: usize = 8;
+const ACK_COVERED: usize = 16;
+pub(super) const ACK_LEN: usize = ACK_COVERED + CRC_LEN;
+pub(super) const CRC_LEN: usize = 4;
 
 const PERSISTENT: u8 = 1;
 const EXPIRES: u8 = 2;
@@ -32,7 +32,7 @@ pub(super) struct RecordHeader {
     pub seq: u64,
     pub persistent: bool,
     pub footer: bool,
-    /// The payload begins with the wall clock at which it expires.
+    /// The payload begins with the time of expiry.
     pub expires: bool,
     pub body: u32,
     payload_crc: u32,
@@ -45,58 +45,71 @@ pub(super) struct RecordFooter {
     pub last_seq: u64,
 }
 
+wire_struct!(RecordFooter {
+    messages: u64,
+    bytes: u64,
+    last_seq: u64,
+});
+
+/// The name of the format in errors, which are not reported: the caller reports the damaged file.
+const FORMAT: &str = "classic queue record";
+
+/// Appends the CRC-32 of the bytes from `start` on.
+pub(super) fn put_crc(out: &mut BytesMut, start: usize) {
+    let crc = crc32fast::hash(out.get(start..).unwrap_or_default());
+    out.put_u32(crc);
+}
+
+/// Reads the first `covered` bytes, which a CRC-32 follows. `None` if they are cut off or damaged.
+pub(super) fn checked(raw: &[u8], covered: usize) -> Option<Reader<'_>> {
+    let (covered, rest) = raw.split_at_checked(covered)?;
+    let crc: u32 = Reader::new(FORMAT, rest).get().ok()?;
+    (crc32fast::hash(covered) == crc).then(|| Reader::new(FORMAT, covered))
+}
+
 impl RecordHeader {
-    /// The header at the front of `raw`; None when it is cut short or damaged.
-    pub fn parse(raw: &[u8]) -> Option<RecordHeader> {
-        let raw: &[u8; HEADER] = raw.get(..HEADER)?.try_into().ok()?;
-        if crc32fast::hash(&raw[..COVERED]) != be32(raw, COVERED)? {
-            return None;
-        }
-        let flags = raw[12];
+    /// Decodes the header at the front of `raw`. `None` if it is cut off or damaged.
+    pub(super) fn parse(raw: &[u8]) -> Option<RecordHeader> {
+        let mut from = checked(raw, COVERED)?;
+        let (len, seq) = (from.get().ok()?, from.get().ok()?);
+        let flags = from.u8().ok()?;
+        let body = from.get().ok()?;
+        let payload_crc = raw.get(COVERED + CRC_LEN..)?;
         Some(RecordHeader {
-            len: be32(raw, 0)?,
-            seq: be64(raw, 4)?,
+            len,
+            seq,
             persistent: flags & PERSISTENT != 0,
             footer: flags & FOOTER != 0,
             expires: flags & EXPIRES != 0,
-            body: be32(raw, 13)?,
-            payload_crc: be32(raw, COVERED + 4)?,
+            body,
+            payload_crc: Reader::new(FORMAT, payload_crc).get().ok()?,
         })
     }
 
-    pub fn payload_is_whole(&self, payload: &[u8]) -> bool {
+    pub(super) fn payload_is_whole(&self, payload: &[u8]) -> bool {
         crc32fast::hash(payload) == self.payload_crc
     }
 
-    /// The message of a whole payload and when it expires (wall clock in milliseconds, 0 is never).
-    pub fn message(&self, payload: &Bytes) -> Option<(Message, u64)> {
+    /// Decodes the message of a complete payload and its time of expiry (wall clock in ms, 0 if it does not expire).
+    pub(super) fn message(&self, payload: &Bytes) -> Option<(Message, u64)> {
         if !self.payload_is_whole(payload) {
             return None;
         }
-        let (expires, container) = if self.expires {
-            let rest = payload.len().checked_sub(EXPIRY_LEN)?;
-            (be64(payload, 0)?, payload.slice(payload.len() - rest..))
-        } else {
-            (0, payload.clone())
+        let mut from = Reader::shared(FORMAT, payload);
+        let expires = match self.expires {
+            true => from.get().ok()?,
+            false => 0,
         };
-        Some((Message::decode(container).ok()?, expires))
+        Some((Message::decode(from.take_rest()).ok()?, expires))
     }
 
     /// Header and payload.
-    pub fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         HEADER as u64 + u64::from(self.len)
     }
 }
 
-pub(super) fn be32(raw: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(raw.get(at..at + 4)?.try_into().ok()?))
-}
-
-pub(super) fn be64(raw: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_be_bytes(raw.get(at..at + 8)?.try_into().ok()?))
-}
-
-/// `expires`: wall clock in milliseconds, 0 is never.
+/// Appends a message. `expires` is a wall clock in ms, or 0 if the message does not expire.
 pub(super) fn put_message(
     out: &mut BytesMut,
     seq: u64,
@@ -112,10 +125,7 @@ pub(super) fn put_message(
 }
 
 pub(super) fn put_footer(out: &mut BytesMut, footer: &RecordFooter) {
-    let mut payload = BytesMut::with_capacity(FOOTER_PAYLOAD);
-    payload.put_u64(footer.messages);
-    payload.put_u64(footer.bytes);
-    payload.put_u64(footer.last_seq);
+    let payload = wire::encode(footer);
     put(out, footer.last_seq, FOOTER, 0, &[], &payload);
 }
 
@@ -126,8 +136,7 @@ fn put(out: &mut BytesMut, seq: u64, flags: u8, body: u32, expiry: &[u8], rest: 
     out.put_u64(seq);
     out.put_u8(flags);
     out.put_u32(body);
-    let crc = crc32fast::hash(&out[start..]);
-    out.put_u32(crc);
+    put_crc(out, start);
     let mut crc = crc32fast::Hasher::new();
     crc.update(expiry);
     crc.update(rest);
@@ -136,7 +145,7 @@ fn put(out: &mut BytesMut, seq: u64, flags: u8, body: u32, expiry: &[u8], rest: 
     out.put_slice(rest);
 }
 
-/// The footer in a file's last [`FOOTER_LEN`] bytes, if there is one.
+/// Decodes the footer in the last [`FOOTER_LEN`] bytes of a file. `None` if there is none.
 pub(super) fn parse_footer(raw: &[u8]) -> Option<RecordFooter> {
     let header = RecordHeader::parse(raw)?;
     let payload = raw.get(HEADER..FOOTER_LEN)?;
@@ -144,24 +153,17 @@ pub(super) fn parse_footer(raw: &[u8]) -> Option<RecordFooter> {
     {
         return None;
     }
-    Some(RecordFooter {
-        messages: be64(payload, 0)?,
-        bytes: be64(payload, 8)?,
-        last_seq: be64(payload, 16)?,
-    })
+    Reader::new(FORMAT, payload).get().ok()
 }
 
-pub(super) fn put_ack(out: &mut BytesMut, from: u64, to: u64) {
+pub(super) fn put_ack(out: &mut BytesMut, first: u64, last: u64) {
     let start = out.len();
-    out.put_u64(from);
-    out.put_u64(to);
-    let crc = crc32fast::hash(&out[start..]);
-    out.put_u32(crc);
+    out.put_u64(first);
+    out.put_u64(last);
+    put_crc(out, start);
 }
 
 pub(super) fn parse_ack(raw: &[u8]) -> Option<(u64, u64)> {
-    let raw = raw.get(..ACK_LEN)?;
-    (crc32fast::hash(&raw[..16]) == be32(raw, 16)?).then_some(())?;
-    let (from, to) = (be64(raw, 0)?, be64(raw, 8)?);
-    (from <= to).then_some((from, to))
+    let range: (u64, u64) = checked(raw, ACK_COVERED)?.get().ok()?;
+    (range.0 <= range.1).then_some(range)
 }

@@ -1,17 +1,52 @@
-//! What a classic queue's files begin with: their format, and whose they are. Integers are big-endian.
+//! The header of the files of a classic queue: their format, and the queue and segment that they belong to. Integers are
+//! big-endian.
 //!
-//! `magic 8 | version u8 | zeros 7 | queue u64 | number u64 | crc u32`
-//!
-//! Programs of before began with the first record; such files are still read.
+//! `magic 8 | version u8 | zeros 7 | queue u64 | segment u64 | CRC-32`
 
 use super::location::SegmentId;
-use super::record::{be32, be64};
-use bytes::{BufMut, BytesMut};
+use super::record::{CRC_LEN, checked, put_crc};
+use bytes::BytesMut;
 use ids::QueueId;
+use wire::{Reader, Wire, wire_struct};
 
-pub(super) const LEN: usize = 36;
-const COVERED: usize = 32;
+pub(super) const LEN: usize = COVERED + CRC_LEN;
+const COVERED: usize = FileHeader::MIN_LEN + u64::MIN_LEN;
 const VERSION: u8 = 1;
+
+/// The first bytes of every file of a classic queue, without a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileHeader {
+    magic: [u8; 8],
+    version: u8,
+    /// Written as zeros and not read.
+    reserved: [u8; 7],
+    queue: QueueId,
+}
+
+wire_struct!(FileHeader {
+    magic: [u8; 8],
+    version: u8,
+    reserved: [u8; 7],
+    queue: QueueId,
+});
+
+impl FileHeader {
+    pub(super) fn new(magic: [u8; 8], version: u8, queue: QueueId) -> FileHeader {
+        FileHeader {
+            magic,
+            version,
+            reserved: [0; 7],
+            queue,
+        }
+    }
+
+    /// Reads a header. Returns true if it is of this format, version and queue.
+    pub(super) fn matches(&self, from: &mut Reader<'_>) -> bool {
+        from.get::<FileHeader>().is_ok_and(|found| {
+            (found.magic, found.version, found.queue) == (self.magic, self.version, self.queue)
+        })
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
@@ -28,61 +63,55 @@ impl FileKind {
     }
 }
 
-/// What was found at the front of a file.
+/// The state of the header of a file that may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderCheck {
-    /// Its records begin behind it.
-    Whole,
-    /// The same, but whose it is cannot be told.
+    Valid,
+    /// Cut off or damaged: the file may be another one.
     Damaged,
-    /// None: the records begin at once, or what is there is damaged.
-    Missing,
-}
-
-impl HeaderCheck {
-    pub fn records_at(self) -> u64 {
-        match self {
-            HeaderCheck::Whole | HeaderCheck::Damaged => LEN as u64,
-            HeaderCheck::Missing => 0,
-        }
-    }
+    /// The file is empty: the node ended after it had created the file.
+    Empty,
 }
 
 pub(super) fn put(out: &mut BytesMut, kind: FileKind, queue: QueueId, number: SegmentId) {
     let start = out.len();
-    out.put_slice(&kind.magic());
-    out.put_u8(VERSION);
-    out.put_bytes(0, 7);
-    out.put_u64(queue.0);
-    out.put_u64(number.value());
-    let crc = crc32fast::hash(out.get(start..).unwrap_or_default());
-    out.put_u32(crc);
+    FileHeader::new(kind.magic(), VERSION, queue).put(out);
+    number.value().put(out);
+    put_crc(out, start);
 }
 
-/// The error says why the file must not be used at all.
+/// Checks the header of a file.
+///
+/// # Errors
+///
+/// The text says why the file must not be used: a newer version wrote it, or it belongs to another queue or segment.
 pub(super) fn check(
     raw: &[u8],
     kind: FileKind,
     queue: QueueId,
     number: SegmentId,
 ) -> Result<HeaderCheck, String> {
-    let Some(rest) = raw.strip_prefix(&kind.magic()) else {
-        return Ok(HeaderCheck::Missing);
-    };
-    // Before the checksum: a newer format may keep it elsewhere.
-    if let Some(version) = rest.first().filter(|v| **v > VERSION) {
+    if raw.is_empty() {
+        return Ok(HeaderCheck::Empty);
+    }
+    // Checked before the checksum, which a newer format may keep elsewhere.
+    let version = raw.strip_prefix(&kind.magic()).and_then(<[u8]>::first);
+    if let Some(version) = version.filter(|v| **v > VERSION) {
         return Err(format!(
-            "it has format version {version}, this program knows up to {VERSION}"
+            "it has format version {version}, this version of Posthorn reads up to {VERSION}"
         ));
     }
-    let covered = raw.get(..COVERED).map(crc32fast::hash);
-    if covered.is_none() || covered != be32(raw, COVERED) {
-        return Ok(HeaderCheck::Damaged);
+    let found = checked(raw, COVERED).and_then(|mut from| {
+        let header: FileHeader = from.get().ok()?;
+        Some((header, SegmentId::of(from.get().ok()?)))
+    });
+    match found {
+        Some((header, _)) if header.magic != kind.magic() => Ok(HeaderCheck::Damaged),
+        Some((header, found)) if (header.queue, found) != (queue, number) => Err(format!(
+            "it is file {found:08x} of queue {:016x}",
+            header.queue.0
+        )),
+        Some(_) => Ok(HeaderCheck::Valid),
+        None => Ok(HeaderCheck::Damaged),
     }
-    let found = (be64(raw, 16), be64(raw, 24));
-    if found != (Some(queue.0), Some(number.value())) {
-        let (of, at) = (found.0.unwrap_or(0), found.1.unwrap_or(0));
-        return Err(format!("it is file {at:08x} of queue {of:016x}"));
-    }
-    Ok(HeaderCheck::Whole)
 }

@@ -8,7 +8,7 @@
 //! A segment is deleted when all messages in it are settled.
 
 use super::clean_stop::{self, FirstUndelivered};
-use super::inventory::{self, Inventory, SegmentCounts};
+use super::inventory::{Inventory, SegmentCounts};
 use super::location::{LoadedMessage, MessageLocation, PendingWrite, SegmentId, SegmentWrite};
 use super::record::{
     ACK_LEN, FOOTER_LEN, HEADER, RecordFooter, RecordHeader, parse_ack, parse_footer, put_ack,
@@ -166,13 +166,7 @@ impl Segments {
         }
         let number = |name: &str, kind: &str| SegmentId::parse(name.strip_suffix(kind)?);
         let numbers: Vec<SegmentId> = names.iter().filter_map(|n| number(n, ".seg")).collect();
-        let has_old_list = names.iter().any(|name| name == inventory::OLD_NAME);
-        let old_path = format!("{}/{}", self.dir, inventory::OLD_NAME);
-        // A list in the old place is the newer one: recovery removes it once it is read.
-        let mut listed = match has_old_list {
-            true => self.inventory.read_old(&*self.disk, &old_path)?,
-            false => self.inventory.read(&*self.disk)?,
-        };
+        let mut listed = self.inventory.read(&*self.disk)?;
         match names.is_empty() && !listed.is_empty() {
             true => self.report_missing_directory(&listed, &mut found),
             false => self.report_missing(&listed, &numbers, &names, &mut found)?,
@@ -196,15 +190,8 @@ impl Segments {
             listed.entry(*number).or_insert(None);
         }
         let is_long = self.inventory.is_long(&listed);
-        if has_old_list
-            || listed_and_present < listed_before
-            || listed_and_present < listed.len()
-            || is_long
-        {
+        if listed_and_present < listed_before || listed_and_present < listed.len() || is_long {
             self.inventory.rewrite(&*self.disk, &listed);
-        }
-        if has_old_list {
-            self.disk.remove(&old_path)?;
         }
         Ok(found)
     }
@@ -298,8 +285,8 @@ impl Segments {
         let faults_before = found.faults.len();
         // One read for a small file: there may be a hundred thousand of them.
         let head = read_exactly(&*file, 0, len.min(SCAN_BLOCK))?;
-        let start =
-            self.check_header(&head, FileKind::Segment, number, &path, &mut found.faults)?;
+        self.check_header(&head, FileKind::Segment, number, &path, &mut found.faults)?;
+        let start = segment_header::LEN as u64;
         let (settled, ack_len) = match acks {
             true => self.read_acks(number, &mut found.faults)?,
             false => (Ranges::default(), 0),
@@ -381,7 +368,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Offset of the first record of a file. Fails if the file belongs to another queue or a newer version.
+    /// Checks the header of a file. Fails if the file belongs to another queue or a newer version.
     fn check_header(
         &self,
         raw: &[u8],
@@ -389,7 +376,7 @@ impl Segments {
         number: SegmentId,
         path: &str,
         faults: &mut Vec<String>,
-    ) -> io::Result<u64> {
+    ) -> io::Result<()> {
         let header = segment_header::check(raw, kind, self.queue, number).map_err(|fault| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -402,7 +389,7 @@ impl Segments {
                 segment_header::LEN
             ));
         }
-        Ok(header.records_at())
+        Ok(())
     }
 
     /// The settled messages in the ack file of a segment, and the length of its complete entries.
@@ -417,9 +404,12 @@ impl Segments {
         let mut raw = vec![0; len as usize];
         let read = file.read_at(0, &mut raw)?;
         raw.truncate(read);
-        let start = self.check_header(&raw, FileKind::Acks, number, &path, faults)? as usize;
-        let entries = raw.get(start..).unwrap_or_default();
-        let complete_len = start + entries.len() / ACK_LEN * ACK_LEN;
+        self.check_header(&raw, FileKind::Acks, number, &path, faults)?;
+        let Some(entries) = raw.get(segment_header::LEN..) else {
+            // The header is incomplete. The next entry writes it again.
+            return Ok((Ranges::default(), 0));
+        };
+        let complete_len = segment_header::LEN + entries.len() / ACK_LEN * ACK_LEN;
         let mut ranges = Vec::new();
         for (n, entry) in entries.chunks_exact(ACK_LEN).enumerate() {
             match parse_ack(entry) {

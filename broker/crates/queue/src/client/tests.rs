@@ -546,7 +546,7 @@ fn consumer_replaced_before_its_answer_arrived_is_cancelled() {
         consumer,
         spec,
         settled: None,
-        epoch: SessionEpoch::Untold,
+        epoch: SessionEpoch::New,
         at: 0,
     };
     let seq = client.request(RequestBody::Succeed(Box::new(next)));

@@ -1,54 +1,73 @@
-//! The compact binary form of everything a session and a queue say to each other: on the way between shards and
-//! nodes, and (requests) inside the log entries of quorum queues.
+//! Encodings of the protocol between sessions and queues: [`QueueMessage`](crate::QueueMessage)s and
+//! [`QueueEvent`](crate::QueueEvent)s, as they travel between shards and nodes. Request bodies have the same form in the
+//! log of a quorum queue.
 //!
-//! Every list starts with a version byte. Integers are LEB128 varints unless a width is named; messages are a
-//! big-endian `u32` length and the container's own bytes, so that a reader hands out slices of the frame and copies
-//! nothing. Readers take bytes from anywhere: every length is checked against what is there, nesting is bounded
-//! ([`MAX_DEPTH`]) and nothing is allocated on the word of a count alone.
+//! A list is a version byte and items up to the end of the frame. Numbers that are mostly small are LEB128
+//! ([`wire::Varint`]). A message is a big-endian `u32` length and its container; a decoded message shares the buffer of
+//! the frame.
 
 mod events;
-mod reader;
+#[cfg(test)]
+pub(crate) mod format_tests;
 mod requests;
-mod table;
+mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use events::{decode_events, encode_events, put_event, take_event};
-pub use reader::Reader;
-pub use requests::{
-    decode_to_queue, encode_to_queue, put_body, put_session, put_settings, put_to_queue, take_body,
-    take_session, take_settings, take_to_queue,
-};
-pub use table::{decode_table, encode_table, is_shallow, put_table, take_table};
+use bytes::{BufMut, Bytes, BytesMut};
+use wire::{DecodeCause, Decoded, Encoding, Reader, Wire};
 
-pub(crate) use events::{put_answer, put_refusal, take_answer, take_refusal};
-pub(crate) use reader::put_varint;
-pub(crate) use requests::{
-    put_annotations, put_ranges, put_spec, take_annotations, take_ranges, take_spec,
-};
+pub(crate) use requests::RangeList;
 
-/// Version of the lists this module writes, and the only one it reads.
-pub const VERSION: u8 = 1;
-/// Tables and arrays within tables: deeper ones are refused.
-pub const MAX_DEPTH: usize = 16;
+/// Version of all encodings of this crate.
+pub(crate) const VERSION: u8 = 1;
 
-/// Why bytes are not what they should be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CodecError {
-    #[error("queue frame ends early")]
-    Short,
-    #[error("queue frame goes on where it should end")]
-    Trailing,
-    #[error("queue frame version {0} is not known to this program")]
-    Version(u8),
-    #[error("queue frame holds {found} where a kind of {what} should be")]
-    Kind { what: &'static str, found: u8 },
-    #[error("queue frame holds a number that is out of range")]
-    Range,
-    #[error("queue frame holds a table nested deeper than {MAX_DEPTH}")]
-    TooDeep,
-    #[error("queue frame holds a name that is not UTF-8")]
-    Utf8,
-    #[error("queue frame holds a damaged message: {0}")]
-    Message(#[from] message::DecodeError),
+/// The encoding of a list as the last field of a frame: a version byte and the items up to the end.
+#[derive(Clone, Copy, Debug)]
+pub enum VersionedList {}
+
+impl<T: Wire> Encoding<Vec<T>> for VersionedList {
+    fn put(items: &Vec<T>, out: &mut BytesMut) {
+        put_items(out, items);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Vec<T>> {
+        check_version(from, VERSION)?;
+        let mut items = Vec::new();
+        while !from.is_empty() {
+            items.push(from.get()?);
+        }
+        Ok(items)
+    }
+}
+
+/// Encodes messages for one queue, or events of one queue for one session.
+pub fn encode_list<T: Wire>(items: &[T]) -> Bytes {
+    let mut out = BytesMut::new();
+    put_items(&mut out, items);
+    out.freeze()
+}
+
+fn put_items<T: Wire>(out: &mut BytesMut, items: &[T]) {
+    out.put_u8(VERSION);
+    for item in items {
+        item.put(out);
+    }
+}
+
+/// Decodes messages for one queue, or events of one queue for one session.
+///
+/// # Errors
+///
+/// If the bytes were not written by [`encode_list`] of this version.
+pub fn decode_list<T: Wire>(raw: &Bytes) -> Decoded<Vec<T>> {
+    VersionedList::get(&mut Reader::shared("queue frame", raw))
+}
+
+/// Reads a version byte. Fails if it is another one.
+pub(crate) fn check_version(from: &mut Reader<'_>, known: u8) -> Decoded<()> {
+    match from.u8()? {
+        version if version == known => Ok(()),
+        other => Err(from.error(DecodeCause::Version(other))),
+    }
 }

@@ -1,94 +1,68 @@
-//! The commands of a quorum queue's log.
+//! The commands in the log of a quorum queue.
 //!
 //! ```text
-//! version u8 | kind u8 | ...
-//! batch:     wall ms u64 | runs: session (3 x u64) | first request number varint | count u32 | bodies
-//! time:      wall ms u64
-//! settings:  settings            gone node: node u64, incarnation u64
-//! suspected, trusted: node u64   gone session: session
-//! passed on: count varint | each: first number varint, how many more varint
+//! version u8 | tag u8 | ...
+//! batch:  wall clock (ms) u64 | runs: session (3 x u64) | first request number varint | count u32 | request bodies
+//! others: the fields of the variant of `Command`
 //! ```
-//! A run is consecutive requests of one session. A publish's message is a `u32` length and the container's bytes: the
-//! offset of that length is all the machine remembers of where a message is.
+//! A run has consecutive requests of one session. The message of a publish is a `u32` length and the container: the offset
+//! of that length is all that the state machine remembers of the place of a message.
 
-use crate::codec::{
-    self, CodecError, Reader, VERSION, put_body, put_ranges, put_session, put_settings,
-    take_ranges, take_session, take_settings,
-};
+use crate::codec::{RangeList, VERSION, check_version};
 use crate::{DeadIncarnation, QueueSettings, Request, RequestBody, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
-use env::{Incarnation, NodeId, WallTime};
+use env::{NodeId, WallTime};
+use wire::{DecodeCause, Decoded, Reader, Wire, put_varint, wire_enum};
 
-/// Requests in one command at most.
+/// Most requests in one command.
 pub const MAX_BATCH_REQUESTS: usize = 4096;
-/// A command takes no further request once it has this many bytes.
+/// No request is added to a command that has this many bytes.
 pub const MAX_BATCH_BYTES: usize = 1 << 20;
 
+/// The name of the format in errors.
+const FORMAT: &str = "quorum queue command";
+/// The tag of a batch of requests. [`Command`] has the others.
 const BATCH: u8 = 1;
-const TIME: u8 = 2;
-const SETTINGS: u8 = 3;
-const GONE_NODE: u8 = 4;
-const SUSPECTED: u8 = 5;
-const TRUSTED: u8 = 6;
-const GONE_SESSION: u8 = 7;
-const PASSED_ON: u8 = 8;
-/// Version, kind, wall clock.
+/// Version, tag, wall clock.
 const BATCH_HEADER: usize = 10;
+/// The tag of a request body precedes its fields.
+const TAG_LEN: usize = 1;
 
-/// A command that is no batch.
+/// A command that is not a batch of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// The leader's wall clock, so that messages expire alike everywhere.
+    /// The wall clock of the leader, so that a message expires at the same entry on all members.
     Time(WallTime),
     Settings(QueueSettings),
     GoneNode(DeadIncarnation),
     NodeSuspected(NodeId),
     NodeTrusted(NodeId),
     GoneSession(SessionId),
-    /// Dead messages, by inclusive ranges of their numbers, that every queue they go to has confirmed.
+    /// Dead-lettered messages, as inclusive ranges of their numbers, that all target queues have confirmed.
     PassedOn(Vec<(u64, u64)>),
 }
 
+wire_enum!(Command, "a command of a quorum queue" {
+    2 = Time(wall: WallTime),
+    3 = Settings(settings: QueueSettings),
+    4 = GoneNode(incarnation: DeadIncarnation),
+    5 = NodeSuspected(node: NodeId),
+    6 = NodeTrusted(node: NodeId),
+    7 = GoneSession(session: SessionId),
+    8 = PassedOn(ranges: Vec<(u64, u64)> as RangeList),
+});
+
 impl Command {
+    /// The log entry of the command.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
-        match self {
-            Command::Time(wall) => {
-                out.put_u8(TIME);
-                out.put_u64(wall.0);
-            }
-            Command::Settings(settings) => {
-                out.put_u8(SETTINGS);
-                put_settings(&mut out, settings);
-            }
-            Command::GoneNode(gone) => {
-                out.put_u8(GONE_NODE);
-                out.put_u64(gone.node.0);
-                out.put_u64(gone.before.0);
-            }
-            Command::NodeSuspected(node) => {
-                out.put_u8(SUSPECTED);
-                out.put_u64(node.0);
-            }
-            Command::NodeTrusted(node) => {
-                out.put_u8(TRUSTED);
-                out.put_u64(node.0);
-            }
-            Command::GoneSession(session) => {
-                out.put_u8(GONE_SESSION);
-                put_session(&mut out, *session);
-            }
-            Command::PassedOn(ranges) => {
-                out.put_u8(PASSED_ON);
-                put_ranges(&mut out, ranges);
-            }
-        }
+        self.put(&mut out);
         out.freeze()
     }
 }
 
-/// Requests on their way into one command.
+/// Collects requests for one command.
 #[derive(Debug, Default)]
 pub struct Batch {
     out: BytesMut,
@@ -101,7 +75,7 @@ struct RequestRun {
     session: SessionId,
     next: u64,
     count: u32,
-    /// Where its count is.
+    /// The offset of its count.
     at: usize,
 }
 
@@ -110,7 +84,7 @@ impl Batch {
         self.requests == 0
     }
 
-    /// No room for another request: take it first.
+    /// Returns true if the command must be taken before another request is added.
     pub fn is_full(&self) -> bool {
         self.requests >= MAX_BATCH_REQUESTS || self.out.len() >= MAX_BATCH_BYTES
     }
@@ -129,14 +103,14 @@ impl Batch {
             run.next += 1;
             run.count += 1;
         }
-        put_body(&mut self.out, &request.body);
+        request.body.put(&mut self.out);
         self.requests += 1;
     }
 
     fn begin_run(&mut self, request: &Request) {
         self.end_run();
-        put_session(&mut self.out, request.session);
-        codec::put_varint(&mut self.out, request.seq);
+        request.session.put(&mut self.out);
+        put_varint(&mut self.out, request.seq);
         let at = self.out.len();
         self.out.put_u32(0);
         self.run = Some(RequestRun {
@@ -154,7 +128,7 @@ impl Batch {
         }
     }
 
-    /// The command with what was pushed, as of `wall`; None when that is nothing.
+    /// Takes the log entry of all collected requests, with the wall clock of the leader. `None` if there are no requests.
     pub fn take(&mut self, wall: WallTime) -> Option<Bytes> {
         if self.is_empty() {
             return None;
@@ -168,47 +142,33 @@ impl Batch {
     }
 }
 
-/// A decoded command; a batch is read run by run.
-pub(super) enum DecodedCommand {
-    Batch { wall: WallTime, runs: Reader },
+/// A decoded command. The requests of a batch are decoded one by one.
+pub(super) enum DecodedCommand<'a> {
+    Batch {
+        wall: WallTime,
+        requests: BatchReader<'a>,
+    },
     Other(Command),
 }
 
-pub(super) fn decode(command: &Bytes) -> Result<DecodedCommand, CodecError> {
-    let mut reader = Reader::new(command.clone());
-    match reader.u8()? {
-        VERSION => {}
-        other => return Err(CodecError::Version(other)),
+pub(super) fn decode(command: &Bytes) -> Decoded<DecodedCommand<'_>> {
+    let mut from = Reader::shared(FORMAT, command);
+    check_version(&mut from, VERSION)?;
+    let mut batch = from.clone();
+    if batch.u8()? == BATCH {
+        let wall = batch.get()?;
+        let requests = BatchReader {
+            len: command.len(),
+            from: batch,
+        };
+        return Ok(DecodedCommand::Batch { wall, requests });
     }
-    let other = match reader.u8()? {
-        BATCH => {
-            let wall = WallTime(reader.u64()?);
-            return Ok(DecodedCommand::Batch { wall, runs: reader });
-        }
-        TIME => Command::Time(WallTime(reader.u64()?)),
-        SETTINGS => Command::Settings(take_settings(&mut reader)?),
-        GONE_NODE => Command::GoneNode(DeadIncarnation {
-            node: NodeId(reader.u64()?),
-            before: Incarnation(reader.u64()?),
-        }),
-        SUSPECTED => Command::NodeSuspected(NodeId(reader.u64()?)),
-        TRUSTED => Command::NodeTrusted(NodeId(reader.u64()?)),
-        GONE_SESSION => Command::GoneSession(take_session(&mut reader)?),
-        PASSED_ON => Command::PassedOn(take_ranges(&mut reader)?),
-        found => {
-            return Err(CodecError::Kind {
-                what: "command",
-                found,
-            });
-        }
-    };
-    if !reader.is_empty() {
-        return Err(CodecError::Trailing);
-    }
+    let other = from.get()?;
+    from.end()?;
     Ok(DecodedCommand::Other(other))
 }
 
-/// The node that a command judges.
+/// The node whose reachability a command changes.
 pub(super) fn judged(command: &Bytes) -> Option<NodeId> {
     match decode(command).ok()? {
         DecodedCommand::Other(Command::NodeSuspected(node) | Command::NodeTrusted(node)) => {
@@ -218,14 +178,39 @@ pub(super) fn judged(command: &Bytes) -> Option<NodeId> {
     }
 }
 
-/// The head of a run: whose, the first number, how many.
-pub(super) fn take_run(runs: &mut Reader) -> Result<(SessionId, u64, u32), CodecError> {
-    Ok((take_session(runs)?, runs.varint()?, runs.u32()?))
+/// Reads the runs of a batch.
+pub(super) struct BatchReader<'a> {
+    /// Bytes of the whole command.
+    len: usize,
+    from: Reader<'a>,
 }
 
-/// One request's body, and where its message's length is when it is a publish.
-pub(super) fn take_request(runs: &mut Reader) -> Result<(RequestBody, u32), CodecError> {
-    // The kind byte comes first.
-    let offset = u32::try_from(runs.position() + 1).map_err(|_| CodecError::Range)?;
-    Ok((codec::take_body(runs)?, offset))
+/// The header of a run.
+pub(super) struct RunHeader {
+    pub session: SessionId,
+    /// The number of the first request.
+    pub first: u64,
+    pub count: u32,
+}
+
+impl BatchReader<'_> {
+    /// Reads the header of the next run. `None` after the last run.
+    pub(super) fn next_run(&mut self) -> Decoded<Option<RunHeader>> {
+        if self.from.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(RunHeader {
+            session: self.from.get()?,
+            first: self.from.varint()?,
+            count: self.from.get()?,
+        }))
+    }
+
+    /// Reads a request body. Also returns the offset of the first field in the command: that of the message if the
+    /// request is a publish.
+    pub(super) fn next_request(&mut self) -> Decoded<(RequestBody, u32)> {
+        let offset = self.len - self.from.remaining() + TAG_LEN;
+        let offset = u32::try_from(offset).map_err(|_| self.from.error(DecodeCause::Limit))?;
+        Ok((self.from.get()?, offset))
+    }
 }

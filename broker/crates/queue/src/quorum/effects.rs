@@ -10,6 +10,7 @@ use bytes::Bytes;
 use message::Message;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use wire::Reader;
 
 /// Location of a message in the log: the entry, and the offset of the message's length within the command of
 /// the entry.
@@ -313,8 +314,7 @@ pub(super) fn read_message(command: &LogRead, at: LogLocation) -> Result<Message
             return Err(ReadError::Lost(text));
         }
     };
-    let mut reader = crate::codec::Reader::starting_at(command.clone(), at.offset as usize);
-    reader
-        .message()
-        .map_err(|e| ReadError::Lost(format!("log entry {}: {e}", at.index)))
+    let mut reader = Reader::shared("message", command);
+    let message = reader.take(at.offset as usize).and_then(|_| reader.get());
+    message.map_err(|e| ReadError::Lost(format!("log entry {}: {e}", at.index)))
 }

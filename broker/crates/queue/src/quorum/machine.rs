@@ -1,14 +1,13 @@
 //! The state machine of a quorum queue.
 
 use super::annotations::MessageAnnotations;
-use super::command::{Command, DecodedCommand, decode, take_request, take_run};
+use super::command::{BatchReader, Command, DecodedCommand, decode};
 use super::dead_letter::DeadLetters;
 use super::effects::{Effect, Effects, LogLocation};
 use super::ready::{LogMessage, Ready};
 use crate::checkout::{
     Admission, CLOSED_MS, Checkout, Dequeued, HandedOut, MessageStore, RequeueReason, Weighed,
 };
-use crate::codec::{CodecError, Reader};
 use crate::{
     Annotations, ConsumerInfo, DeadIncarnation, DeadReason, DeliveryProgress, Name, Overflow,
     QueueCounters, QueueEvent, QueueSettings, QueueStats, QueueType, RejectReason, RequestBody,
@@ -19,6 +18,7 @@ use env::planted::{self, Bug};
 use env::{NodeId, WallTime};
 use message::Message;
 use std::sync::Arc;
+use wire::{DecodeError, Decoded};
 
 /// Messages of this priority or a higher one have high priority, as in RabbitMQ.
 const HIGH_PRIORITY: u8 = 5;
@@ -46,9 +46,6 @@ pub struct Machine {
     pub(crate) annotations: MessageAnnotations,
     /// Location of the request that is being applied.
     at: LogLocation,
-    /// Commands that were skipped because their tables are nested too deeply. Sessions of earlier versions
-    /// accepted such tables, and every version skips them.
-    pub(super) unreadable: u64,
 }
 
 /// A committed command that this version cannot decode, probably since a newer version wrote it. Other members
@@ -59,7 +56,7 @@ pub struct UnknownCommand {
     /// Index of the log entry.
     pub index: u64,
     /// Why the command cannot be decoded.
-    pub error: CodecError,
+    pub error: DecodeError,
 }
 
 impl Weighed for LogMessage {
@@ -200,7 +197,6 @@ impl Machine {
             dead: DeadLetters::new(settings.dead_letter),
             annotations: MessageAnnotations::default(),
             settings,
-            unreadable: 0,
         }
     }
 
@@ -235,9 +231,9 @@ impl Machine {
         }
         self.at = LogLocation { index, offset: 0 };
         let result = match decode(command) {
-            Ok(DecodedCommand::Batch { wall, runs }) => {
+            Ok(DecodedCommand::Batch { wall, requests }) => {
                 self.advance_clock(wall, effects);
-                self.apply_runs(index, runs, effects)
+                self.apply_batch(index, requests, effects)
             }
             Ok(DecodedCommand::Other(command)) => {
                 self.apply_other(command, effects);
@@ -245,12 +241,7 @@ impl Machine {
             }
             Err(error) => Err(error),
         };
-        match result {
-            Ok(()) => {}
-            // Every member stops at the same request.
-            Err(CodecError::TooDeep) => self.unreadable += 1,
-            Err(error) => return Err(UnknownCommand { index, error }),
-        }
+        result.map_err(|error| UnknownCommand { index, error })?;
         self.applied = index;
         self.serve(effects);
         if self.checkout.deleted {
@@ -289,28 +280,20 @@ impl Machine {
         assert!(self.annotations.len() as u64 <= ready + out + self.dead.len());
     }
 
-    fn apply_runs(
+    fn apply_batch(
         &mut self,
         index: u64,
-        mut runs: Reader,
+        mut requests: BatchReader<'_>,
         effects: &mut Effects,
-    ) -> Result<(), CodecError> {
-        while !runs.is_empty() {
-            let (session, first, count) = take_run(&mut runs)?;
-            let mut result = Ok(());
-            for seq in (0..u64::from(count)).map(|n| first.saturating_add(n)) {
-                match take_request(&mut runs) {
-                    Ok((body, offset)) => {
-                        self.request(session, seq, body, LogLocation { index, offset }, effects);
-                    }
-                    Err(error) => {
-                        result = Err(error);
-                        break;
-                    }
-                }
+    ) -> Decoded<()> {
+        while let Some(run) = requests.next_run()? {
+            for n in 0..u64::from(run.count) {
+                let (body, offset) = requests.next_request()?;
+                let at = LogLocation { index, offset };
+                let seq = run.first.saturating_add(n);
+                self.request(run.session, seq, body, at, effects);
             }
-            self.report(session, first, count, effects);
-            result?;
+            self.report(run.session, run.first, run.count, effects);
         }
         Ok(())
     }
@@ -563,11 +546,6 @@ impl Machine {
         self.checkout.deleted
     }
 
-    /// Number of commands that were skipped.
-    pub fn unreadable(&self) -> u64 {
-        self.unreadable
-    }
-
     pub(super) fn last_applied(&self, session: SessionId) -> u64 {
         self.checkout.last_applied(session)
     }
@@ -610,7 +588,7 @@ impl Machine {
             unacknowledged: self.checkout.out,
             consumers: self.checkout.live,
             bytes: self.ready.bytes() + self.out_bytes,
-            unacknowledged_bytes: Some(self.out_bytes),
+            unacknowledged_bytes: self.out_bytes,
             dead: self.dead.len(),
             dead_bytes: self.dead.bytes(),
             ..QueueStats::default()

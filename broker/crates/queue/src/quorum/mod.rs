@@ -13,6 +13,8 @@ mod dead_letter_tests;
 mod effects;
 #[cfg(test)]
 mod flow_tests;
+#[cfg(test)]
+mod format_tests;
 mod leader;
 #[cfg(test)]
 mod leader_tests;

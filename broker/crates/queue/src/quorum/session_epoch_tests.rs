@@ -26,7 +26,7 @@ fn connect(rig: &mut Rig, by: u64, prefetch: u32, settled: Option<Settlement>) -
         consumer: CONSUMER,
         spec: spec(prefetch, 0),
         settled,
-        epoch: SessionEpoch::Untold,
+        epoch: SessionEpoch::New,
         at: 0,
     };
     rig.one(by, RequestBody::Succeed(Box::new(next)))
@@ -115,7 +115,7 @@ fn consumers_of_other_sessions_are_not_replaced() {
             ..spec(1, 0)
         },
         settled: None,
-        epoch: SessionEpoch::Untold,
+        epoch: SessionEpoch::New,
         at: 0,
     };
     rig.one(2, RequestBody::Succeed(Box::new(other)));
@@ -239,9 +239,6 @@ fn epoch_continues_until_another_one_has_consumed() {
     assert_eq!(join(&mut rig, 5, of(1), 0).0, starts_new);
     assert_eq!(join(&mut rig, 6, of(4), 0).0, starts_new);
     assert_eq!(join(&mut rig, 7, of(6), 0).0, continues);
-    // A node that does not know of epochs yet.
-    assert_eq!(join(&mut rig, 8, SessionEpoch::Untold, 0).0, starts_new);
-    assert_eq!(join(&mut rig, 9, of(6), 0).0, starts_new);
 }
 
 #[test]

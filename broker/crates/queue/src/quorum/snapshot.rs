@@ -1,6 +1,6 @@
-//! Checkpoints of the machine: everything but the messages.
+//! Checkpoints of the state machine: all of its state except the messages, which stay in the log.
 //!
-//! Versioned; written in one order only, so that replicas with the same history have the same bytes.
+//! Maps are written in the order of their keys, so that replicas with the same history write the same bytes.
 
 use super::annotations::MessageAnnotations;
 use super::dead_letter::DeadLetters;
@@ -10,65 +10,63 @@ use super::ready::{LogMessage, Ready, RequeuedMessage};
 use crate::checkout::{
     Checkout, Consumer, KnownEpoch, PendingDrain, SessionRecord, UnsettledMessage, WaitingConsumer,
 };
-use crate::codec::{
-    CodecError, Reader, put_annotations, put_answer, put_refusal, put_session, put_settings,
-    put_spec, put_varint, take_annotations, take_answer, take_refusal, take_session, take_settings,
-    take_spec,
-};
-use crate::{ConsumerId, DeadReason, FlowMode, Name, SessionId};
+use crate::codec::{VERSION, check_version};
+use crate::{DeadReason, FlowMode, Name, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::sync::Arc;
+use wire::{DecodeCause, DecodeError, Decoded, Reader, Wire, put_varint, wire_struct};
 
-/// Format of checkpoints, and the only one that is read.
-const FORMAT: u8 = 6;
+/// The name of the format in errors.
+const FORMAT: &str = "state";
 /// FNV-1a, 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
 
+/// A checkpoint cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("checkpoint of a quorum queue is damaged: {0}")]
-pub struct RestoreError(#[from] CodecError);
+#[error("checkpoint of a quorum queue cannot be read: its {0}")]
+pub struct RestoreError(#[from] pub(super) DecodeError);
 
 impl Machine {
+    /// Encodes the state.
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(FORMAT);
-        put_settings(&mut out, &self.settings);
+        out.put_u8(VERSION);
+        self.settings.put(&mut out);
         put_varint(&mut out, self.clock);
         put_varint(&mut out, self.applied);
-        put_varint(&mut out, self.unreadable);
         out.put_u8(self.ready.turn);
-        out.put_u8(self.blocked.into());
+        self.blocked.put(&mut out);
         put_ready(&mut out, &self.ready);
         put_checkout(&mut out, &self.checkout);
-        put_message_annotations(&mut out, &self.annotations);
-        put_dead(&mut out, &self.dead);
+        put_annotations(&mut out, &self.annotations);
+        put_dead_letters(&mut out, &self.dead);
         out.freeze()
     }
 
-    /// The machine that wrote `state`.
+    /// Restores the state machine that wrote `state`.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are not a checkpoint of this version.
     pub fn restore(label: Name, state: Bytes) -> Result<Machine, RestoreError> {
-        let mut reader = Reader::new(state);
-        match reader.u8()? {
-            FORMAT => {}
-            other => return Err(CodecError::Version(other).into()),
-        }
-        let mut machine = Machine::new(label, take_settings(&mut reader)?);
-        machine.clock = reader.varint()?;
-        machine.applied = reader.varint()?;
-        machine.unreadable = reader.varint()?;
-        machine.ready.turn = reader.u8()?;
-        machine.blocked = reader.bool()?;
-        take_ready(&mut reader, &mut machine.ready)?;
-        take_postponed(&mut reader, &mut machine.ready)?;
-        take_checkout(&mut reader, &mut machine.checkout)?;
-        take_message_annotations(&mut reader, &mut machine.annotations)?;
-        take_dead(&mut reader, &mut machine.dead)?;
-        let out = machine.checkout.consumers.values();
-        let out = out.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
-        machine.out_bytes = out.sum();
+        let from = &mut Reader::shared(FORMAT, &state);
+        check_version(from, VERSION)?;
+        let mut machine = Machine::new(label, from.get()?);
+        machine.clock = from.varint()?;
+        machine.applied = from.varint()?;
+        machine.ready.turn = from.u8()?;
+        machine.blocked = from.get()?;
+        get_ready(from, &mut machine.ready)?;
+        get_checkout(from, &mut machine.checkout)?;
+        get_annotations(from, &mut machine.annotations)?;
+        get_dead_letters(from, &mut machine.dead)?;
+        from.end()?;
+        let consumers = machine.checkout.consumers.values();
+        let unsettled = consumers.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
+        machine.out_bytes = unsettled.sum();
         machine.checkout.forget_flow();
         Ok(machine)
     }
@@ -81,135 +79,156 @@ impl Machine {
     }
 }
 
-/// Bytes of most messages in a checkpoint: two of an index or an offset, none or one of the other, two of a body.
-const USUAL_BYTES: usize = 5;
+/// Bytes of a typical message in a checkpoint: two for the difference of the index or the offset, one for a difference of
+/// zero, two for the body length and flags.
+const TYPICAL_BYTES: usize = 5;
 
-/// Messages as differences to the one before: a few bytes each.
+/// New messages are encoded as differences to the one before, in a few bytes each.
 fn put_ready(out: &mut BytesMut, ready: &Ready) {
-    // At once: growing by doubling would take three times as much memory for a moment.
-    let waiting = usize::try_from(ready.len()).unwrap_or(0);
-    out.reserve(waiting.saturating_mul(USUAL_BYTES));
+    // A buffer that grows by doubling would need three times the memory while it is copied.
+    let count = usize::try_from(ready.len()).unwrap_or(0);
+    out.reserve(count.saturating_mul(TYPICAL_BYTES));
     put_varint(out, ready.fresh().count() as u64);
     let (mut index, mut offset) = (0, 0);
-    for held in ready.fresh() {
-        let base = if held.index == index { offset } else { 0 };
-        put_varint(out, held.index.wrapping_sub(index));
-        put_varint(out, u64::from(held.offset.wrapping_sub(base)));
-        put_varint(out, u64::from(held.body) << 2 | flags(&held));
-        if held.expires != 0 {
-            put_varint(out, held.expires);
-        }
-        (index, offset) = (held.index, held.offset);
+    for message in ready.fresh() {
+        // Offsets count from the message before if it is in the same entry.
+        let base = if message.index == index { offset } else { 0 };
+        put_varint(out, message.index.wrapping_sub(index));
+        put_varint(out, u64::from(message.offset.wrapping_sub(base)));
+        put_properties(out, &message);
+        (index, offset) = (message.index, message.offset);
     }
     put_varint(out, ready.returned().count() as u64);
-    for returned in ready.returned() {
-        put_returned(out, &returned);
+    for requeued in ready.returned() {
+        put_requeued(out, &requeued);
     }
     put_varint(out, ready.postponed().count() as u64);
-    for (after, returned) in ready.postponed() {
-        put_varint(out, after.index);
-        put_varint(out, after.offset.into());
-        put_returned(out, &returned);
+    for (after, requeued) in ready.postponed() {
+        put_location(out, after);
+        put_requeued(out, &requeued);
     }
 }
 
-fn put_returned(out: &mut BytesMut, returned: &RequeuedMessage) {
-    put_held(out, &returned.held);
-    put_varint(out, returned.attempts.into());
-}
-
-fn flags(held: &LogMessage) -> u64 {
-    u64::from(held.high) | u64::from(held.expires != 0) << 1
-}
-
-fn take_ready(reader: &mut Reader, ready: &mut Ready) -> Result<(), CodecError> {
+fn get_ready(from: &mut Reader<'_>, ready: &mut Ready) -> Decoded<()> {
     let (mut index, mut offset) = (0u64, 0u32);
-    for _ in 0..reader.count(3)? {
-        let delta = reader.varint()?;
+    for _ in 0..from.varint_count(3)? {
+        let delta = from.varint()?;
         let base = if delta == 0 { offset } else { 0 };
         index = index.wrapping_add(delta);
-        offset = base.wrapping_add(reader.varint32()?);
-        let held = take_rest(reader, index, offset)?;
-        ready.push(&held);
+        offset = base.wrapping_add(from.varint32()?);
+        ready.push(&get_properties(from, LogLocation { index, offset })?);
     }
-    for _ in 0..reader.count(4)? {
-        let held = take_held(reader)?;
-        ready.give_back(held, reader.varint32()?);
+    for _ in 0..from.varint_count(4)? {
+        let message = get_message(from)?;
+        ready.give_back(message, from.varint32()?);
     }
-    Ok(())
-}
-
-fn take_postponed(reader: &mut Reader, ready: &mut Ready) -> Result<(), CodecError> {
-    for _ in 0..reader.count(6)? {
-        let after = LogLocation {
-            index: reader.varint()?,
-            offset: reader.varint32()?,
-        };
-        let held = take_held(reader)?;
-        ready.postpone(held, reader.varint32()?, after);
+    for _ in 0..from.varint_count(6)? {
+        let after = get_location(from)?;
+        let message = get_message(from)?;
+        ready.postpone(message, from.varint32()?, after);
     }
     Ok(())
 }
 
-fn put_dead(out: &mut BytesMut, dead: &DeadLetters) {
+fn put_requeued(out: &mut BytesMut, requeued: &RequeuedMessage) {
+    put_message(out, &requeued.held);
+    put_varint(out, requeued.attempts.into());
+}
+
+fn put_location(out: &mut BytesMut, at: LogLocation) {
+    put_varint(out, at.index);
+    put_varint(out, at.offset.into());
+}
+
+fn get_location(from: &mut Reader<'_>) -> Decoded<LogLocation> {
+    Ok(LogLocation {
+        index: from.varint()?,
+        offset: from.varint32()?,
+    })
+}
+
+fn put_message(out: &mut BytesMut, message: &LogMessage) {
+    put_location(out, message.location());
+    put_properties(out, message);
+}
+
+fn get_message(from: &mut Reader<'_>) -> Decoded<LogMessage> {
+    let at = get_location(from)?;
+    get_properties(from, at)
+}
+
+/// Length of the body and two flags in one number, then the time of expiry if the message has one.
+fn put_properties(out: &mut BytesMut, message: &LogMessage) {
+    let expires = message.expires != 0;
+    let flags = u64::from(message.high) | u64::from(expires) << 1;
+    put_varint(out, u64::from(message.body) << 2 | flags);
+    if expires {
+        put_varint(out, message.expires);
+    }
+}
+
+fn get_properties(from: &mut Reader<'_>, at: LogLocation) -> Decoded<LogMessage> {
+    let packed = from.varint()?;
+    Ok(LogMessage {
+        index: at.index,
+        offset: at.offset,
+        body: u32::try_from(packed >> 2).map_err(|_| from.error(DecodeCause::Limit))?,
+        high: packed & 1 != 0,
+        expires: if packed & 2 != 0 { from.varint()? } else { 0 },
+    })
+}
+
+fn put_dead_letters(out: &mut BytesMut, dead: &DeadLetters) {
     put_varint(out, dead.next());
     put_varint(out, dead.len());
-    for (id, held, reason) in dead.kept() {
+    for (id, message, reason) in dead.kept() {
         put_varint(out, id);
         out.put_u8(reason as u8);
-        put_held(out, held);
+        put_message(out, message);
     }
 }
 
-fn take_dead(reader: &mut Reader, dead: &mut DeadLetters) -> Result<(), CodecError> {
-    let next = reader.varint()?;
-    for _ in 0..reader.count(5)? {
-        let id = reader.varint()?;
-        let found = reader.u8()?;
-        let what = "death";
-        let reason = DeadReason::from_byte(found).ok_or(CodecError::Kind { what, found })?;
-        dead.keep(id, take_held(reader)?, reason);
+fn get_dead_letters(from: &mut Reader<'_>, dead: &mut DeadLetters) -> Decoded<()> {
+    let next = from.varint()?;
+    for _ in 0..from.varint_count(5)? {
+        let id = from.varint()?;
+        let byte = from.u8()?;
+        let unknown = from.error(DecodeCause::Tag("a dead-letter reason", byte));
+        let reason = DeadReason::from_byte(byte).ok_or(unknown)?;
+        dead.keep(id, get_message(from)?, reason);
     }
     dead.number_from(next);
     Ok(())
 }
 
-fn put_held(out: &mut BytesMut, held: &LogMessage) {
-    put_varint(out, held.index);
-    put_varint(out, held.offset.into());
-    put_varint(out, u64::from(held.body) << 2 | flags(held));
-    if held.expires != 0 {
-        put_varint(out, held.expires);
-    }
+/// Numbers of consumers begin with 1.
+fn put_number(out: &mut BytesMut, number: Option<u64>) {
+    put_varint(out, number.unwrap_or(0));
 }
 
-fn take_held(reader: &mut Reader) -> Result<LogMessage, CodecError> {
-    let index = reader.varint()?;
-    let offset = reader.varint32()?;
-    take_rest(reader, index, offset)
+fn get_number(from: &mut Reader<'_>) -> Decoded<Option<u64>> {
+    Ok(Some(from.varint()?).filter(|number| *number != 0))
 }
 
-fn take_rest(reader: &mut Reader, index: u64, offset: u32) -> Result<LogMessage, CodecError> {
-    let packed = reader.varint()?;
-    Ok(LogMessage {
-        index,
-        offset,
-        body: u32::try_from(packed >> 2).map_err(|_| CodecError::Range)?,
-        high: packed & 1 != 0,
-        expires: if packed & 2 != 0 { reader.varint()? } else { 0 },
-    })
-}
+wire_struct!(KnownEpoch {
+    first: SessionId,
+    at: u64 as wire::Varint,
+});
+wire_struct!(PendingDrain {
+    session: SessionId,
+    seq: u64 as wire::Varint,
+});
 
 fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>) {
-    out.put_u8(checkout.deleted.into());
+    checkout.deleted.put(out);
     put_varint(out, checkout.next_consumer);
     put_varint(out, checkout.next_ticket);
-    put_varint(out, checkout.active.unwrap_or(0));
-    put_varint(out, checkout.exclusive.unwrap_or(0));
+    put_number(out, checkout.active);
+    put_number(out, checkout.exclusive);
     put_varint(out, checkout.sessions.len() as u64);
-    for (session, state) in &checkout.sessions {
-        put_session(out, *session);
-        put_session_state(out, state);
+    for (session, record) in &checkout.sessions {
+        session.put(out);
+        put_session_record(out, record);
     }
     put_varint(out, checkout.consumers.len() as u64);
     for (number, consumer) in &checkout.consumers {
@@ -219,80 +238,64 @@ fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>) {
     put_varint(out, checkout.closed.len() as u64);
     for (at, session) in &checkout.closed {
         put_varint(out, *at);
-        put_session(out, *session);
+        session.put(out);
     }
     put_varint(out, checkout.gone.len() as u64);
     for (node, before) in &checkout.gone {
-        out.put_u64(node.0);
-        out.put_u64(before.0);
+        node.put(out);
+        before.put(out);
     }
     put_varint(out, checkout.suspended.len() as u64);
     for node in &checkout.suspended {
-        out.put_u64(node.0);
+        node.put(out);
     }
-    out.put_u8(checkout.epoch.is_some().into());
-    if let Some(KnownEpoch { first, at }) = checkout.epoch {
-        put_session(out, first);
-        put_varint(out, at);
-    }
+    checkout.epoch.put(out);
     put_varint(out, checkout.drains.len() as u64);
     for (number, drain) in &checkout.drains {
         put_varint(out, *number);
-        put_session(out, drain.session);
-        put_varint(out, drain.seq);
+        drain.put(out);
     }
 }
 
-fn take_checkout(
-    reader: &mut Reader,
-    checkout: &mut Checkout<LogMessage>,
-) -> Result<(), CodecError> {
-    checkout.deleted = reader.bool()?;
-    checkout.next_consumer = reader.varint()?;
-    checkout.next_ticket = reader.varint()?;
-    checkout.active = Some(reader.varint()?).filter(|number| *number != 0);
-    checkout.exclusive = Some(reader.varint()?).filter(|number| *number != 0);
-    for _ in 0..reader.count(27)? {
-        let session = take_session(reader)?;
-        let state = take_session_state(reader)?;
-        checkout.sessions.insert(session, state);
+fn get_checkout(from: &mut Reader<'_>, checkout: &mut Checkout<LogMessage>) -> Decoded<()> {
+    checkout.deleted = from.get()?;
+    checkout.next_consumer = from.varint()?;
+    checkout.next_ticket = from.varint()?;
+    checkout.active = get_number(from)?;
+    checkout.exclusive = get_number(from)?;
+    for _ in 0..from.varint_count(SessionId::MIN_LEN + 9)? {
+        let session = from.get()?;
+        let record = get_session_record(from)?;
+        checkout.sessions.insert(session, record);
     }
-    for _ in 0..reader.count(30)? {
-        let number = reader.varint()?;
-        let consumer = take_consumer(reader)?;
-        location_consumer(checkout, number, consumer);
+    for _ in 0..from.varint_count(SessionId::MIN_LEN + 17)? {
+        let number = from.varint()?;
+        let consumer = get_consumer(from)?;
+        index_consumer(checkout, number, consumer);
     }
-    for _ in 0..reader.count(25)? {
-        let at = reader.varint()?;
-        let session = take_session(reader)?;
+    for _ in 0..from.varint_count(SessionId::MIN_LEN + 1)? {
+        let at = from.varint()?;
+        let session = from.get()?;
         checkout.closed.push_back((at, session));
         checkout.closed_set.insert(session);
     }
-    for _ in 0..reader.count(16)? {
-        let node = NodeId(reader.u64()?);
-        checkout.gone.insert(node, Incarnation(reader.u64()?));
+    for _ in 0..from.varint_count(NodeId::MIN_LEN + Incarnation::MIN_LEN)? {
+        let node = from.get()?;
+        checkout.gone.insert(node, from.get()?);
     }
-    for _ in 0..reader.count(8)? {
-        checkout.suspended.insert(NodeId(reader.u64()?));
+    for _ in 0..from.varint_count(NodeId::MIN_LEN)? {
+        checkout.suspended.insert(from.get()?);
     }
-    if reader.bool()? {
-        let first = take_session(reader)?;
-        let at = reader.varint()?;
-        checkout.epoch = Some(KnownEpoch { first, at });
-    }
-    for _ in 0..reader.count(26)? {
-        let number = reader.varint()?;
-        let session = take_session(reader)?;
-        let seq = reader.varint()?;
-        checkout
-            .drains
-            .insert(number, PendingDrain { session, seq });
+    checkout.epoch = from.get()?;
+    for _ in 0..from.varint_count(PendingDrain::MIN_LEN + 1)? {
+        let number = from.varint()?;
+        checkout.drains.insert(number, from.get()?);
     }
     Ok(())
 }
 
-/// The indexes over consumers are not written: they follow from the consumers.
-fn location_consumer(
+/// Adds a consumer and derives its entries in the indexes, which are not written.
+fn index_consumer(
     checkout: &mut Checkout<LogMessage>,
     number: u64,
     consumer: Consumer<LogMessage>,
@@ -315,111 +318,96 @@ fn location_consumer(
     checkout.consumers.insert(number, consumer);
 }
 
-fn put_message_annotations(out: &mut BytesMut, annotations: &MessageAnnotations) {
+fn put_annotations(out: &mut BytesMut, annotations: &MessageAnnotations) {
     put_varint(out, annotations.len() as u64);
     for (at, annotations) in annotations.iter() {
-        put_varint(out, at.index);
-        put_varint(out, at.offset.into());
-        put_annotations(out, annotations);
+        put_location(out, at);
+        annotations.put(out);
     }
 }
 
-fn take_message_annotations(
-    reader: &mut Reader,
-    annotations: &mut MessageAnnotations,
-) -> Result<(), CodecError> {
-    for _ in 0..reader.count(3)? {
-        let at = LogLocation {
-            index: reader.varint()?,
-            offset: reader.varint32()?,
-        };
-        // In memory of its own, not a part of the checkpoint's.
-        let own = take_annotations(reader)?.to_keep();
-        annotations.add(at, &Arc::new(own));
+fn get_annotations(from: &mut Reader<'_>, annotations: &mut MessageAnnotations) -> Decoded<()> {
+    for _ in 0..from.varint_count(6)? {
+        let at = get_location(from)?;
+        annotations.add(at, &Arc::new(from.get()?));
     }
     Ok(())
 }
 
-fn put_session_state(out: &mut BytesMut, state: &SessionRecord) {
-    put_varint(out, state.last);
-    put_varint(out, state.refused.len() as u64);
-    for refusal in &state.refused {
-        put_refusal(out, refusal);
-    }
-    put_varint(out, state.answers.len() as u64);
-    for (seq, answer) in &state.answers {
+fn put_session_record(out: &mut BytesMut, record: &SessionRecord) {
+    put_varint(out, record.last);
+    wire::put_list(out, record.refused.iter());
+    put_varint(out, record.answers.len() as u64);
+    for (seq, answer) in &record.answers {
         put_varint(out, *seq);
-        put_answer(out, answer);
+        answer.put(out);
     }
 }
 
-fn take_session_state(reader: &mut Reader) -> Result<SessionRecord, CodecError> {
-    let mut state = SessionRecord {
-        last: reader.varint()?,
+fn get_session_record(from: &mut Reader<'_>) -> Decoded<SessionRecord> {
+    let mut record = SessionRecord {
+        last: from.varint()?,
+        refused: from.get::<Vec<_>>()?.into(),
         ..SessionRecord::default()
     };
-    for _ in 0..reader.count(3)? {
-        state.refused.push_back(take_refusal(reader)?);
+    for _ in 0..from.varint_count(2)? {
+        let seq = from.varint()?;
+        record.answers.push_back((seq, from.get()?));
     }
-    for _ in 0..reader.count(2)? {
-        let seq = reader.varint()?;
-        state.answers.push_back((seq, take_answer(reader)?));
-    }
-    Ok(state)
+    Ok(record)
 }
 
 fn put_consumer(out: &mut BytesMut, consumer: &Consumer<LogMessage>) {
-    put_session(out, consumer.session);
-    put_varint(out, consumer.id.0.into());
-    put_spec(out, &consumer.spec);
-    out.put_u8(
-        u8::from(consumer.get)
-            | u8::from(consumer.cancelled) << 1
-            | u8::from(consumer.suspended) << 2
-            | u8::from(consumer.lasting) << 3
-            | u8::from(consumer.succeeded) << 4,
-    );
+    consumer.session.put(out);
+    consumer.id.put(out);
+    consumer.spec.put(out);
+    for flag in [
+        consumer.get,
+        consumer.cancelled,
+        consumer.suspended,
+        consumer.lasting,
+        consumer.succeeded,
+    ] {
+        flag.put(out);
+    }
     put_varint(out, consumer.next_id);
     if consumer.spec.flow_mode == FlowMode::Credit {
         put_varint(out, consumer.credit);
     }
-    put_varint(out, consumer.ticket.unwrap_or(0));
+    put_number(out, consumer.ticket);
     put_varint(out, consumer.out.len() as u64);
-    for (id, held) in consumer.out.iter() {
+    for (id, unsettled) in consumer.out.iter() {
         put_varint(out, id);
-        put_held(out, &held.item);
-        put_varint(out, held.attempts.into());
-        put_varint(out, held.left);
-        out.put_u8(held.redelivered.into());
+        put_message(out, &unsettled.item);
+        put_varint(out, unsettled.attempts.into());
+        put_varint(out, unsettled.left);
+        unsettled.redelivered.put(out);
     }
 }
 
-fn take_consumer(reader: &mut Reader) -> Result<Consumer<LogMessage>, CodecError> {
-    let session: SessionId = take_session(reader)?;
-    let id = ConsumerId(reader.varint32()?);
-    let spec = take_spec(reader)?;
-    let flags = reader.u8()?;
-    let mut consumer = Consumer::new(session, id, spec, flags & 1 != 0);
-    consumer.cancelled = flags & 2 != 0;
-    consumer.suspended = flags & 4 != 0;
-    consumer.lasting = flags & 8 != 0;
-    consumer.succeeded = flags & 16 != 0;
-    consumer.next_id = reader.varint()?;
+fn get_consumer(from: &mut Reader<'_>) -> Decoded<Consumer<LogMessage>> {
+    let (session, id, spec) = (from.get()?, from.get()?, from.get()?);
+    let mut consumer = Consumer::new(session, id, spec, from.get()?);
+    consumer.cancelled = from.get()?;
+    consumer.suspended = from.get()?;
+    consumer.lasting = from.get()?;
+    consumer.succeeded = from.get()?;
+    consumer.next_id = from.varint()?;
     if consumer.spec.flow_mode == FlowMode::Credit {
-        consumer.credit = reader.varint()?;
+        consumer.credit = from.varint()?;
     }
-    consumer.ticket = Some(reader.varint()?).filter(|ticket| *ticket != 0);
-    for _ in 0..reader.count(7)? {
-        let id = reader.varint()?;
-        let held = UnsettledMessage {
-            item: take_held(reader)?,
-            attempts: reader.varint32()?,
-            left: reader.varint()?,
-            redelivered: reader.bool()?,
+    consumer.ticket = get_number(from)?;
+    for _ in 0..from.varint_count(7)? {
+        let id = from.varint()?;
+        let unsettled = UnsettledMessage {
+            item: get_message(from)?,
+            attempts: from.varint32()?,
+            left: from.varint()?,
+            redelivered: from.get()?,
         };
-        // They were written in their order, and the next one is behind them.
-        if id >= consumer.next_id || !consumer.out.push(id, held) {
-            return Err(CodecError::Range);
+        // The ids ascend and are below that of the next delivery.
+        if id >= consumer.next_id || !consumer.out.push(id, unsettled) {
+            return Err(from.error(DecodeCause::Inconsistent("delivery id")));
         }
     }
     Ok(consumer)

@@ -195,7 +195,7 @@ fn consume(host: &mut dyn ServiceHost, queue: QueueId) {
         consumer: handover.consumer,
         spec,
         settled: None,
-        epoch: SessionEpoch::Untold,
+        epoch: SessionEpoch::New,
         at: 0,
     }));
     let seq = host.request(queue, body);

@@ -128,7 +128,6 @@ impl Store {
     fn join_epoch(&mut self, by: SessionId, epoch: SessionEpoch) -> bool {
         let known = self.epoch;
         match epoch {
-            SessionEpoch::Untold => return false,
             SessionEpoch::Of(named) if known == Some(named) => return true,
             SessionEpoch::New | SessionEpoch::Of(_) => self.epoch = Some(by),
         }

@@ -1,73 +1,38 @@
-//! What shards tell each other of users and virtual hosts with limits. Within [`crate::frame::Frame`]; integers big-endian.
+//! Open connections and channels of users and virtual hosts with limits, as a part of [`Frame`](crate::frame::Frame).
 
 use super::{LimitSubject, OpenCounts};
-use crate::frame::{FrameError, name, put_name, u8, u16, u32, u64};
-use bytes::{BufMut, Bytes, BytesMut};
+use metadata::Name;
+use wire::{AtMost, wire_enum, wire_struct};
 
-/// Most names in one frame; more are told in several.
+/// Most names in one frame. The sender splits longer lists.
 pub const MAX_USES: usize = 1_000;
 
-/// What a shard has open now; what it does not name is as it was.
+/// The current numbers of a shard. Names that are not in the frame are unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitUsageFrame {
-    /// Of the node that the frame comes from.
+    /// The shard of the sending node.
     pub shard: u16,
     pub limit_usage: Vec<(LimitSubject, OpenCounts)>,
 }
 
-const USER: u8 = 1;
-const VHOST: u8 = 2;
-
-impl LimitUsageFrame {
-    pub fn encode(&self, out: &mut BytesMut) {
-        out.put_u16(self.shard);
-        out.put_u32(self.limit_usage.len() as u32);
-        for (holder, open) in &self.limit_usage {
-            let (kind, name) = match holder {
-                LimitSubject::User(name) => (USER, name),
-                LimitSubject::Vhost(name) => (VHOST, name),
-            };
-            out.put_u8(kind);
-            put_name(out, name);
-            out.put_u64(open.connections);
-            out.put_u64(open.channels);
-        }
-    }
-
-    pub fn decode(mut frame: Bytes) -> Result<LimitUsageFrame, FrameError> {
-        let (shard, count) = (u16(&mut frame)?, u32(&mut frame)? as usize);
-        if count > MAX_USES {
-            return Err(FrameError);
-        }
-        let limit_usage = (0..count).map(|_| {
-            let kind = u8(&mut frame)?;
-            let name = name(&mut frame)?.into();
-            let holder = match kind {
-                USER => LimitSubject::User(name),
-                VHOST => LimitSubject::Vhost(name),
-                _ => return Err(FrameError),
-            };
-            let (connections, channels) = (u64(&mut frame)?, u64(&mut frame)?);
-            Ok((
-                holder,
-                OpenCounts {
-                    connections,
-                    channels,
-                },
-            ))
-        });
-        let limit_usage = limit_usage.collect::<Result<_, FrameError>>()?;
-        Ok(LimitUsageFrame { shard, limit_usage })
-    }
-}
+wire_struct!(LimitUsageFrame {
+    shard: u16,
+    limit_usage: Vec<(LimitSubject, OpenCounts)> as AtMost<MAX_USES>,
+});
+wire_enum!(LimitSubject, "a subject of limits" { 1 = User(name: Name), 2 = Vhost(name: Name) });
+wire_struct!(OpenCounts {
+    connections: u64,
+    channels: u64,
+});
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use proptest::prelude::*;
 
     #[test]
-    fn a_frame_returns_and_a_cut_one_does_not() {
+    fn frame_comes_back_and_cut_one_is_refused() {
         let open = |connections, channels| OpenCounts {
             connections,
             channels,
@@ -79,22 +44,20 @@ mod tests {
                 (LimitSubject::Vhost("/".into()), open(0, 0)),
             ],
         };
-        let mut out = BytesMut::new();
-        frame.encode(&mut out);
-        let bytes = out.freeze();
-        assert_eq!(LimitUsageFrame::decode(bytes.clone()), Ok(frame));
-        for cut in 0..bytes.len() {
-            assert!(LimitUsageFrame::decode(bytes.slice(..cut)).is_err());
+        let raw = wire::encode(&frame);
+        assert_eq!(wire::decode("frame", &raw), Ok(frame));
+        for cut in 0..raw.len() {
+            assert!(wire::decode::<LimitUsageFrame>("frame", &raw.slice(..cut)).is_err());
         }
     }
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), count in any::<u32>()) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), count in any::<u32>()) {
             let mut whole = vec![0, 0];
             whole.extend(count.to_be_bytes());
             whole.extend(bytes);
-            let _ = LimitUsageFrame::decode(Bytes::from(whole));
+            let _ = wire::decode::<LimitUsageFrame>("frame", &Bytes::from(whole));
         }
     }
 }

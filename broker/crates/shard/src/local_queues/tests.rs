@@ -245,8 +245,7 @@ fn a_command_that_is_not_understood_is_told_and_nothing_behind_it_is_applied() {
         GroupOutput::Unreadable { queue, unreadable } => Some((*queue, unreadable.to_string())),
         _ => None,
     });
-    let text =
-        "entry 2 of its log cannot be read: queue frame version 2 is not known to this program";
+    let text = "entry 2 of its log cannot be read: quorum queue command has version 2, which this version of Posthorn cannot read";
     assert_eq!(told.collect::<Vec<_>>(), [(record.id, text.to_owned())]);
     let applied: Vec<u64> = local_queues
         .digests()

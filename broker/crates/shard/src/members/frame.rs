@@ -1,62 +1,48 @@
-//! What nodes say to each other about members and leaders. Within [`crate::frame::Frame`]; integers big-endian.
+//! Messages about the members and leaders of groups, as a part of [`Frame`](crate::frame::Frame).
 
-use crate::frame::{FrameError, u8, u16, u64};
-use bytes::{BufMut, Bytes, BytesMut};
 use consensus::Departure;
 use control::{ReplicaStatus, Vote};
 use env::NodeId;
 use metadata::QueueId;
+use wire::{AtMost, wire_enum, wire_newtype, wire_struct};
 
+/// A message about the members and leaders of groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipMessage {
-    /// To who leads the queue: hand it over.
-    Lead {
-        queue: QueueId,
-        to: NodeId,
-    },
-    /// To who may have a replica of the queue; answered to this shard of the asking node.
+    /// To the leader of a queue: transfer the leadership.
+    Lead { queue: QueueId, to: NodeId },
+    /// To a node that may have a replica of the queue. It answers to this shard of the sender.
     ReplicaRequest {
         token: u64,
         reply_shard: u16,
         queue: QueueId,
     },
-    Replica {
-        token: u64,
-        told: ReplicaReport,
-    },
-    /// To the members of a queue: this node is none any more and still has its replica.
-    DepartureRequest {
-        queue: QueueId,
-    },
-    /// From who leads it: the replica is not needed.
-    Depart {
-        queue: QueueId,
-        told: Departure,
-    },
-    /// To a node that wants to be a member: it was removed for good.
+    /// The answer to `ReplicaRequest`.
+    Replica { token: u64, told: ReplicaReport },
+    /// To the members of a queue: this node is no longer a member but still has its replica.
+    DepartureRequest { queue: QueueId },
+    /// From the leader: the replica is not needed.
+    Depart { queue: QueueId, told: Departure },
+    /// To a node that requests to become a member: it was removed permanently.
     Removed,
-    /// To the leader of the metadata group: this node is to leave it, for it is about to be forgotten.
-    Release {
-        node: NodeId,
-    },
-    /// From shard 0 to the others of its node: maintenance begins or ends.
-    Drain {
-        on: bool,
-    },
+    /// To the leader of the metadata group: remove this node, which is about to be forgotten.
+    Release { node: NodeId },
+    /// From shard 0 to the other shards of its node: maintenance begins or ends.
+    Drain { on: bool },
 }
 
 /// A node's answer about its replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaReport {
     pub replica: Option<ReplicaStatus>,
-    /// Of a leader: members and how they count, as many as fit.
+    /// From a leader: the first `MAX_VOTES` members, and whether they vote.
     pub votes: GroupVoters,
 }
 
-/// Most members in one answer: all that a queue may have, and as many that come or go.
+/// Most members in one report: the most members of a queue, twice, because a membership change may replace all of them.
 const MAX_VOTES: usize = 16;
 
-/// Who is in a group.
+/// The members of a group, and whether they vote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupVoters(Vec<(NodeId, bool)>);
 
@@ -78,150 +64,28 @@ impl GroupVoters {
     }
 }
 
-const LEAD: u8 = 1;
-const REPLICA_REQUEST: u8 = 2;
-const REPLICA: u8 = 3;
-const DEPARTURE_REQUEST: u8 = 4;
-const DEPART: u8 = 5;
-const REMOVED: u8 = 6;
-const DRAIN: u8 = 7;
-const RELEASE: u8 = 8;
-
-impl MembershipMessage {
-    pub fn encode(&self, out: &mut BytesMut) {
-        match self {
-            MembershipMessage::Lead { queue, to } => {
-                out.put_u8(LEAD);
-                out.put_u64(queue.0);
-                out.put_u64(to.0);
-            }
-            MembershipMessage::ReplicaRequest {
-                token,
-                reply_shard,
-                queue,
-            } => {
-                out.put_u8(REPLICA_REQUEST);
-                out.put_u64(*token);
-                out.put_u16(*reply_shard);
-                out.put_u64(queue.0);
-            }
-            MembershipMessage::Replica { token, told } => {
-                out.put_u8(REPLICA);
-                out.put_u64(*token);
-                put_told(out, told);
-            }
-            MembershipMessage::DepartureRequest { queue } => {
-                out.put_u8(DEPARTURE_REQUEST);
-                out.put_u64(queue.0);
-            }
-            MembershipMessage::Depart { queue, told } => {
-                out.put_u8(DEPART);
-                out.put_u64(queue.0);
-                out.put_u64(told.term);
-                out.put_u64(told.commit);
-            }
-            MembershipMessage::Removed => out.put_u8(REMOVED),
-            MembershipMessage::Release { node } => {
-                out.put_u8(RELEASE);
-                out.put_u64(node.0);
-            }
-            MembershipMessage::Drain { on } => {
-                out.put_u8(DRAIN);
-                out.put_u8(u8::from(*on));
-            }
-        }
-    }
-
-    pub fn decode(mut frame: Bytes) -> Result<MembershipMessage, FrameError> {
-        let from = &mut frame;
-        Ok(match u8(from)? {
-            LEAD => MembershipMessage::Lead {
-                queue: QueueId(u64(from)?),
-                to: NodeId(u64(from)?),
-            },
-            REPLICA_REQUEST => MembershipMessage::ReplicaRequest {
-                token: u64(from)?,
-                reply_shard: u16(from)?,
-                queue: QueueId(u64(from)?),
-            },
-            REPLICA => MembershipMessage::Replica {
-                token: u64(from)?,
-                told: told(from)?,
-            },
-            DEPARTURE_REQUEST => MembershipMessage::DepartureRequest {
-                queue: QueueId(u64(from)?),
-            },
-            DEPART => MembershipMessage::Depart {
-                queue: QueueId(u64(from)?),
-                told: Departure {
-                    term: u64(from)?,
-                    commit: u64(from)?,
-                },
-            },
-            REMOVED => MembershipMessage::Removed,
-            RELEASE => MembershipMessage::Release {
-                node: NodeId(u64(from)?),
-            },
-            DRAIN => MembershipMessage::Drain { on: u8(from)? != 0 },
-            _ => return Err(FrameError),
-        })
-    }
-}
-
-fn put_told(out: &mut BytesMut, told: &ReplicaReport) {
-    out.put_u8(u8::from(told.replica.is_some()));
-    if let Some(r) = &told.replica {
-        out.put_u8(u8::from(r.is_leader) | u8::from(r.is_candidate) << 1);
-        for field in [
-            r.term,
-            r.last_index,
-            r.written,
-            r.applied,
-            r.commit,
-            r.checkpoint,
-        ] {
-            out.put_u64(field);
-        }
-    }
-    out.put_u8(told.votes.0.len() as u8);
-    for (node, votes) in &told.votes.0 {
-        out.put_u64(node.0);
-        out.put_u8(u8::from(*votes));
-    }
-}
-
-fn told(from: &mut Bytes) -> Result<ReplicaReport, FrameError> {
-    let replica = match u8(from)? {
-        0 => None,
-        _ => {
-            let role = u8(from)?;
-            Some(ReplicaStatus {
-                is_leader: role & 1 != 0,
-                is_candidate: role & 2 != 0,
-                term: u64(from)?,
-                last_index: u64(from)?,
-                written: u64(from)?,
-                applied: u64(from)?,
-                commit: u64(from)?,
-                checkpoint: u64(from)?,
-            })
-        }
-    };
-    let mut votes = GroupVoters::default();
-    let count = usize::from(u8(from)?);
-    if count > MAX_VOTES {
-        return Err(FrameError);
-    }
-    for _ in 0..count {
-        votes.add(NodeId(u64(from)?), u8(from)? != 0);
-    }
-    Ok(ReplicaReport { replica, votes })
-}
+wire_enum!(MembershipMessage, "a membership message" {
+    1 = Lead { queue: QueueId, to: NodeId },
+    2 = ReplicaRequest { token: u64, reply_shard: u16, queue: QueueId },
+    3 = Replica { token: u64, told: ReplicaReport },
+    4 = DepartureRequest { queue: QueueId },
+    5 = Depart { queue: QueueId, told: Departure },
+    6 = Removed,
+    7 = Release { node: NodeId },
+    8 = Drain { on: bool },
+});
+wire_struct!(ReplicaReport {
+    replica: Option<ReplicaStatus>,
+    votes: GroupVoters,
+});
+wire_newtype!(GroupVoters(Vec<(NodeId, bool)> as AtMost<MAX_VOTES>));
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::{Bytes, BytesMut};
     use proptest::prelude::*;
+    use wire::{DecodeCause, Wire};
 
     fn samples() -> Vec<MembershipMessage> {
         let mut votes = GroupVoters::default();
@@ -269,24 +133,34 @@ mod tests {
     }
 
     #[test]
-    fn words_return_and_cut_ones_do_not() {
-        for peer_message in samples() {
-            let mut out = BytesMut::new();
-            peer_message.encode(&mut out);
-            let bytes = out.freeze();
-            assert_eq!(MembershipMessage::decode(bytes.clone()), Ok(peer_message));
-            for cut in 0..bytes.len() {
-                assert!(MembershipMessage::decode(bytes.slice(..cut)).is_err());
+    fn messages_come_back_and_cut_ones_are_refused() {
+        for message in samples() {
+            let raw = wire::encode(&message);
+            assert_eq!(wire::decode("message", &raw), Ok(message));
+            for cut in 0..raw.len() {
+                let cut = wire::decode::<MembershipMessage>("message", &raw.slice(..cut));
+                assert!(cut.is_err());
             }
         }
     }
 
+    #[test]
+    fn report_with_too_many_members_is_refused() {
+        let member = (NodeId(1), true);
+        let mut raw = BytesMut::new();
+        (3u8, 4u64).put(&mut raw);
+        None::<u64>.put(&mut raw);
+        vec![member; MAX_VOTES + 1].put(&mut raw);
+        let report = wire::decode::<MembershipMessage>("message", &raw.freeze());
+        assert_eq!(report.map_err(|e| e.cause), Err(DecodeCause::Limit));
+    }
+
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..10) {
-            let mut tagged = vec![kind];
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), tag in 0u8..10) {
+            let mut tagged = vec![tag];
             tagged.extend(bytes);
-            let _ = MembershipMessage::decode(Bytes::from(tagged));
+            let _ = wire::decode::<MembershipMessage>("message", &Bytes::from(tagged));
         }
     }
 }

@@ -156,8 +156,7 @@ impl ShardState {
         let mut addresses = self.ctx.config().client_addresses.clone();
         addresses.sort();
         addresses.dedup();
-        let is_possible =
-            tree.feature_enabled(CLIENT_ADDRESSES.name) && tree.node(node).is_some();
+        let is_possible = tree.feature_enabled(CLIENT_ADDRESSES.name) && tree.node(node).is_some();
         if is_possible && tree.client_addresses(node) != addresses {
             let change = Change::PutClientAddresses { node, addresses };
             self.ask(change, ChangeRequester::Nobody);

@@ -10,8 +10,9 @@
 //! `GrantedWith` and `FreeWith` are `Granted` and `Free` with a handover that is not empty. Nodes
 //! send them only if the feature flag `mqtt_handover` is enabled.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use std::sync::Arc;
+use wire::{DecodeCause, Decoded, MediumText, Reader, ShortText, Wire, wire_struct};
 
 /// A client id within a vhost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,12 +116,7 @@ impl ClaimMessage {
             ClaimVerb::ReportHolds => (REPORT_HOLDS, 0),
         };
         out.put_u8(kind);
-        // Vhost names have at most 255 bytes, client ids at most 65,535.
-        debug_assert!(self.id.vhost.len() <= 255);
-        out.put_u8(self.id.vhost.len() as u8);
-        out.put_slice(self.id.vhost.as_bytes());
-        out.put_u16(self.id.client.len() as u16);
-        out.put_slice(self.id.client.as_bytes());
+        self.id.put(out);
         out.put_u64(number);
         match &self.verb {
             ClaimVerb::Claim { clean, .. } | ClaimVerb::Yield { clean, .. } => {
@@ -137,35 +133,37 @@ impl ClaimMessage {
     }
 
     /// Decodes all messages of a frame.
-    pub fn decode_all(mut frame: Bytes) -> Result<Vec<ClaimMessage>, ClaimMessageError> {
+    ///
+    /// # Errors
+    ///
+    /// If the frame is malformed.
+    pub fn decode_all(frame: Bytes) -> Result<Vec<ClaimMessage>, ClaimMessageError> {
+        let mut from = Reader::new("message about client ids", &frame);
         let mut all = Vec::new();
-        while !frame.is_empty() {
-            all.push(ClaimMessage::decode(&mut frame)?);
+        while !from.is_empty() {
+            all.push(ClaimMessage::decode(&mut from).map_err(|_| ClaimMessageError)?);
         }
         Ok(all)
     }
 
-    fn decode(from: &mut Bytes) -> Result<ClaimMessage, ClaimMessageError> {
-        let kind = from.try_get_u8().map_err(|_| ClaimMessageError)?;
-        let length = from.try_get_u8().map_err(|_| ClaimMessageError)?;
-        let vhost = text(from, length.into())?;
-        let length = from.try_get_u16().map_err(|_| ClaimMessageError)?;
-        let client = text(from, length.into())?;
-        let number = from.try_get_u64().map_err(|_| ClaimMessageError)?;
+    fn decode(from: &mut Reader<'_>) -> Decoded<ClaimMessage> {
+        let kind = from.u8()?;
+        let id = from.get()?;
+        let number = from.get()?;
         let verb = match kind {
             CLAIM => ClaimVerb::Claim {
                 session: number,
-                clean: flag(from)?,
+                clean: from.get()?,
             },
             GRANTED | GRANTED_WITH => ClaimVerb::Granted {
                 session: number,
-                stamp: from.try_get_u64().map_err(|_| ClaimMessageError)?,
+                stamp: from.get()?,
                 handover: handover(kind == GRANTED_WITH, from)?,
             },
             LOST => ClaimVerb::Lost { session: number },
             YIELD => ClaimVerb::Yield {
                 stamp: number,
-                clean: flag(from)?,
+                clean: from.get()?,
             },
             FREE | FREE_WITH => ClaimVerb::Free {
                 stamp: number,
@@ -173,12 +171,17 @@ impl ClaimMessage {
             },
             HOLD => ClaimVerb::Hold { stamp: number },
             REPORT_HOLDS => ClaimVerb::ReportHolds,
-            _ => return Err(ClaimMessageError),
+            other => return Err(from.error(DecodeCause::Tag("a claim", other))),
         };
-        let id = ClientId { vhost, client };
         Ok(ClaimMessage { id, verb })
     }
 }
+
+// Vhost names have at most 255 bytes, client ids at most 65,535.
+wire_struct!(ClientId {
+    vhost: Arc<str> as ShortText,
+    client: Arc<str> as MediumText,
+});
 
 impl ClaimVerb {
     /// The session state in the message; empty if there is none.
@@ -191,34 +194,16 @@ impl ClaimVerb {
     }
 }
 
-fn handover(is_present: bool, from: &mut Bytes) -> Result<Bytes, ClaimMessageError> {
+fn handover(is_present: bool, from: &mut Reader<'_>) -> Decoded<Bytes> {
     if !is_present {
         return Ok(Bytes::new());
     }
-    let length = usize::from(from.try_get_u16().map_err(|_| ClaimMessageError)?);
-    if length == 0 || length > HANDOVER_BYTES || from.len() < length {
-        return Err(ClaimMessageError);
+    let length = usize::from(from.get::<u16>()?);
+    if length == 0 || length > HANDOVER_BYTES {
+        return Err(from.error(DecodeCause::Limit));
     }
     // Copy, because the frame may be much larger.
-    Ok(Bytes::copy_from_slice(&from.split_to(length)))
-}
-
-fn flag(from: &mut Bytes) -> Result<bool, ClaimMessageError> {
-    match from.try_get_u8() {
-        Ok(0) => Ok(false),
-        Ok(1) => Ok(true),
-        _ => Err(ClaimMessageError),
-    }
-}
-
-fn text(from: &mut Bytes, length: usize) -> Result<Arc<str>, ClaimMessageError> {
-    if from.len() < length {
-        return Err(ClaimMessageError);
-    }
-    let bytes = from.split_to(length);
-    std::str::from_utf8(&bytes)
-        .map(Arc::from)
-        .map_err(|_| ClaimMessageError)
+    from.take(length).map(Bytes::copy_from_slice)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::peer_message::{InterestCounts, InterestKey, RouteChanges};
 use bytes::BytesMut;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use wire::Wire;
 
 /// Maximum number of changes per message.
 const MAX_CHANGES: usize = 1024;
@@ -145,8 +146,8 @@ pub(crate) fn digest_of(key: &InterestKey, counts: InterestCounts) -> u64 {
         return 0;
     }
     let mut bytes = BytesMut::new();
-    key.encode(&mut bytes);
-    counts.encode(&mut bytes);
+    key.put(&mut bytes);
+    counts.put(&mut bytes);
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

@@ -9,9 +9,10 @@
 //!     flags u8 (numbered 1, group 2) | hops u8 | vhost: u8 len, bytes | [group: u16 len, bytes] | message: u32 len, bytes
 //! ```
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use message::Message;
 use std::sync::Arc;
+use wire::{Decoded, Encoding, MediumText, Reader, ShortText, Wire, wire_enum, wire_struct};
 
 /// A message from one router to another.
 #[derive(Clone, Debug, PartialEq)]
@@ -145,49 +146,72 @@ pub struct ForwardedMessage {
 #[error("a message about subscriptions from another router is malformed")]
 pub struct PeerMessageError;
 
-const STATE: u8 = 1;
-const CHANGES: u8 = 2;
-const MESSAGES: u8 = 3;
 const ASK: u8 = 1;
 const AGAIN: u8 = 2;
 const NUMBERED: u8 = 1;
 const GROUP: u8 = 2;
-const KIND_FILTER: u8 = 1;
-const KIND_GROUP: u8 = 2;
-const KIND_SEAT: u8 = 3;
-/// Minimum size of a change and of a message. Bounds the memory reserved for a count that the frame
-/// cannot hold.
-const SMALLEST_CHANGE: usize = 16;
-const SMALLEST_SENT: usize = 7;
+/// Typical size of a change without its names.
+const CHANGE_BYTES: usize = 16;
+/// Size of a forwarded message without its names and the container.
+const FORWARDED_BYTES: usize = 7;
+
+wire_enum!(PeerMessage, "a message from another router" {
+    1 = State(state: PeerState),
+    2 = Changes(changes: RouteChanges),
+    3 = Messages(messages: ForwardedMessages),
+});
+wire_struct!(RouteChanges {
+    from: u64,
+    to: u64,
+    digest: Option<u64>,
+    list: Vec<(InterestKey, InterestCounts)>,
+});
+// Vhost names have at most 255 bytes and filters at most 65,535.
+wire_enum!(InterestKey, "an interest" {
+    1 = Filter { vhost: Arc<str> as ShortText, filter: Arc<str> as MediumText },
+    2 = Group { vhost: Arc<str> as ShortText, filter: Arc<str> as MediumText },
+    3 = Seat { queue: u64 },
+});
+wire_struct!(InterestCounts {
+    stored: u32,
+    plain: u32,
+    acknowledged: u32,
+});
+wire_struct!(ForwardedMessages {
+    first: u64,
+    plain: u64,
+    list: Vec<ForwardedMessage>,
+});
 
 impl PeerMessage {
     /// Appends the encoded message to `out`.
     pub fn encode(&self, out: &mut BytesMut) {
-        match self {
-            PeerMessage::State(state) => state.encode(out),
-            PeerMessage::Changes(changes) => changes.encode(out),
-            PeerMessage::Messages(messages) => messages.encode(out),
+        if let PeerMessage::Messages(messages) = self {
+            let size: usize = messages.list.iter().map(ForwardedMessage::size).sum();
+            out.reserve(21 + size);
         }
+        self.put(out);
     }
 
-    /// Decoded messages share the buffer of the frame if they make up most of it.
-    pub fn decode(mut from: Bytes) -> Result<PeerMessage, PeerMessageError> {
-        let peer_message = match u8(&mut from)? {
-            STATE => PeerMessage::State(PeerState::decode(&mut from)?),
-            CHANGES => PeerMessage::Changes(RouteChanges::decode(&mut from)?),
-            MESSAGES => PeerMessage::Messages(ForwardedMessages::decode(&mut from)?),
-            _ => return Err(PeerMessageError),
-        };
-        match from.is_empty() {
-            true => Ok(peer_message),
-            false => Err(PeerMessageError),
+    /// Decodes a message. Forwarded messages share the buffer of the frame if they make up most of it.
+    ///
+    /// # Errors
+    ///
+    /// If the frame is malformed.
+    pub fn decode(frame: Bytes) -> Result<PeerMessage, PeerMessageError> {
+        let format = "message from another router";
+        let mut decoded = wire::decode(format, &frame).map_err(|_| PeerMessageError)?;
+        if let PeerMessage::Messages(messages) = &mut decoded {
+            for forwarded in &mut messages.list {
+                forwarded.detach(frame.len());
+            }
         }
+        Ok(decoded)
     }
 }
 
-impl PeerState {
-    fn encode(&self, out: &mut BytesMut) {
-        out.put_u8(STATE);
+impl Wire for PeerState {
+    fn put(&self, out: &mut BytesMut) {
         let ask = if self.ask { ASK } else { 0 };
         let again = if self.again { AGAIN } else { 0 };
         out.put_u8(ask | again);
@@ -207,92 +231,26 @@ impl PeerState {
         }
     }
 
-    fn decode(from: &mut Bytes) -> Result<PeerState, PeerMessageError> {
-        let flags = u8(from)?;
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let flags = from.u8()?;
         Ok(PeerState {
             ask: flags & ASK != 0,
             again: flags & AGAIN != 0,
-            newest: u64(from)?,
-            routes: u64(from)?,
-            messages: u64(from)?,
-            plain: u64(from)?,
-            first: u64(from)?,
-            lost: u64(from)?,
-            question: u64(from)?,
-            until: u64(from)?,
-            answered: u64(from)?,
-            applied: u64(from)?,
-        })
-    }
-}
-
-impl RouteChanges {
-    fn encode(&self, out: &mut BytesMut) {
-        out.put_u8(CHANGES);
-        out.put_u64(self.from);
-        out.put_u64(self.to);
-        out.put_u8(u8::from(self.digest.is_some()));
-        if let Some(digest) = self.digest {
-            out.put_u64(digest);
-        }
-        out.put_u32(self.list.len() as u32);
-        for (key, counts) in &self.list {
-            key.encode(out);
-            counts.encode(out);
-        }
-    }
-
-    fn decode(from: &mut Bytes) -> Result<RouteChanges, PeerMessageError> {
-        let (first, to) = (u64(from)?, u64(from)?);
-        let digest = match u8(from)? {
-            0 => None,
-            _ => Some(u64(from)?),
-        };
-        let count = u32(from)? as usize;
-        let mut list = Vec::with_capacity(count.min(from.len() / SMALLEST_CHANGE));
-        for _ in 0..count {
-            list.push((InterestKey::decode(from)?, InterestCounts::decode(from)?));
-        }
-        Ok(RouteChanges {
-            from: first,
-            to,
-            digest,
-            list,
+            newest: from.get()?,
+            routes: from.get()?,
+            messages: from.get()?,
+            plain: from.get()?,
+            first: from.get()?,
+            lost: from.get()?,
+            question: from.get()?,
+            until: from.get()?,
+            answered: from.get()?,
+            applied: from.get()?,
         })
     }
 }
 
 impl InterestKey {
-    /// Vhost names have at most 255 bytes and filters at most 65,535; both were checked before.
-    pub(crate) fn encode(&self, out: &mut BytesMut) {
-        let (kind, vhost, filter) = match self {
-            InterestKey::Filter { vhost, filter } => (KIND_FILTER, vhost, filter),
-            InterestKey::Group { vhost, filter } => (KIND_GROUP, vhost, filter),
-            InterestKey::Seat { queue } => {
-                out.put_u8(KIND_SEAT);
-                return out.put_u64(*queue);
-            }
-        };
-        out.put_u8(kind);
-        put_short(vhost, out);
-        put_long(filter, out);
-    }
-
-    fn decode(from: &mut Bytes) -> Result<InterestKey, PeerMessageError> {
-        Ok(match u8(from)? {
-            KIND_FILTER => InterestKey::Filter {
-                vhost: short(from)?,
-                filter: long(from)?,
-            },
-            KIND_GROUP => InterestKey::Group {
-                vhost: short(from)?,
-                filter: long(from)?,
-            },
-            KIND_SEAT => InterestKey::Seat { queue: u64(from)? },
-            _ => return Err(PeerMessageError),
-        })
-    }
-
     /// Approximate encoded size in bytes.
     pub(crate) fn size(&self) -> usize {
         let name = match self {
@@ -301,47 +259,7 @@ impl InterestKey {
             }
             InterestKey::Seat { .. } => 8,
         };
-        SMALLEST_CHANGE + name
-    }
-}
-
-impl InterestCounts {
-    pub(crate) fn encode(self, out: &mut BytesMut) {
-        out.put_u32(self.stored);
-        out.put_u32(self.plain);
-        out.put_u32(self.acknowledged);
-    }
-
-    fn decode(from: &mut Bytes) -> Result<InterestCounts, PeerMessageError> {
-        Ok(InterestCounts {
-            stored: u32(from)?,
-            plain: u32(from)?,
-            acknowledged: u32(from)?,
-        })
-    }
-}
-
-impl ForwardedMessages {
-    fn encode(&self, out: &mut BytesMut) {
-        let size: usize = self.list.iter().map(ForwardedMessage::size).sum();
-        out.reserve(21 + size);
-        out.put_u8(MESSAGES);
-        out.put_u64(self.first);
-        out.put_u64(self.plain);
-        out.put_u32(self.list.len() as u32);
-        for forwarded in &self.list {
-            forwarded.encode(out);
-        }
-    }
-
-    fn decode(from: &mut Bytes) -> Result<ForwardedMessages, PeerMessageError> {
-        let (first, plain, count) = (u64(from)?, u64(from)?, u32(from)? as usize);
-        let whole = from.len();
-        let mut list = Vec::with_capacity(count.min(whole / SMALLEST_SENT));
-        for _ in 0..count {
-            list.push(ForwardedMessage::decode(from, whole)?);
-        }
-        Ok(ForwardedMessages { first, plain, list })
+        CHANGE_BYTES + name
     }
 }
 
@@ -349,90 +267,53 @@ impl ForwardedMessage {
     /// Encoded size in bytes.
     pub(crate) fn size(&self) -> usize {
         let group = self.group.as_ref().map_or(0, |group| 2 + group.len());
-        SMALLEST_SENT + self.vhost.len() + group + self.message.as_bytes().len()
+        FORWARDED_BYTES + self.vhost.len() + group + self.message.as_bytes().len()
     }
+}
 
-    fn encode(&self, out: &mut BytesMut) {
+impl ForwardedMessage {
+    /// Copies a message that is small compared to its frame: one that waits for a slow client must not keep the whole frame
+    /// in memory.
+    fn detach(&mut self, frame_bytes: usize) {
+        let raw = self.message.as_bytes();
+        if raw.len() * 2 < frame_bytes
+            && let Ok(copy) = Message::decode(Bytes::copy_from_slice(raw))
+        {
+            self.message = copy;
+        }
+    }
+}
+
+impl Wire for ForwardedMessage {
+    const MIN_LEN: usize = FORWARDED_BYTES;
+
+    fn put(&self, out: &mut BytesMut) {
         let numbered = if self.numbered { NUMBERED } else { 0 };
         let group = if self.group.is_some() { GROUP } else { 0 };
         out.put_u8(numbered | group);
         out.put_u8(self.hops);
-        put_short(&self.vhost, out);
+        ShortText::put(&self.vhost, out);
         if let Some(group) = &self.group {
-            put_long(group, out);
+            MediumText::put(group, out);
         }
-        let bytes = self.message.as_bytes();
-        out.put_u32(bytes.len() as u32);
-        out.put_slice(bytes);
+        self.message.put(out);
     }
 
-    fn decode(from: &mut Bytes, whole: usize) -> Result<ForwardedMessage, PeerMessageError> {
-        let (flags, hops, vhost) = (u8(from)?, u8(from)?, short(from)?);
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let (flags, hops) = (from.u8()?, from.u8()?);
+        let vhost = ShortText::get(from)?;
         let group = match flags & GROUP {
             0 => None,
-            _ => Some(long(from)?),
+            _ => Some(MediumText::get(from)?),
         };
-        let len = u32(from)? as usize;
-        if from.len() < len {
-            return Err(PeerMessageError);
-        }
-        let mut raw = from.split_to(len);
-        // Copy small messages: one that waits for a slow client must not keep a much larger frame
-        // in memory.
-        if raw.len() * 2 < whole {
-            raw = Bytes::copy_from_slice(&raw);
-        }
         Ok(ForwardedMessage {
             numbered: flags & NUMBERED != 0,
             group,
             hops,
             vhost,
-            message: Message::decode(raw).map_err(|_| PeerMessageError)?,
+            message: from.get()?,
         })
     }
-}
-
-fn put_short(text: &str, out: &mut BytesMut) {
-    let len = text.len().min(u8::MAX.into());
-    out.put_u8(len as u8);
-    out.put_slice(text.as_bytes().get(..len).unwrap_or_default());
-}
-
-fn put_long(text: &str, out: &mut BytesMut) {
-    let len = text.len().min(u16::MAX.into());
-    out.put_u16(len as u16);
-    out.put_slice(text.as_bytes().get(..len).unwrap_or_default());
-}
-
-fn short(from: &mut Bytes) -> Result<Arc<str>, PeerMessageError> {
-    let len = u8(from)?.into();
-    text(from, len)
-}
-
-fn long(from: &mut Bytes) -> Result<Arc<str>, PeerMessageError> {
-    let len = from.try_get_u16().map_err(|_| PeerMessageError)?.into();
-    text(from, len)
-}
-
-fn text(from: &mut Bytes, len: usize) -> Result<Arc<str>, PeerMessageError> {
-    if from.len() < len {
-        return Err(PeerMessageError);
-    }
-    let raw = from.split_to(len);
-    let text = std::str::from_utf8(&raw).map_err(|_| PeerMessageError)?;
-    Ok(text.into())
-}
-
-fn u8(from: &mut Bytes) -> Result<u8, PeerMessageError> {
-    from.try_get_u8().map_err(|_| PeerMessageError)
-}
-
-fn u32(from: &mut Bytes) -> Result<u32, PeerMessageError> {
-    from.try_get_u32().map_err(|_| PeerMessageError)
-}
-
-fn u64(from: &mut Bytes) -> Result<u64, PeerMessageError> {
-    from.try_get_u64().map_err(|_| PeerMessageError)
 }
 
 #[cfg(test)]
@@ -532,7 +413,7 @@ mod tests {
     #[test]
     fn count_alone_reserves_no_memory() {
         let mut out = BytesMut::new();
-        out.put_u8(MESSAGES);
+        out.put_u8(3);
         out.put_u64(1);
         out.put_u64(0);
         out.put_u32(u32::MAX);

@@ -7,9 +7,10 @@
 
 use crate::Will;
 use crate::claims::claim_message::ClientId;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use message::Message;
 use std::sync::Arc;
+use wire::{MediumText, Reader, Wire, wire_enum, wire_struct};
 
 /// A message about one will of the sender's clients. `number` is the sender's number of the will.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,40 +38,22 @@ pub enum WillMessage {
 #[error("a message about wills from another router is malformed")]
 pub struct WillMessageError;
 
-const KEEP: u8 = 1;
-const DROP: u8 = 2;
+wire_enum!(WillMessage, "a message about wills" {
+    1 = Keep { number: u64, id: ClientId, delay: u32, will: Will },
+    2 = Drop { number: u64 },
+});
+
+// Topics have at most 65,535 bytes.
+wire_struct!(Will {
+    retain: bool,
+    topic: Arc<str> as MediumText,
+    message: Message,
+});
 
 impl WillMessage {
     /// Appends the message to a frame.
     pub fn encode(&self, out: &mut BytesMut) {
-        match self {
-            WillMessage::Keep {
-                number,
-                id,
-                delay,
-                will,
-            } => {
-                let message = will.message.as_bytes();
-                out.put_u8(KEEP);
-                out.put_u64(*number);
-                // Vhost names have at most 255 bytes, client ids and topics at most 65,535.
-                debug_assert!(id.vhost.len() <= 255);
-                out.put_u8(id.vhost.len() as u8);
-                out.put_slice(id.vhost.as_bytes());
-                out.put_u16(id.client.len() as u16);
-                out.put_slice(id.client.as_bytes());
-                out.put_u32(*delay);
-                out.put_u8(u8::from(will.retain));
-                out.put_u16(will.topic.len() as u16);
-                out.put_slice(will.topic.as_bytes());
-                out.put_u32(message.len() as u32);
-                out.put_slice(message);
-            }
-            WillMessage::Drop { number } => {
-                out.put_u8(DROP);
-                out.put_u64(*number);
-            }
-        }
+        self.put(out);
     }
 
     /// Approximate size in a frame, in bytes.
@@ -82,49 +65,18 @@ impl WillMessage {
     }
 
     /// Decodes all messages of a frame.
-    pub fn decode_all(mut frame: Bytes) -> Result<Vec<WillMessage>, WillMessageError> {
+    ///
+    /// # Errors
+    ///
+    /// If the frame is malformed.
+    pub fn decode_all(frame: Bytes) -> Result<Vec<WillMessage>, WillMessageError> {
+        // Parts are copied: the replica may stay for long and must not keep the whole frame in memory.
+        let mut from = Reader::new("message about wills", &frame);
         let mut all = Vec::new();
-        while !frame.is_empty() {
-            all.push(WillMessage::decode(&mut frame).ok_or(WillMessageError)?);
+        while !from.is_empty() {
+            all.push(from.get().map_err(|_| WillMessageError)?);
         }
         Ok(all)
-    }
-
-    fn decode(from: &mut Bytes) -> Option<WillMessage> {
-        let kind = from.try_get_u8().ok()?;
-        let number = from.try_get_u64().ok()?;
-        match kind {
-            KEEP => {}
-            DROP => return Some(WillMessage::Drop { number }),
-            _ => return None,
-        }
-        let length = from.try_get_u8().ok()?;
-        let vhost = text(from, length.into())?;
-        let length = from.try_get_u16().ok()?;
-        let client = text(from, length.into())?;
-        let delay = from.try_get_u32().ok()?;
-        let retain = match from.try_get_u8().ok()? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        let length = from.try_get_u16().ok()?;
-        let topic = text(from, length.into())?;
-        let length = from.try_get_u32().ok()? as usize;
-        // Copy: the replica may stay for long and must not keep the whole frame in memory.
-        let raw = Bytes::copy_from_slice(from.get(..length)?);
-        from.advance(length);
-        let message = Message::decode(raw).ok()?;
-        Some(WillMessage::Keep {
-            number,
-            id: ClientId { vhost, client },
-            delay,
-            will: Will {
-                topic,
-                message,
-                retain,
-            },
-        })
     }
 }
 
@@ -132,14 +84,6 @@ impl WillMessage {
 pub(crate) fn peer_will_size(id: &ClientId, will: &Will) -> usize {
     let names = id.vhost.len() + id.client.len() + will.topic.len();
     256 + names + will.message.as_bytes().len()
-}
-
-fn text(from: &mut Bytes, length: usize) -> Option<Arc<str>> {
-    if from.len() < length {
-        return None;
-    }
-    let bytes = from.split_to(length);
-    std::str::from_utf8(&bytes).map(Arc::from).ok()
 }
 
 #[cfg(test)]

@@ -1,0 +1,325 @@
+//! Messages to queues, queue events and message annotations as version 0.2 wrote them.
+
+use super::{decode_list, encode_list};
+use crate::{
+    Annotations, ConsumerId, ConsumerSpec, Delivery, DeliveryProgress, EpochConsumer, FlowMode,
+    Modification, QueueEvent, QueueMessage, QueueReply, RefusedPublishes, RejectReason, Request,
+    RequestBody, ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
+};
+use bytes::Bytes;
+use env::{Incarnation, NodeId, WallTime};
+use message::{Message, MessageBuilder, Protocol, Table, Value};
+use std::sync::Arc;
+
+pub(crate) const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+
+golden::variant_names! {
+    fn message_name(QueueMessage) {
+        QueueMessage::Request(Request { body: RequestBody::Publish(_), .. }) => "publish",
+        QueueMessage::Request(Request { body: RequestBody::Consume { .. }, .. }) => "consume",
+        QueueMessage::Request(Request { body: RequestBody::Succeed(_), .. }) => "succeed",
+        QueueMessage::Request(Request { body: RequestBody::Cancel { .. }, .. }) => "cancel",
+        QueueMessage::Request(Request { body: RequestBody::Credit { .. }, .. }) => "credit",
+        QueueMessage::Request(Request { body: RequestBody::CreditOneWay { .. }, .. }) => "credit-one-way",
+        QueueMessage::Request(Request { body: RequestBody::Leave { .. }, .. }) => "leave",
+        QueueMessage::Request(Request { body: RequestBody::Settle { .. }, .. }) => "settle",
+        QueueMessage::Request(Request { body: RequestBody::Modify { .. }, .. }) => "modify",
+        QueueMessage::Request(Request { body: RequestBody::Get { .. }, .. }) => "get",
+        QueueMessage::Request(Request { body: RequestBody::Recover { .. }, .. }) => "recover",
+        QueueMessage::Request(Request { body: RequestBody::Purge, .. }) => "purge",
+        QueueMessage::Request(Request { body: RequestBody::Stat, .. }) => "stat",
+        QueueMessage::Request(Request { body: RequestBody::Delete { .. }, .. }) => "delete",
+        QueueMessage::Request(Request { body: RequestBody::Close, .. }) => "close",
+        QueueMessage::Resume(_) => "resume",
+        QueueMessage::Received(_) => "received",
+    }
+    fn flow_mode_name(FlowMode) {
+        FlowMode::Prefetch => "prefetch",
+        FlowMode::Credit => "credit",
+    }
+    fn epoch_name(SessionEpoch) {
+        SessionEpoch::New => "new",
+        SessionEpoch::Of(_) => "of",
+    }
+    fn outcome_name(SettlementOutcome) {
+        SettlementOutcome::Accepted => "accepted",
+        SettlementOutcome::Requeue => "requeue",
+        SettlementOutcome::Rejected => "rejected",
+        SettlementOutcome::Released => "released",
+        SettlementOutcome::Unseen => "unseen",
+    }
+    fn event_name(QueueEvent) {
+        QueueEvent::Applied { .. } => "applied",
+        QueueEvent::AppliedExcept { .. } => "applied-except",
+        QueueEvent::Answer { answer: QueueReply::Consuming, .. } => "answer-consuming",
+        QueueEvent::Answer { answer: QueueReply::GoesOn, .. } => "answer-goes-on",
+        QueueEvent::Answer { answer: QueueReply::Empty, .. } => "answer-empty",
+        QueueEvent::Answer { answer: QueueReply::Count { .. }, .. } => "answer-count",
+        QueueEvent::Answer { answer: QueueReply::Credited { .. }, .. } => "answer-credited",
+        QueueEvent::Answer { answer: QueueReply::NotTaken(_), .. } => "answer-not-taken",
+        QueueEvent::Answer { answer: QueueReply::Refused { .. }, .. } => "answer-refused",
+        QueueEvent::Deliver { .. } => "deliver",
+        QueueEvent::Cancelled { .. } => "cancelled",
+        QueueEvent::Resumed { .. } => "resumed",
+        QueueEvent::NotOwner { .. } => "not-owner",
+        QueueEvent::Owner => "owner",
+        QueueEvent::Expecting { .. } => "expecting",
+    }
+    fn reject_name(RejectReason) {
+        RejectReason::MaxLength => "max-length",
+        RejectReason::Unavailable => "unavailable",
+    }
+}
+
+const CONSUMER: ConsumerId = ConsumerId(300);
+
+pub(crate) fn session() -> SessionId {
+    SessionId {
+        node: NodeId(u64::MAX),
+        incarnation: Incarnation(2),
+        number: 70_000,
+    }
+}
+
+/// As decoded, so that its Debug text does not depend on the way it was built.
+pub(crate) fn message(priority: Option<u8>, ttl_ms: Option<u64>) -> Message {
+    let builder = MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority,
+        ttl_ms,
+        received: WallTime(1_790_000_000_123),
+        exchange: "amq.topic",
+        routing_keys: &["a.b"],
+        properties: b"properties",
+    };
+    let built = builder.build(4, [&b"body"[..]]).expect("a message");
+    Message::decode(built.to_bytes()).expect("a container")
+}
+
+pub(crate) fn annotations() -> Annotations {
+    let table = Table(vec![
+        ("x-opt-a é".into(), Value::I64(-1)),
+        ("x-opt-b".into(), Value::from("text")),
+    ]);
+    Annotations::new(table).expect("small annotations")
+}
+
+pub(crate) fn spec(flow_mode: FlowMode) -> ConsumerSpec {
+    ConsumerSpec {
+        tag: "tag é".into(),
+        channel: 2,
+        flow_mode,
+        prefetch: 1000,
+        no_ack: false,
+        exclusive: true,
+        priority: -3,
+        arguments: Table(vec![("x-stream-offset".into(), Value::from("first"))]),
+    }
+}
+
+fn request_bodies() -> Vec<RequestBody> {
+    let epochs = [SessionEpoch::New, SessionEpoch::Of(session())];
+    golden::assert_covers(&epochs, epoch_name);
+    let settlements = [
+        None,
+        Some(Settlement {
+            session: session(),
+            consumer: CONSUMER,
+            ids: vec![(1, 1), (3, 500)],
+        }),
+    ];
+    let successors = epochs.into_iter().zip(settlements);
+    let succeed = successors.map(|(epoch, settled)| {
+        RequestBody::Succeed(Box::new(EpochConsumer {
+            consumer: CONSUMER,
+            spec: spec(FlowMode::Prefetch),
+            settled,
+            epoch,
+            at: 9,
+        }))
+    });
+    let outcomes = [
+        SettlementOutcome::Accepted,
+        SettlementOutcome::Requeue,
+        SettlementOutcome::Rejected,
+        SettlementOutcome::Released,
+        SettlementOutcome::Unseen,
+    ];
+    golden::assert_covers(&outcomes, outcome_name);
+    let settle = outcomes.into_iter().map(|outcome| RequestBody::Settle {
+        consumer: CONSUMER,
+        outcome,
+        ids: vec![(1, u64::MAX)],
+    });
+    let flow_modes = [FlowMode::Prefetch, FlowMode::Credit];
+    golden::assert_covers(&flow_modes, flow_mode_name);
+    let consume = flow_modes
+        .into_iter()
+        .map(|flow_mode| RequestBody::Consume {
+            consumer: CONSUMER,
+            spec: spec(flow_mode),
+        });
+    let modification = Modification {
+        delivery_failed: true,
+        undeliverable_here: false,
+        annotations: annotations(),
+    };
+    let others = [
+        RequestBody::Publish(message(None, None)),
+        RequestBody::Cancel { consumer: CONSUMER },
+        RequestBody::Credit {
+            consumer: CONSUMER,
+            up_to: 1000,
+            drain: true,
+        },
+        RequestBody::CreditOneWay {
+            consumer: CONSUMER,
+            up_to: 1000,
+        },
+        RequestBody::Leave { consumer: CONSUMER },
+        RequestBody::Modify {
+            consumer: CONSUMER,
+            ids: vec![(2, 4)],
+            modification: Box::new(modification),
+        },
+        RequestBody::Get {
+            consumer: CONSUMER,
+            no_ack: true,
+        },
+        RequestBody::Recover { consumer: CONSUMER },
+        RequestBody::Purge,
+        RequestBody::Stat,
+        RequestBody::Delete {
+            if_unused: true,
+            if_empty: false,
+        },
+        RequestBody::Close,
+    ];
+    others
+        .into_iter()
+        .chain(consume)
+        .chain(succeed)
+        .chain(settle)
+        .collect()
+}
+
+/// The only item of a frame.
+fn decode_one<T: wire::Wire>(raw: &[u8]) -> Result<T, Option<wire::DecodeError>> {
+    let mut items = decode_list(&Bytes::copy_from_slice(raw)).map_err(Some)?;
+    items.pop().filter(|_| items.is_empty()).ok_or(None)
+}
+
+#[test]
+fn messages_to_queues_of_version_0_2_are_decoded() {
+    let requests = request_bodies().into_iter().map(|body| {
+        QueueMessage::Request(Request {
+            session: session(),
+            seq: 1_000_000,
+            body,
+        })
+    });
+    let mut all: Vec<QueueMessage> = requests.collect();
+    all.push(QueueMessage::Resume(ResumeConsumer {
+        session: session(),
+        consumer: CONSUMER,
+        next: 7,
+    }));
+    all.push(QueueMessage::Received(DeliveryProgress {
+        session: session(),
+        consumer: CONSUMER,
+        up_to: 8,
+    }));
+    golden::verify(CRATE, "0.2/queue-message", |files| {
+        let encode = |message: &QueueMessage| encode_list(std::slice::from_ref(message)).to_vec();
+        files.check_enum(&all, message_name, encode, decode_one);
+    });
+}
+
+#[test]
+fn queue_events_of_version_0_2_are_decoded() {
+    let reasons = [RejectReason::MaxLength, RejectReason::Unavailable];
+    golden::assert_covers(&reasons, reject_name);
+    let refused = reasons.into_iter().map(|why| RefusedPublishes {
+        from: 299,
+        to: 300,
+        why,
+    });
+    let delivery = Delivery {
+        id: 300,
+        redelivered: true,
+        attempts: Some(2),
+        left: 1 << 40,
+        message: message(None, None),
+        annotations: Some(Arc::new(annotations())),
+    };
+    let plain = Delivery {
+        redelivered: false,
+        attempts: None,
+        left: 0,
+        annotations: None,
+        ..delivery.clone()
+    };
+    let replies = [
+        QueueReply::Consuming,
+        QueueReply::GoesOn,
+        QueueReply::Empty,
+        QueueReply::Count {
+            messages: 1000,
+            consumers: 3,
+        },
+        QueueReply::Credited {
+            last: 5,
+            available: 300,
+            drained: true,
+        },
+        QueueReply::NotTaken(RejectReason::MaxLength),
+        QueueReply::Refused {
+            code: 406,
+            text: "PRECONDITION_FAILED é".into(),
+        },
+    ];
+    let answers = replies
+        .into_iter()
+        .map(|answer| QueueEvent::Answer { seq: 300, answer });
+    let mut all: Vec<QueueEvent> = answers.collect();
+    all.extend([
+        QueueEvent::Applied { up_to: 300 },
+        QueueEvent::AppliedExcept {
+            up_to: 300,
+            refused: refused.collect(),
+        },
+        QueueEvent::Deliver {
+            consumer: CONSUMER,
+            deliveries: vec![delivery, plain],
+        },
+        QueueEvent::Cancelled { consumer: CONSUMER },
+        QueueEvent::Resumed {
+            consumer: CONSUMER,
+            next: 8,
+        },
+        QueueEvent::NotOwner { leader: None },
+        QueueEvent::NotOwner {
+            leader: Some(NodeId(9)),
+        },
+        QueueEvent::Owner,
+        QueueEvent::Expecting { expected: 300 },
+    ]);
+    golden::verify(CRATE, "0.2/queue-event", |files| {
+        let encode = |event: &QueueEvent| encode_list(std::slice::from_ref(event)).to_vec();
+        files.check_enum(&all, event_name, encode, decode_one);
+    });
+}
+
+#[test]
+fn message_annotations_of_version_0_2_are_decoded() {
+    golden::verify(CRATE, "0.2/annotations", |files| {
+        let encode = |own: &Annotations| crate::annotations::encode(own).to_vec();
+        files.check(
+            "annotations",
+            &annotations(),
+            encode,
+            crate::annotations::decode,
+        );
+    });
+}

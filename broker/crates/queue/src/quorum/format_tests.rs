@@ -1,0 +1,396 @@
+//! Log entries and checkpoints of quorum queues as version 0.2 wrote them.
+
+use super::command::{self, BatchReader, DecodedCommand};
+use super::{Batch, Command, Effects, LogLocation, LogRead, Machine, effects};
+use crate::checkout::PendingDrain;
+use crate::codec::format_tests::{CRATE, annotations, message, session, spec};
+use crate::{
+    ConsumerId, DeadIncarnation, DeadLettering, DeadReason, EpochConsumer, FlowMode, Modification,
+    Overflow, QueueSettings, Request, RequestBody, SessionEpoch, SessionId, SettlementOutcome,
+};
+use bytes::Bytes;
+use env::{Incarnation, NodeId, WallTime};
+use std::collections::BTreeMap;
+use std::fmt;
+use wire::Decoded;
+
+golden::variant_names! {
+    fn command_name(Command) {
+        Command::Time(_) => "time",
+        Command::Settings(_) => "settings",
+        Command::GoneNode(_) => "gone-node",
+        Command::NodeSuspected(_) => "node-suspected",
+        Command::NodeTrusted(_) => "node-trusted",
+        Command::GoneSession(_) => "gone-session",
+        Command::PassedOn(_) => "passed-on",
+    }
+    fn overflow_name(Overflow) {
+        Overflow::DropHead => "drop-head",
+        Overflow::RejectPublish => "reject-publish",
+        Overflow::RejectPublishDlx => "reject-publish-dlx",
+    }
+    fn dead_lettering_name(DeadLettering) {
+        DeadLettering::Off => "off",
+        DeadLettering::AtMostOnce => "at-most-once",
+        DeadLettering::AtLeastOnce => "at-least-once",
+    }
+}
+
+const CONSUMER: ConsumerId = ConsumerId(1);
+
+fn settings(overflow: Overflow, dead_letter: DeadLettering) -> QueueSettings {
+    QueueSettings {
+        max_length: Some(1000),
+        max_length_bytes: Some(1 << 40),
+        overflow,
+        delivery_limit: Some(20),
+        message_ttl_ms: Some(60_000),
+        single_active_consumer: true,
+        max_priority: Some(9),
+        dead_letter,
+    }
+}
+
+fn unlimited() -> QueueSettings {
+    QueueSettings {
+        max_length: None,
+        max_length_bytes: None,
+        overflow: Overflow::DropHead,
+        delivery_limit: None,
+        message_ttl_ms: None,
+        single_active_consumer: false,
+        max_priority: None,
+        dead_letter: DeadLettering::Off,
+    }
+}
+
+fn decode_command(raw: &[u8]) -> Result<Command, String> {
+    match command::decode(&Bytes::copy_from_slice(raw)) {
+        Ok(DecodedCommand::Other(command)) => Ok(command),
+        Ok(DecodedCommand::Batch { .. }) => Err("a batch".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn commands_of_version_0_2_are_decoded() {
+    let all_settings = [
+        settings(Overflow::RejectPublish, DeadLettering::AtMostOnce),
+        settings(Overflow::RejectPublishDlx, DeadLettering::AtLeastOnce),
+        unlimited(),
+    ];
+    golden::assert_covers(all_settings.iter().map(|s| &s.overflow), overflow_name);
+    golden::assert_covers(
+        all_settings.iter().map(|s| &s.dead_letter),
+        dead_lettering_name,
+    );
+    let mut all: Vec<Command> = all_settings.into_iter().map(Command::Settings).collect();
+    all.extend([
+        Command::Time(WallTime(1_790_000_000_123)),
+        Command::GoneNode(DeadIncarnation {
+            node: NodeId(u64::MAX),
+            before: Incarnation(3),
+        }),
+        Command::NodeSuspected(NodeId(2)),
+        Command::NodeTrusted(NodeId(2)),
+        Command::GoneSession(session()),
+        Command::PassedOn(vec![(1, 1), (300, 70_000)]),
+    ]);
+    golden::verify(CRATE, "0.2/quorum-command", |files| {
+        let encode = |command: &Command| command.encode().to_vec();
+        files.check_enum(&all, command_name, encode, decode_command);
+    });
+}
+
+fn other_session() -> SessionId {
+    SessionId {
+        node: NodeId(3),
+        incarnation: Incarnation(1),
+        number: 1,
+    }
+}
+
+#[derive(Debug)]
+struct DecodedBatch {
+    wall: WallTime,
+    requests: Vec<Request>,
+}
+
+fn encode_batch(batch: &DecodedBatch) -> Vec<u8> {
+    let mut out = Batch::default();
+    for request in &batch.requests {
+        out.push(request);
+    }
+    out.take(batch.wall).expect("requests").to_vec()
+}
+
+fn read_requests(mut from: BatchReader<'_>, command: &Bytes) -> Decoded<Vec<Request>> {
+    let mut requests = Vec::new();
+    while let Some(run) = from.next_run()? {
+        for n in 0..u64::from(run.count) {
+            let (body, offset) = from.next_request()?;
+            if let RequestBody::Publish(message) = &body {
+                let entry = LogRead::Command(command.clone());
+                let at = LogLocation { index: 1, offset };
+                let read = effects::read_message(&entry, at);
+                assert_eq!(read.ok().as_ref(), Some(message), "the offset of a message");
+            }
+            requests.push(Request {
+                session: run.session,
+                seq: run.first + n,
+                body,
+            });
+        }
+    }
+    Ok(requests)
+}
+
+fn decode_batch(raw: &[u8]) -> Result<DecodedBatch, String> {
+    let raw = Bytes::copy_from_slice(raw);
+    match command::decode(&raw) {
+        Ok(DecodedCommand::Batch { wall, requests }) => Ok(DecodedBatch {
+            wall,
+            requests: read_requests(requests, &raw).map_err(|e| e.to_string())?,
+        }),
+        Ok(DecodedCommand::Other(_)) => Err("not a batch".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn batches_of_version_0_2_are_decoded() {
+    let request = |session, seq, body| Request { session, seq, body };
+    let publish = || RequestBody::Publish(message(None, None));
+    // A run of two requests, a gap, and another session.
+    let batch = DecodedBatch {
+        wall: WallTime(1_790_000_000_123),
+        requests: vec![
+            request(session(), 300, publish()),
+            request(session(), 301, publish()),
+            request(session(), 303, RequestBody::Stat),
+            request(other_session(), 1, RequestBody::Purge),
+        ],
+    };
+    golden::verify(CRATE, "0.2/quorum-batch", |files| {
+        files.check("batch", &batch, encode_batch, decode_batch);
+    });
+}
+
+/// A state machine that is shown by its public figures. That it encodes to the same bytes again covers the rest.
+struct State(Machine);
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let machine = &self.0;
+        f.debug_struct("State")
+            .field("settings", machine.settings())
+            .field("applied", &machine.applied())
+            .field("stats", &machine.stats())
+            .field("consumers", &machine.consumers())
+            .field("entries", &super::tests::live(machine))
+            .finish()
+    }
+}
+
+/// Applies commands to a state machine.
+struct Log {
+    machine: Machine,
+    index: u64,
+    wall: u64,
+    seqs: BTreeMap<SessionId, u64>,
+}
+
+impl Log {
+    fn new(settings: QueueSettings) -> Log {
+        Log {
+            machine: Machine::new("queue 'q' in vhost '/'".into(), settings),
+            index: 0,
+            wall: 1_790_000_000_000,
+            seqs: BTreeMap::new(),
+        }
+    }
+
+    fn apply(&mut self, command: &Bytes) {
+        self.index += 1;
+        let applied = self
+            .machine
+            .apply(self.index, command, &mut Effects::collecting());
+        applied.expect("a known command");
+    }
+
+    fn request(&mut self, session: SessionId, bodies: impl IntoIterator<Item = RequestBody>) {
+        let mut batch = Batch::default();
+        for body in bodies {
+            let seq = self.seqs.entry(session).or_default();
+            *seq += 1;
+            batch.push(&Request {
+                session,
+                seq: *seq,
+                body,
+            });
+        }
+        self.wall += 1;
+        let command = batch.take(WallTime(self.wall)).expect("requests");
+        self.apply(&command);
+    }
+
+    fn publish(&mut self, count: usize, priority: Option<u8>, ttl_ms: Option<u64>) {
+        let publishes = (0..count).map(|_| RequestBody::Publish(message(priority, ttl_ms)));
+        self.request(session(), publishes);
+    }
+
+    fn settle(&mut self, by: SessionId, outcome: SettlementOutcome, id: u64) {
+        let settle = RequestBody::Settle {
+            consumer: CONSUMER,
+            outcome,
+            ids: vec![(id, id)],
+        };
+        self.request(by, [settle]);
+    }
+}
+
+fn consumer_session(number: u64) -> SessionId {
+    SessionId {
+        number,
+        ..other_session()
+    }
+}
+
+/// Messages of each kind in the queue, unsettled ones, dead letters, refused publishes and consumers of each kind.
+fn busy_queue() -> Machine {
+    let mut log = Log::new(QueueSettings {
+        max_length: Some(9),
+        message_ttl_ms: None,
+        single_active_consumer: false,
+        ..settings(Overflow::RejectPublish, DeadLettering::AtLeastOnce)
+    });
+    log.publish(4, None, None);
+    log.publish(1, Some(9), None);
+    log.publish(1, None, Some(60_000));
+    let plain = crate::ConsumerSpec {
+        exclusive: false,
+        prefetch: 3,
+        ..spec(FlowMode::Prefetch)
+    };
+    let consume = |spec: &crate::ConsumerSpec| RequestBody::Consume {
+        consumer: CONSUMER,
+        spec: spec.clone(),
+    };
+    let (one, two, three) = (
+        consumer_session(1),
+        consumer_session(2),
+        consumer_session(3),
+    );
+    log.request(one, [consume(&plain)]);
+    log.settle(one, SettlementOutcome::Rejected, 1);
+    log.settle(one, SettlementOutcome::Requeue, 2);
+    let modify = RequestBody::Modify {
+        consumer: CONSUMER,
+        ids: vec![(3, 3)],
+        modification: Box::new(Modification {
+            delivery_failed: true,
+            undeliverable_here: false,
+            annotations: annotations(),
+        }),
+    };
+    log.request(one, [modify]);
+    let credit = crate::ConsumerSpec {
+        flow_mode: FlowMode::Credit,
+        ..plain.clone()
+    };
+    let drain = RequestBody::Credit {
+        consumer: CONSUMER,
+        up_to: 1,
+        drain: false,
+    };
+    log.request(two, [consume(&credit), drain]);
+    log.request(two, [RequestBody::Cancel { consumer: CONSUMER }]);
+    log.request(three, [RequestBody::Stat, RequestBody::Close]);
+    let four = consumer_session(4);
+    log.request(four, [consume(&plain)]);
+    // The last ones exceed the limit.
+    log.publish(12, None, None);
+    log.request(four, [RequestBody::Leave { consumer: CONSUMER }]);
+    let gone = DeadIncarnation {
+        node: NodeId(8),
+        before: Incarnation(4),
+    };
+    log.apply(&Command::GoneNode(gone).encode());
+    log.apply(&Command::NodeSuspected(NodeId(9)).encode());
+    // A drain waits only while the flow window is full, which takes many messages.
+    let drain = PendingDrain {
+        session: two,
+        seq: 3,
+    };
+    log.machine.checkout.drains.insert(2, drain);
+    log.machine
+}
+
+/// The queue of an MQTT session, whose client has connected twice. Requeued messages are postponed, and a drain waits.
+fn session_queue() -> Machine {
+    let mut log = Log::new(unlimited());
+    log.publish(5, None, None);
+    let succeed = |epoch| {
+        RequestBody::Succeed(Box::new(EpochConsumer {
+            consumer: CONSUMER,
+            spec: crate::ConsumerSpec {
+                exclusive: false,
+                prefetch: 2,
+                ..spec(FlowMode::Prefetch)
+            },
+            settled: None,
+            epoch,
+            at: 70_000,
+        }))
+    };
+    let (one, two) = (consumer_session(1), consumer_session(2));
+    log.request(one, [succeed(SessionEpoch::New)]);
+    log.request(two, [succeed(SessionEpoch::Of(one))]);
+    log.settle(two, SettlementOutcome::Requeue, 1);
+    log.machine
+}
+
+#[test]
+fn checkpoints_of_version_0_2_are_decoded() {
+    let busy = busy_queue();
+    // The sample has what it is meant to have.
+    let stats = busy.stats();
+    assert!(
+        stats.ready > 0 && stats.unacknowledged > 0 && stats.dead > 0,
+        "{stats:?}"
+    );
+    assert!(busy.checkout.epoch.is_none() && !busy.checkout.suspended.is_empty());
+    assert!(busy.annotations.len() == 1 && busy.ready.returned().count() > 0);
+    assert!(
+        busy.checkout
+            .sessions
+            .values()
+            .any(|s| !s.refused.is_empty())
+    );
+    assert!(
+        busy.checkout
+            .sessions
+            .values()
+            .any(|s| !s.answers.is_empty())
+    );
+    assert_eq!(
+        (busy.checkout.closed.len(), busy.checkout.gone.len()),
+        (1, 1)
+    );
+    let session_queue = session_queue();
+    assert!(session_queue.checkout.epoch.is_some());
+    assert!(session_queue.ready.postponed().count() > 0);
+    let reasons: Vec<DeadReason> = busy.dead.kept().map(|(_, _, reason)| reason).collect();
+    assert_eq!(reasons, [DeadReason::Rejected]);
+    golden::verify(CRATE, "0.2/quorum-checkpoint", |files| {
+        let encode = |state: &State| state.0.snapshot().to_vec();
+        let decode = |raw: &[u8]| {
+            let label = "queue 'q' in vhost '/'".into();
+            Machine::restore(label, Bytes::copy_from_slice(raw)).map(State)
+        };
+        let empty = Machine::new("queue 'q' in vhost '/'".into(), unlimited());
+        files.check("empty", &State(empty), encode, decode);
+        files.check("busy", &State(busy), encode, decode);
+        files.check("session-queue", &State(session_queue), encode, decode);
+    });
+}
