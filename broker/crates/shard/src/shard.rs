@@ -292,7 +292,7 @@ impl Shard {
     fn gather(&mut self, question: &ShardQuery, everywhere: bool, facts: ListingTarget) {
         let token = self.state.reports.ask_shards(
             &mut self.state.ctx,
-            &self.state.cluster.peers(),
+            self.state.cluster.peers(),
             question,
             everywhere,
             facts,
@@ -590,7 +590,7 @@ impl ShardDriver for Shard {
             for peer in peers {
                 self.state
                     .ctx
-                    .send_to_shards_of_peer(peer, &Frame::Alarm { reason, on: on });
+                    .send_to_shards_of_peer(peer, &Frame::Alarm { reason, on });
             }
         }
     }

@@ -11,7 +11,10 @@ use crate::checkout::{
     Checkout, Consumer, KnownEpoch, PendingDrain, SessionRecord, UnsettledMessage, WaitingConsumer,
 };
 use crate::codec::{VERSION, check_version};
-use crate::{DeadReason, FlowMode, Name, SessionId};
+use crate::{
+    Annotations, ConsumerId, ConsumerSpec, DeadReason, FlowMode, Name, QueueReply,
+    RefusedPublishes, SessionId,
+};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
@@ -111,18 +114,18 @@ fn put_ready(out: &mut BytesMut, ready: &Ready) {
 
 fn get_ready(from: &mut Reader<'_>, ready: &mut Ready) -> Decoded<()> {
     let (mut index, mut offset) = (0u64, 0u32);
-    for _ in 0..from.varint_count(3)? {
+    for _ in 0..from.varint_count(MIN_MESSAGE_LEN)? {
         let delta = from.varint()?;
         let base = if delta == 0 { offset } else { 0 };
         index = index.wrapping_add(delta);
         offset = base.wrapping_add(from.varint32()?);
         ready.push(&get_properties(from, LogLocation { index, offset })?);
     }
-    for _ in 0..from.varint_count(4)? {
+    for _ in 0..from.varint_count(MIN_REQUEUED_LEN)? {
         let message = get_message(from)?;
         ready.give_back(message, from.varint32()?);
     }
-    for _ in 0..from.varint_count(6)? {
+    for _ in 0..from.varint_count(MIN_LOCATION_LEN + MIN_REQUEUED_LEN)? {
         let after = get_location(from)?;
         let message = get_message(from)?;
         ready.postpone(message, from.varint32()?, after);
@@ -190,7 +193,7 @@ fn put_dead_letters(out: &mut BytesMut, dead: &DeadLetters) {
 
 fn get_dead_letters(from: &mut Reader<'_>, dead: &mut DeadLetters) -> Decoded<()> {
     let next = from.varint()?;
-    for _ in 0..from.varint_count(5)? {
+    for _ in 0..from.varint_count(MIN_DEAD_LEN)? {
         let id = from.varint()?;
         let byte = from.u8()?;
         let unknown = from.error(DecodeCause::Tag("a dead-letter reason", byte));
@@ -200,6 +203,32 @@ fn get_dead_letters(from: &mut Reader<'_>, dead: &mut DeadLetters) -> Decoded<()
     dead.number_from(next);
     Ok(())
 }
+
+/// Bytes of a number in the shortest case.
+const MIN_NUMBER_LEN: usize = 1;
+/// Bytes of a place in the log in the shortest case: its index and its offset.
+const MIN_LOCATION_LEN: usize = 2 * MIN_NUMBER_LEN;
+/// Bytes of a message in the shortest case: its place, and its length with the flags. It has no time of expiry.
+const MIN_MESSAGE_LEN: usize = MIN_LOCATION_LEN + MIN_NUMBER_LEN;
+/// A message and its attempts.
+const MIN_REQUEUED_LEN: usize = MIN_MESSAGE_LEN + MIN_NUMBER_LEN;
+/// An id, a reason and a message.
+const MIN_DEAD_LEN: usize = MIN_NUMBER_LEN + u8::MIN_LEN + MIN_MESSAGE_LEN;
+const MIN_ANNOTATED_LEN: usize = MIN_LOCATION_LEN + Annotations::MIN_LEN;
+/// The session, its last number, the refused numbers and the number of answers.
+const MIN_SESSION_LEN: usize =
+    SessionId::MIN_LEN + MIN_NUMBER_LEN + <Vec<RefusedPublishes>>::MIN_LEN + MIN_NUMBER_LEN;
+const MIN_ANSWER_LEN: usize = MIN_NUMBER_LEN + QueueReply::MIN_LEN;
+/// The number, session, id and specification, five flags, the next delivery, the ticket and the number of deliveries.
+const MIN_CONSUMER_LEN: usize = MIN_NUMBER_LEN
+    + SessionId::MIN_LEN
+    + ConsumerId::MIN_LEN
+    + ConsumerSpec::MIN_LEN
+    + 5 * bool::MIN_LEN
+    + 3 * MIN_NUMBER_LEN;
+/// An id, a message, its attempts, the messages left and a flag.
+const MIN_UNSETTLED_LEN: usize =
+    MIN_NUMBER_LEN + MIN_MESSAGE_LEN + 2 * MIN_NUMBER_LEN + bool::MIN_LEN;
 
 /// Numbers of consumers begin with 1.
 fn put_number(out: &mut BytesMut, number: Option<u64>) {
@@ -263,17 +292,17 @@ fn get_checkout(from: &mut Reader<'_>, checkout: &mut Checkout<LogMessage>) -> D
     checkout.next_ticket = from.varint()?;
     checkout.active = get_number(from)?;
     checkout.exclusive = get_number(from)?;
-    for _ in 0..from.varint_count(SessionId::MIN_LEN + 9)? {
+    for _ in 0..from.varint_count(MIN_SESSION_LEN)? {
         let session = from.get()?;
         let record = get_session_record(from)?;
         checkout.sessions.insert(session, record);
     }
-    for _ in 0..from.varint_count(SessionId::MIN_LEN + 17)? {
+    for _ in 0..from.varint_count(MIN_CONSUMER_LEN)? {
         let number = from.varint()?;
         let consumer = get_consumer(from)?;
         index_consumer(checkout, number, consumer);
     }
-    for _ in 0..from.varint_count(SessionId::MIN_LEN + 1)? {
+    for _ in 0..from.varint_count(MIN_NUMBER_LEN + SessionId::MIN_LEN)? {
         let at = from.varint()?;
         let session = from.get()?;
         checkout.closed.push_back((at, session));
@@ -287,7 +316,7 @@ fn get_checkout(from: &mut Reader<'_>, checkout: &mut Checkout<LogMessage>) -> D
         checkout.suspended.insert(from.get()?);
     }
     checkout.epoch = from.get()?;
-    for _ in 0..from.varint_count(PendingDrain::MIN_LEN + 1)? {
+    for _ in 0..from.varint_count(MIN_NUMBER_LEN + PendingDrain::MIN_LEN)? {
         let number = from.varint()?;
         checkout.drains.insert(number, from.get()?);
     }
@@ -327,7 +356,7 @@ fn put_annotations(out: &mut BytesMut, annotations: &MessageAnnotations) {
 }
 
 fn get_annotations(from: &mut Reader<'_>, annotations: &mut MessageAnnotations) -> Decoded<()> {
-    for _ in 0..from.varint_count(6)? {
+    for _ in 0..from.varint_count(MIN_ANNOTATED_LEN)? {
         let at = get_location(from)?;
         annotations.add(at, &Arc::new(from.get()?));
     }
@@ -350,7 +379,7 @@ fn get_session_record(from: &mut Reader<'_>) -> Decoded<SessionRecord> {
         refused: from.get::<Vec<_>>()?.into(),
         ..SessionRecord::default()
     };
-    for _ in 0..from.varint_count(2)? {
+    for _ in 0..from.varint_count(MIN_ANSWER_LEN)? {
         let seq = from.varint()?;
         record.answers.push_back((seq, from.get()?));
     }
@@ -397,7 +426,7 @@ fn get_consumer(from: &mut Reader<'_>) -> Decoded<Consumer<LogMessage>> {
         consumer.credit = from.varint()?;
     }
     consumer.ticket = get_number(from)?;
-    for _ in 0..from.varint_count(7)? {
+    for _ in 0..from.varint_count(MIN_UNSETTLED_LEN)? {
         let id = from.varint()?;
         let unsettled = UnsettledMessage {
             item: get_message(from)?,
