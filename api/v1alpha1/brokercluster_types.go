@@ -486,7 +486,7 @@ type MemberStatus struct {
 	// which the previous pod ran.
 	// +optional
 	Machine string `json:"machine,omitempty"`
-	// Message is why the node does not run; empty while nothing is wrong.
+	// Message is why the node is not ready; empty while it is ready.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

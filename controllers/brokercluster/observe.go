@@ -35,7 +35,8 @@ const (
 type memberView struct {
 	rollMember
 	pod *corev1.Pod
-	// trouble is why the container does not run, in the kubelet's words, or what is wrong with its machine.
+	// trouble is why the container does not run, in the kubelet's words, what is wrong with its machine, or why the broker does
+	// not serve clients, in its own words.
 	trouble string
 	// machine is the Kubernetes node on which the pod runs, or on which the previous pod ran; empty when neither is known.
 	machine string
@@ -276,6 +277,12 @@ func (r *reconciliation) queryNode(ctx context.Context, m *memberView, node brok
 		m.Health, m.queues = healthCritical, answer.Queues
 	default:
 		m.Health = healthSafe
+	}
+	if !m.Ready && m.trouble == "" {
+		// The node's own reason, for example that most nodes are missing. Without an answer the number of ready nodes has to do.
+		if reason, err := node.NotReadyReason(ctx); err == nil && reason != "" {
+			m.trouble = "NotReady: " + topology.OneLine(keepEnd(reason))
+		}
 	}
 	if m.pod.Annotations[names.AnnotationDraining] == "" {
 		return
