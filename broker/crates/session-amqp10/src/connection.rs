@@ -23,7 +23,7 @@ use message::{Message, Table};
 use metadata::{Change, Name, QueueId};
 use queue::{QueueReply, RejectReason, RequestBody};
 use session::{
-    Broker, ChannelDetails, ConnectionInfo, ControlEvent, Held, Login, Outbox, PublishTag,
+    Broker, ChannelDetails, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox, PublishTag,
     QueueNotification, ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent,
     SessionInfo, SessionState,
 };
@@ -918,8 +918,8 @@ impl Session for Amqp10Session {
         self.engine.unfinished_size() + self.input.len() + held.sum::<usize>() + requests
     }
 
-    fn held(&self) -> Held {
-        Held {
+    fn held(&self) -> HeldMemory {
+        HeldMemory {
             is_authenticated: self.mechanism.is_some(),
             unread: self
                 .held_deliveries()

@@ -12,7 +12,7 @@ use message::{Message, MessageBuilder, Protocol};
 use metadata::{Name, QueueId, Right, RouteResult, Traffic};
 use operations::Resource;
 use queue::RejectReason;
-use routing::Origin;
+use routing::PublishOrigin;
 use session::{FlowState, PublishTag, TraceEvent};
 use smallvec::SmallVec;
 
@@ -192,7 +192,7 @@ impl Publisher {
         })?;
         let view = PublishView {
             message: &message,
-            origin: Origin {
+            origin: PublishOrigin {
                 node: cx.broker.id().node.0,
                 random: state.next_random(now),
             },
