@@ -48,8 +48,8 @@ test-e2e: ## test pods on the local cluster
 
 .PHONY: sim sim-selfcheck
 sim: ## run one seed of the simulator (make sim SEED=7) or many (make sim SEEDS=1000)
-	@$(CARGO) build -q --release $(BROKER) -p sim
-	@$(CARGO_TARGET_DIR)/release/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
+	@$(CARGO) build -q --profile sim $(BROKER) -p sim
+	@$(CARGO_TARGET_DIR)/sim/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
 
 .PHONY: bench bench-peers bench-storage faults
 bench: ## measure messages: CPU, rate, latency, bytes; PEERS=all or names for other brokers, ROUNDS=n, WORKLOAD=name (test/bench/run -help)
@@ -76,7 +76,8 @@ fuzz: ## run libFuzzer on external input: make fuzz TARGET=session-amqp091 SECON
 faults: ## cause random faults by SEED=n, one or two at a time, for SECONDS=600
 	@PROFILE=release test/faults/run -seed $(or $(SEED),1) -duration $(or $(SECONDS),600)s mixed
 
-# The build with planted bugs has its own name, because it starts a process for each bug.
+# The build with planted bugs has its own name, because it starts a process for each bug. It has no assertions, because
+# the oracle must catch each bug.
 sim-selfcheck: ## plant one bug at a time; the simulator must catch each within SEEDS=2000 seeds
 	@$(CARGO) build -q --release $(BROKER) -p sim --features planted
 	@cp $(CARGO_TARGET_DIR)/release/sim $(CARGO_TARGET_DIR)/release/sim-planted

@@ -8,7 +8,7 @@
 //! written to one file with as many syncs, right afterwards.
 
 use bytes::Bytes;
-use consensus::{GroupId, Host, HostConfig, HostOutput, JobId, JobResult, Limits, Membership};
+use consensus::{GroupId, Host, HostConfig, HostLimits, HostOutput, JobId, JobResult, Membership};
 use consensus::{ProposeError, RaftHost, StorageJob, WalToken};
 use env::real::{RealClock, RealDisk};
 use env::{Clock, Disk, Incarnation, NodeId};
@@ -238,7 +238,7 @@ impl Shard {
             node: NODE,
             incarnation: Incarnation(1),
             seed: 1,
-            limits: Limits::default(),
+            limits: HostLimits::default(),
         };
         Ok(Shard {
             host: Host::new(config, disk, BTreeMap::new())?,

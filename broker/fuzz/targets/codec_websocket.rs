@@ -1,17 +1,17 @@
 //! WebSocket: a request and frames as one piece and cut anywhere give the same payload and the same end; positions stay in order.
 #![no_main]
 
-use codec_websocket::{Decoder, MAX_REQUEST, Offer, Step, Violation, answer};
+use codec_websocket::{Decoder, MAX_REQUEST, EndpointOffer, DecodeStep, ProtocolViolation, answer};
 use libfuzzer_sys::fuzz_target;
 
-const OFFER: Offer<'static> = Offer {
+const OFFER: EndpointOffer<'static> = EndpointOffer {
     path: "/ws",
     protocols: &["mqtt", "mqttv3.1"],
     origins: &[],
 };
 
 /// What a client's frames came to: payload, steps that want an answer, and how it ended.
-type Outcome = (Vec<u8>, usize, Option<Result<Step, Violation>>);
+type Outcome = (Vec<u8>, usize, Option<Result<DecodeStep, ProtocolViolation>>);
 
 fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
     let mut decoder = Decoder::new(1 << 20);
@@ -23,8 +23,8 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
             let step = decoder.step(&mut buffer, &mut read, &mut written);
             assert!(written <= read && read <= buffer.len());
             match step {
-                Ok(Step::Starved) => break None,
-                Ok(Step::Ping(at)) => {
+                Ok(DecodeStep::Starved) => break None,
+                Ok(DecodeStep::Ping(at)) => {
                     assert!(at.len() <= 125 && at.end == read);
                     wanted += 1;
                 }

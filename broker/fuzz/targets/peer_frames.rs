@@ -8,7 +8,7 @@ mod transfers;
 
 use bytes::{Bytes, BytesMut};
 use consensus::{
-    GroupId, Host, HostConfig, Limits, Membership, MembershipChange, HostOutput, RaftHost,
+    GroupId, Host, HostConfig, HostLimits, Membership, MembershipChange, HostOutput, RaftHost,
 };
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time};
@@ -72,13 +72,13 @@ fn node() -> Node {
         node: NodeId(1),
         incarnation: Incarnation(1),
         seed: 1,
-        limits: Limits {
+        limits: HostLimits {
             max_message_bytes: 256,
             max_frame_bytes: 1024,
             checkpoint_entries: 8,
             retain_entries: 2,
             max_state_bytes: 4096,
-            ..Limits::default()
+            ..HostLimits::default()
         },
     };
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());

@@ -57,11 +57,11 @@ fn config() -> ShardConfig {
         placement: shard::Placement::default(),
         budget: shard::MemoryBudget::default(),
         // Its service takes frames of routers on other shards.
-        protocols: Protocols::new(vec![Arc::new(session_mqtt::Mqtt {
-            settings: Arc::new(session_mqtt::Settings::default()),
+        protocols: Protocols::new(vec![Arc::new(session_mqtt::MqttProtocol {
+            settings: Arc::new(session_mqtt::MqttSettings::default()),
         })]),
         program: Version::default(),
-        groups: consensus::Limits::default(),
+        groups: consensus::HostLimits::default(),
     }
 }
 

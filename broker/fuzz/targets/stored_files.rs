@@ -9,7 +9,7 @@ mod identity;
 mod script;
 
 use bytes::Bytes;
-use consensus::{Host, HostConfig, Limits, RaftHost};
+use consensus::{Host, HostConfig, HostLimits, RaftHost};
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, SeededRng};
 use identity::Identity;
@@ -66,7 +66,7 @@ fn open_groups(disk: &SimDisk, groups: BTreeMap<GroupId, RecoveredGroup>) {
         node: NODE,
         incarnation: Incarnation(2),
         seed: 1,
-        limits: Limits::default(),
+        limits: HostLimits::default(),
     };
     if let Ok(mut host) = Host::new(config, Arc::new(disk.clone()), groups) {
         let mut out = Vec::new();

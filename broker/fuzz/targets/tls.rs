@@ -5,20 +5,20 @@ use authority::Fixture;
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use std::sync::{Arc, OnceLock};
-use tls::{Options, Outgoing, Server, Verify};
+use tls::{TlsOptions, OutgoingBytes, ServerTls, ClientVerification};
 
-fn server() -> &'static Arc<Server> {
-    static SERVER: OnceLock<Arc<Server>> = OnceLock::new();
+fn server() -> &'static Arc<ServerTls> {
+    static SERVER: OnceLock<Arc<ServerTls>> = OnceLock::new();
     SERVER.get_or_init(|| {
         let fixture = Fixture::new("fuzz").expect("files");
-        let options = Options {
+        let options = TlsOptions {
             cacertfile: Some(fixture.path("ca.pem")),
             certfile: fixture.path("cert.pem"),
             keyfile: fixture.path("key.pem"),
-            verify: Verify::Peer { required: true },
-            ..Options::default()
+            verify: ClientVerification::Peer { required: true },
+            ..TlsOptions::default()
         };
-        Server::load(options).expect("a server").0
+        ServerTls::load(options).expect("a server").0
     })
 }
 
@@ -28,7 +28,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let mut channel = server().accept().expect("a connection");
-    let (mut plain, mut out) = (BytesMut::new(), Outgoing::default());
+    let (mut plain, mut out) = (BytesMut::new(), OutgoingBytes::default());
     for piece in wire.chunks(usize::from(*piece) + 1) {
         let mut bytes = [channel.rest(), piece].concat();
         if channel.receive(&mut bytes, &mut plain, &mut out).is_err() {

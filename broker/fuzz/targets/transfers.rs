@@ -3,7 +3,7 @@
 
 use crate::script::Script;
 use bytes::Bytes;
-use consensus::{GroupId, Host, HostConfig, Limits, Membership, HostOutput, RaftHost};
+use consensus::{GroupId, Host, HostConfig, HostLimits, Membership, HostOutput, RaftHost};
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Time};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,7 +33,7 @@ impl Member {
             node: NodeId(id),
             incarnation: Incarnation(1),
             seed: id,
-            limits: Limits {
+            limits: HostLimits {
                 max_message_bytes: 256,
                 max_frame_bytes: 1024,
                 checkpoint_entries: 8,
@@ -41,7 +41,7 @@ impl Member {
                 max_state_bytes: 4096,
                 transfer_chunk_bytes: 256,
                 transfer_timeout_ticks: 20,
-                ..Limits::default()
+                ..HostLimits::default()
             },
         };
         let host = Host::new(config, Arc::new(disk.clone()), BTreeMap::new()).expect("empty");

@@ -9,14 +9,15 @@ mod sasl;
 mod throttle;
 mod verified;
 
-pub use password::{BadHash, SALT_LEN, decoy, hash, hash_with, verify};
-pub use pattern::{BadPattern, MAX_PATTERN, Pattern};
+pub use password::{PasswordHashError, SALT_LEN, decoy, hash, hash_with, verify};
+pub use pattern::{MAX_PATTERN, Pattern, PatternError};
 pub use peer::TlsPeer;
 pub use sasl::{Credentials, Mechanism, SaslError, amqplain, plain};
 pub use throttle::{
-    FREE_ADDRESS_FAILURES, FREE_FAILURES, FailedLogin, LOGGED_PER_MINUTE, MAX_DELAY, Throttle,
+    FREE_ADDRESS_FAILURES, FREE_FAILURES, FailedLoginResponse, LOGGED_PER_MINUTE, LoginThrottle,
+    MAX_DELAY,
 };
-pub use verified::{VERIFIED_CAPACITY, Verified};
+pub use verified::{VERIFIED_CAPACITY, VerifiedPasswordCache};
 
 /// A stored password hash. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]

@@ -29,7 +29,7 @@ const MAX_PHC: usize = 512;
 
 /// Why bytes are not a password hash.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadHash {
+pub enum PasswordHashError {
     /// The HTTP API transports hashes in base64.
     #[error("password_hash is not base64")]
     Base64,
@@ -55,7 +55,7 @@ pub enum BadHash {
 }
 
 /// Hashes a password with argon2id. `salt` must be random.
-pub fn hash(password: &[u8], salt: &[u8; SALT_LEN]) -> Result<PasswordHash, BadHash> {
+pub fn hash(password: &[u8], salt: &[u8; SALT_LEN]) -> Result<PasswordHash, PasswordHashError> {
     hash_with(HashAlgorithm::Argon2id, password, salt)
 }
 
@@ -64,19 +64,19 @@ pub fn hash_with(
     algorithm: HashAlgorithm,
     password: &[u8],
     salt: &[u8],
-) -> Result<PasswordHash, BadHash> {
-    let short = salt.get(..SHORT_SALT).ok_or(BadHash::Salt)?;
+) -> Result<PasswordHash, PasswordHashError> {
+    let short = salt.get(..SHORT_SALT).ok_or(PasswordHashError::Salt)?;
     let bytes = match algorithm {
         HashAlgorithm::Md5 => salted::<Md5>(short, password),
         HashAlgorithm::Sha256 => salted::<Sha256>(short, password),
         HashAlgorithm::Sha512 => salted::<Sha512>(short, password),
         HashAlgorithm::Argon2id => {
-            let params =
-                Params::new(MEMORY_KIB, PASSES, LANES, None).map_err(|_| BadHash::Argon2)?;
-            let salt = SaltString::encode_b64(salt).map_err(|_| BadHash::Salt)?;
+            let params = Params::new(MEMORY_KIB, PASSES, LANES, None)
+                .map_err(|_| PasswordHashError::Argon2)?;
+            let salt = SaltString::encode_b64(salt).map_err(|_| PasswordHashError::Salt)?;
             Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
                 .hash_password(password, &salt)
-                .map_err(|_| BadHash::Password)?
+                .map_err(|_| PasswordHashError::Password)?
                 .to_string()
                 .into_bytes()
         }
@@ -133,13 +133,13 @@ fn verify_digest<D: sha2::Digest>(stored: &[u8], password: &[u8]) -> bool {
     digest::<D>(salt, password).ct_eq(want).into()
 }
 
-fn phc(bytes: &[u8]) -> Result<password_hash::PasswordHash<'_>, BadHash> {
-    let text = std::str::from_utf8(bytes).map_err(|_| BadHash::Argon2)?;
+fn phc(bytes: &[u8]) -> Result<password_hash::PasswordHash<'_>, PasswordHashError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| PasswordHashError::Argon2)?;
     if text.len() > MAX_PHC {
-        return Err(BadHash::Argon2);
+        return Err(PasswordHashError::Argon2);
     }
-    let parsed = password_hash::PasswordHash::new(text).map_err(|_| BadHash::Argon2)?;
-    let params = Params::try_from(&parsed).map_err(|_| BadHash::Argon2)?;
+    let parsed = password_hash::PasswordHash::new(text).map_err(|_| PasswordHashError::Argon2)?;
+    let params = Params::try_from(&parsed).map_err(|_| PasswordHashError::Argon2)?;
     let modest = params.m_cost() <= MAX_MEMORY_KIB
         && params.t_cost() <= MAX_PASSES
         && params.p_cost() <= MAX_LANES;
@@ -147,18 +147,23 @@ fn phc(bytes: &[u8]) -> Result<password_hash::PasswordHash<'_>, BadHash> {
     if modest && right {
         Ok(parsed)
     } else {
-        Err(BadHash::Argon2)
+        Err(PasswordHashError::Argon2)
     }
 }
 
 impl PasswordHash {
     /// Parses the form of the HTTP API and definitions files: base64, of a PHC string for argon2id. A bare
     /// PHC string is accepted too.
-    pub fn from_text(algorithm: HashAlgorithm, text: &str) -> Result<PasswordHash, BadHash> {
+    pub fn from_text(
+        algorithm: HashAlgorithm,
+        text: &str,
+    ) -> Result<PasswordHash, PasswordHashError> {
         let plain = algorithm == HashAlgorithm::Argon2id && text.starts_with('$');
         let bytes = match plain {
             true => text.as_bytes().to_vec(),
-            false => STANDARD.decode(text).map_err(|_| BadHash::Base64)?,
+            false => STANDARD
+                .decode(text)
+                .map_err(|_| PasswordHashError::Base64)?,
         };
         let hash = PasswordHash { algorithm, bytes };
         hash.check()?;
@@ -172,7 +177,7 @@ impl PasswordHash {
     }
 
     /// Checks that the bytes have the algorithm's form and a bounded cost.
-    pub fn check(&self) -> Result<(), BadHash> {
+    pub fn check(&self) -> Result<(), PasswordHashError> {
         let want = SHORT_SALT
             + match self.algorithm {
                 HashAlgorithm::Md5 => Md5::output_size(),
@@ -183,7 +188,7 @@ impl PasswordHash {
         if self.bytes.len() == want {
             return Ok(());
         }
-        Err(BadHash::Length {
+        Err(PasswordHashError::Length {
             algorithm: self.algorithm.name(),
             got: self.bytes.len(),
             want,
@@ -259,7 +264,10 @@ mod tests {
         }
         let longer = STANDARD.encode([1; 36]);
         let refused = PasswordHash::from_text(HashAlgorithm::Md5, &longer);
-        assert!(matches!(refused, Err(BadHash::Length { want: 20, .. })));
+        assert!(matches!(
+            refused,
+            Err(PasswordHashError::Length { want: 20, .. })
+        ));
     }
 
     #[test]
@@ -287,12 +295,12 @@ mod tests {
         assert!(!verify(&short, b"x"));
         assert_eq!(
             PasswordHash::from_text(HashAlgorithm::Sha512, "***"),
-            Err(BadHash::Base64)
+            Err(PasswordHashError::Base64)
         );
         let too_expensive = "$argon2id$v=19$m=4000000,t=5,p=1$MDEyMzQ1Njc4OWFiY2RlZg$DDGmB+z2FVyWR4ZP6yRWMqOrDYhWlVs9Q7jVq9Vmq9w";
         assert_eq!(
             PasswordHash::from_text(HashAlgorithm::Argon2id, too_expensive),
-            Err(BadHash::Argon2)
+            Err(PasswordHashError::Argon2)
         );
         assert!(PasswordHash::from_text(HashAlgorithm::Argon2id, "$argon2i$v=19$").is_err());
     }

@@ -10,7 +10,7 @@ const MAX_AUTOMATON: usize = 256 * 1024;
 
 /// Why a pattern cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadPattern {
+pub enum PatternError {
     /// The pattern is longer than [`MAX_PATTERN`]; the number is its length in bytes.
     #[error("the pattern has {0} bytes, the limit is {MAX_PATTERN}")]
     Long(usize),
@@ -40,9 +40,9 @@ pub enum Pattern {
 
 impl Pattern {
     /// Compiles a pattern that may match anywhere in a name. Time and memory are bounded for any input.
-    pub fn compile(pattern: &str) -> Result<Pattern, BadPattern> {
+    pub fn compile(pattern: &str) -> Result<Pattern, PatternError> {
         if pattern.len() > MAX_PATTERN {
-            return Err(BadPattern::Long(pattern.len()));
+            return Err(PatternError::Long(pattern.len()));
         }
         if let Some(plain) = Pattern::as_literal(pattern) {
             return Ok(plain);
@@ -53,11 +53,11 @@ impl Pattern {
             .nest_limit(64)
             .build()
             .map(|r| Pattern::Regex(Box::new(r)))
-            .map_err(|e| BadPattern::Syntax(e.to_string()))
+            .map_err(|e| PatternError::Syntax(e.to_string()))
     }
 
     /// Compiles the pattern of a permission: an empty one matches the empty name only.
-    pub fn compile_right(pattern: &str) -> Result<Pattern, BadPattern> {
+    pub fn compile_right(pattern: &str) -> Result<Pattern, PatternError> {
         Pattern::compile(if pattern.is_empty() { "^$" } else { pattern })
     }
 
@@ -139,11 +139,11 @@ mod tests {
     fn oversized_and_invalid_patterns_are_refused() {
         assert!(matches!(
             Pattern::compile(&"a".repeat(2000)),
-            Err(BadPattern::Long(2000))
+            Err(PatternError::Long(2000))
         ));
         for invalid in ["(", "[a", "a{1000}{1000}{1000}", "(?=x)"] {
             assert!(
-                matches!(Pattern::compile(invalid), Err(BadPattern::Syntax(_))),
+                matches!(Pattern::compile(invalid), Err(PatternError::Syntax(_))),
                 "{invalid}"
             );
         }

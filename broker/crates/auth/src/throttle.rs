@@ -32,7 +32,7 @@ const SLOTS: usize = 4096;
 
 /// How to handle a failed login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FailedLogin {
+pub struct FailedLoginResponse {
     /// Delay the refusal for this long.
     pub delay: Duration,
     /// Write a log line that mentions this number of suppressed ones; `None` if too many lines of this
@@ -41,13 +41,13 @@ pub struct FailedLogin {
 }
 
 /// Counts failed logins; see the module documentation.
-pub struct Throttle {
+pub struct LoginThrottle {
     key: [u8; 32],
-    slots: Box<[Slot]>,
+    slots: Box<[ThrottleSlot]>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Slot {
+struct ThrottleSlot {
     failures: u16,
     /// Log lines in this minute.
     logged: u16,
@@ -58,7 +58,7 @@ struct Slot {
     minute: u32,
 }
 
-impl Slot {
+impl ThrottleSlot {
     fn count(&mut self, second: u32) -> u32 {
         let forgiven = second.saturating_sub(self.last);
         let failures = u32::from(self.failures).saturating_sub(forgiven) + 1;
@@ -82,17 +82,17 @@ impl Slot {
     }
 }
 
-impl Throttle {
+impl LoginThrottle {
     /// Creates an empty table. `key` must be random and stay in this process.
-    pub fn new(key: [u8; 32]) -> Throttle {
-        Throttle {
+    pub fn new(key: [u8; 32]) -> LoginThrottle {
+        LoginThrottle {
             key,
-            slots: vec![Slot::default(); SLOTS].into(),
+            slots: vec![ThrottleSlot::default(); SLOTS].into(),
         }
     }
 
     /// Counts a failed login.
-    pub fn note(&mut self, address: IpAddr, user: &str, now: Time) -> FailedLogin {
+    pub fn note(&mut self, address: IpAddr, user: &str, now: Time) -> FailedLoginResponse {
         let second = u32::try_from(now.since(Time::ZERO).as_secs()).unwrap_or(u32::MAX);
         let address = address.to_canonical();
         let of_pair = self.slot(address, Some(user)).count(second);
@@ -101,7 +101,7 @@ impl Throttle {
         let log = slot.log(second);
         let beyond = of_pair.saturating_sub(FREE_FAILURES);
         let beyond = beyond.max(of_address.saturating_sub(FREE_ADDRESS_FAILURES));
-        FailedLogin {
+        FailedLoginResponse {
             delay: DELAY_STEP.saturating_mul(beyond).min(MAX_DELAY),
             log,
         }
@@ -117,7 +117,7 @@ impl Throttle {
         }
     }
 
-    fn slot(&mut self, address: IpAddr, user: Option<&str>) -> &mut Slot {
+    fn slot(&mut self, address: IpAddr, user: Option<&str>) -> &mut ThrottleSlot {
         let mut digest = Sha256::new();
         digest.update(self.key);
         match address {
@@ -134,7 +134,7 @@ impl Throttle {
     }
 }
 
-impl std::fmt::Debug for Throttle {
+impl std::fmt::Debug for LoginThrottle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Throttle")
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn refusals_are_delayed_longer_with_each_failure() {
-        let mut throttle = Throttle::new([7; 32]);
+        let mut throttle = LoginThrottle::new([7; 32]);
         for _ in 0..FREE_FAILURES {
             assert_eq!(throttle.note(from(1), "u", at(100)).delay, Duration::ZERO);
         }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn flood_of_names_evicts_nothing_and_is_delayed() {
-        let mut throttle = Throttle::new([7; 32]);
+        let mut throttle = LoginThrottle::new([7; 32]);
         for _ in 0..20 {
             throttle.note(from(1), "u", at(100));
         }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn correct_password_clears_only_its_own_failures() {
-        let mut throttle = Throttle::new([7; 32]);
+        let mut throttle = LoginThrottle::new([7; 32]);
         for _ in 0..10 {
             for _ in 0..20 {
                 throttle.note(from(1), "u", at(100));
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn log_lines_per_address_are_bounded_and_suppressed_ones_counted() {
-        let mut throttle = Throttle::new([7; 32]);
+        let mut throttle = LoginThrottle::new([7; 32]);
         for _ in 0..LOGGED_PER_MINUTE {
             assert_eq!(throttle.note(from(1), "u", at(60)).log, Some(0));
         }

@@ -9,23 +9,23 @@ pub const VERIFIED_CAPACITY: usize = 4096;
 
 /// Caches successes only, under a keyed digest of stored hash and password: a changed password has a
 /// different entry, and a memory dump reveals no password.
-pub struct Verified {
+pub struct VerifiedPasswordCache {
     key: [u8; 32],
     known: BTreeSet<[u8; 32]>,
     order: VecDeque<[u8; 32]>,
     capacity: usize,
 }
 
-impl Verified {
+impl VerifiedPasswordCache {
     /// Creates a cache of [`VERIFIED_CAPACITY`] entries. `key` must be random and stay in this process.
-    pub fn new(key: [u8; 32]) -> Verified {
-        Verified::with_capacity(key, VERIFIED_CAPACITY)
+    pub fn new(key: [u8; 32]) -> VerifiedPasswordCache {
+        VerifiedPasswordCache::with_capacity(key, VERIFIED_CAPACITY)
     }
 
     /// Creates a cache of at most `capacity` entries, at least one. `key` must be random and stay in this
     /// process.
-    pub fn with_capacity(key: [u8; 32], capacity: usize) -> Verified {
-        Verified {
+    pub fn with_capacity(key: [u8; 32], capacity: usize) -> VerifiedPasswordCache {
+        VerifiedPasswordCache {
             key,
             known: BTreeSet::new(),
             order: VecDeque::new(),
@@ -38,7 +38,7 @@ impl Verified {
         self.digest(hash, password)
     }
 
-    /// As [`Verified::knows`], by fingerprint.
+    /// As [`VerifiedPasswordCache::knows`], by fingerprint.
     pub fn has(&self, fingerprint: &[u8; 32]) -> bool {
         self.known.contains(fingerprint)
     }
@@ -65,7 +65,7 @@ impl Verified {
         self.add(self.digest(hash, password));
     }
 
-    /// As [`Verified::remember`], by fingerprint.
+    /// As [`VerifiedPasswordCache::remember`], by fingerprint.
     pub fn add(&mut self, digest: [u8; 32]) {
         if !self.known.insert(digest) {
             return;
@@ -87,7 +87,7 @@ impl Verified {
     }
 }
 
-impl std::fmt::Debug for Verified {
+impl std::fmt::Debug for VerifiedPasswordCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Verified({} entries)", self.order.len())
     }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn only_successes_are_cached_and_new_passwords_miss() {
-        let mut cache = Verified::new([7; 32]);
+        let mut cache = VerifiedPasswordCache::new([7; 32]);
         let old = stored(b"old");
         assert!(!cache.verify(&old, b"wrong"));
         assert!(!cache.knows(&old, b"wrong"));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn cache_stays_within_its_capacity() {
-        let mut cache = Verified::with_capacity([7; 32], 3);
+        let mut cache = VerifiedPasswordCache::with_capacity([7; 32], 3);
         let passwords: Vec<Vec<u8>> = (0..10u8).map(|n| vec![n + 1]).collect();
         for p in &passwords {
             assert!(cache.verify(&stored(p), p));

@@ -1,8 +1,8 @@
 //! PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7), which share one format.
 
-use crate::field::Reader;
+use crate::field::PacketReader;
 use crate::frame::put_packet;
-use crate::{DecodeError, PacketKind, Place, Properties, Reason, Version};
+use crate::{DecodeError, PacketType, Properties, PropertyLocation, ReasonCode, Version};
 use bytes::{BufMut, BytesMut};
 
 /// The step of a QoS 1 or QoS 2 delivery that an acknowledgement is for.
@@ -19,32 +19,35 @@ pub enum AckKind {
 }
 
 impl AckKind {
-    fn packet(self) -> PacketKind {
+    fn packet(self) -> PacketType {
         match self {
-            AckKind::PubAck => PacketKind::PubAck,
-            AckKind::PubRec => PacketKind::PubRec,
-            AckKind::PubRel => PacketKind::PubRel,
-            AckKind::PubComp => PacketKind::PubComp,
+            AckKind::PubAck => PacketType::PubAck,
+            AckKind::PubRec => PacketType::PubRec,
+            AckKind::PubRel => PacketType::PubRel,
+            AckKind::PubComp => PacketType::PubComp,
         }
     }
 
     /// [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1]
-    fn allows_reason(self, reason: Reason) -> bool {
+    fn allows_reason(self, reason: ReasonCode) -> bool {
         match self {
             AckKind::PubAck | AckKind::PubRec => matches!(
                 reason,
-                Reason::Success
-                    | Reason::NoMatchingSubscribers
-                    | Reason::UnspecifiedError
-                    | Reason::ImplementationSpecificError
-                    | Reason::NotAuthorized
-                    | Reason::TopicNameInvalid
-                    | Reason::PacketIdentifierInUse
-                    | Reason::QuotaExceeded
-                    | Reason::PayloadFormatInvalid
+                ReasonCode::Success
+                    | ReasonCode::NoMatchingSubscribers
+                    | ReasonCode::UnspecifiedError
+                    | ReasonCode::ImplementationSpecificError
+                    | ReasonCode::NotAuthorized
+                    | ReasonCode::TopicNameInvalid
+                    | ReasonCode::PacketIdentifierInUse
+                    | ReasonCode::QuotaExceeded
+                    | ReasonCode::PayloadFormatInvalid
             ),
             AckKind::PubRel | AckKind::PubComp => {
-                matches!(reason, Reason::Success | Reason::PacketIdentifierNotFound)
+                matches!(
+                    reason,
+                    ReasonCode::Success | ReasonCode::PacketIdentifierNotFound
+                )
             }
         }
     }
@@ -58,14 +61,14 @@ pub struct Ack<'a> {
     /// The packet identifier of the PUBLISH; never 0.
     pub packet_id: u16,
     /// `Success` in 3.1 and 3.1.1, which have no reason codes.
-    pub reason: Reason,
+    pub reason: ReasonCode,
     /// Empty before 5.0.
     pub properties: Properties<'a>,
 }
 
 impl<'a> Ack<'a> {
     /// Creates an acknowledgement without properties.
-    pub fn new(kind: AckKind, packet_id: u16, reason: Reason) -> Ack<'a> {
+    pub fn new(kind: AckKind, packet_id: u16, reason: ReasonCode) -> Ack<'a> {
         Ack {
             kind,
             packet_id,
@@ -79,15 +82,15 @@ impl<'a> Ack<'a> {
         body: &'a [u8],
         version: Version,
     ) -> Result<Ack<'a>, DecodeError> {
-        let mut from = Reader::new(body);
-        let mut ack = Ack::new(kind, from.packet_id()?, Reason::Success);
+        let mut from = PacketReader::new(body);
+        let mut ack = Ack::new(kind, from.packet_id()?, ReasonCode::Success);
         if version.is_5() && !from.is_empty() {
             let code = from.u8()?;
-            ack.reason = Reason::from_byte(code)
+            ack.reason = ReasonCode::from_byte(code)
                 .filter(|reason| kind.allows_reason(*reason))
                 .ok_or(DecodeError::ReasonCode(code))?;
             if !from.is_empty() {
-                ack.properties = Properties::read(&mut from, Place::Ack)?;
+                ack.properties = Properties::read(&mut from, PropertyLocation::Ack)?;
             }
         }
         from.finish()?;
@@ -99,7 +102,7 @@ impl<'a> Ack<'a> {
         put_packet(out, self.kind.packet(), |out| {
             out.put_u16(self.packet_id);
             let plain = self.properties.is_empty();
-            if version.is_5() && (self.reason != Reason::Success || !plain) {
+            if version.is_5() && (self.reason != ReasonCode::Success || !plain) {
                 out.put_u8(self.reason as u8);
                 if !plain {
                     self.properties.put(out);

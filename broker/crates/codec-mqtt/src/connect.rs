@@ -1,8 +1,11 @@
 //! CONNECT and CONNACK (sections 3.1 and 3.2).
 
-use crate::field::{Reader, put_binary, put_string};
+use crate::field::{PacketReader, put_binary, put_string};
 use crate::frame::put_packet;
-use crate::{DecodeError, PacketKind, Place, Properties, Qos, Reason, ReturnCode, Version, topic};
+use crate::{
+    DecodeError, PacketType, Properties, PropertyLocation, Qos, ReasonCode, ReturnCode, Version,
+    topic,
+};
 use bytes::{BufMut, BytesMut};
 
 const USER_NAME: u8 = 0x80;
@@ -50,7 +53,7 @@ pub struct Will<'a> {
 
 impl<'a> Connect<'a> {
     pub(crate) fn decode(body: &'a [u8]) -> Result<Connect<'a>, DecodeError> {
-        let mut from = Reader::new(body);
+        let mut from = PacketReader::new(body);
         let version = version(&mut from)?;
         let flags = from.u8()?;
         // [MQTT-3.1.2-3]; 3.1 does not define the bit.
@@ -67,7 +70,7 @@ impl<'a> Connect<'a> {
         }
         let keep_alive = from.u16()?;
         let properties = match version {
-            Version::V5 => Properties::read(&mut from, Place::Connect)?,
+            Version::V5 => Properties::read(&mut from, PropertyLocation::Connect)?,
             _ => Properties::default(),
         };
         let client_id = from.name().map_err(|error| match error {
@@ -101,7 +104,7 @@ impl<'a> Connect<'a> {
 
     /// Appends the packet in the form of its version.
     pub fn encode(&self, out: &mut BytesMut) {
-        put_packet(out, PacketKind::Connect, |out| {
+        put_packet(out, PacketType::Connect, |out| {
             put_string(out, protocol_name(self.version));
             out.put_u8(self.version as u8);
             out.put_u8(self.flags());
@@ -138,12 +141,16 @@ impl<'a> Connect<'a> {
 }
 
 impl<'a> Will<'a> {
-    fn read(from: &mut Reader<'a>, flags: u8, version: Version) -> Result<Will<'a>, DecodeError> {
+    fn read(
+        from: &mut PacketReader<'a>,
+        flags: u8,
+        version: Version,
+    ) -> Result<Will<'a>, DecodeError> {
         let will = Will {
             qos: Qos::decode(flags >> 3 & 0b11)?,
             retain: flags & WILL_RETAIN != 0,
             properties: match version {
-                Version::V5 => Properties::read(from, Place::Will)?,
+                Version::V5 => Properties::read(from, PropertyLocation::Will)?,
                 _ => Properties::default(),
             },
             topic: from.name()?,
@@ -178,12 +185,12 @@ fn without_bridge_flag(level: u8) -> u8 {
 /// Returns true if the body of a CONNECT has the bridge flag: the client is another broker, which
 /// wants neither its own messages back nor the retain flag removed.
 pub fn is_bridge(body: &[u8]) -> bool {
-    let mut from = Reader::new(body);
+    let mut from = PacketReader::new(body);
     let level = from.binary().and_then(|_| from.u8());
     level.is_ok_and(|level| level != without_bridge_flag(level))
 }
 
-fn version(from: &mut Reader<'_>) -> Result<Version, DecodeError> {
+fn version(from: &mut PacketReader<'_>) -> Result<Version, DecodeError> {
     let name = from.binary()?;
     if !matches!(name, b"MQTT" | b"MQIsdp") {
         return Err(DecodeError::ProtocolName);
@@ -201,14 +208,14 @@ pub struct ConnAck<'a> {
     /// The server has the session of an earlier connection; false if it refuses the connection.
     pub session_present: bool,
     /// Clients of 3.1 and 3.1.1 get the nearest return code.
-    pub reason: Reason,
+    pub reason: ReasonCode,
     /// Not sent before 5.0.
     pub properties: Properties<'a>,
 }
 
 impl<'a> ConnAck<'a> {
     pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<ConnAck<'a>, DecodeError> {
-        let mut from = Reader::new(body);
+        let mut from = PacketReader::new(body);
         let flags = from.u8()?;
         // [MQTT-3.2.2-1]
         if flags & !1 != 0 {
@@ -217,8 +224,8 @@ impl<'a> ConnAck<'a> {
         let code = from.u8()?;
         let (reason, properties) = match version {
             Version::V5 => (
-                Reason::from_byte(code),
-                Properties::read(&mut from, Place::ConnAck)?,
+                ReasonCode::from_byte(code),
+                Properties::read(&mut from, PropertyLocation::ConnAck)?,
             ),
             _ => (
                 ReturnCode::from_byte(code).map(ReturnCode::reason),
@@ -235,7 +242,7 @@ impl<'a> ConnAck<'a> {
 
     /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
-        put_packet(out, PacketKind::ConnAck, |out| {
+        put_packet(out, PacketType::ConnAck, |out| {
             // The flag came with 3.1.1; the byte was reserved before.
             let present = self.session_present && version != Version::V31;
             out.put_u8(present.into());

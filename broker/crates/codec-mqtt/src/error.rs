@@ -1,6 +1,6 @@
 //! Errors in packets and their reason codes (section 4.13).
 
-use crate::{PacketKind, Reason};
+use crate::{PacketType, ReasonCode};
 
 /// The reason why bytes are not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum DecodeError {
     UnknownKind(u8),
     /// The low four bits of the first byte are fixed, except for PUBLISH (section 2.1.3).
     #[error("{0:?} may not have the flags {1:#06b}")]
-    Flags(PacketKind, u8),
+    Flags(PacketType, u8),
     /// [MQTT-3.3.1-4], also for wills and subscriptions.
     #[error("quality of service 3")]
     Qos,
@@ -118,11 +118,11 @@ impl DecodeError {
     /// Returns the reason code for DISCONNECT or CONNACK: the one that the standard requires, or
     /// Mosquitto's choice if it leaves a choice. An invalid topic name or filter is a malformed
     /// packet, because 0x8F and 0x90 are for "correctly formed" ones.
-    pub fn reason(&self) -> Reason {
+    pub fn reason(&self) -> ReasonCode {
         match self {
-            DecodeError::TooLarge { .. } => Reason::PacketTooLarge,
+            DecodeError::TooLarge { .. } => ReasonCode::PacketTooLarge,
             DecodeError::ProtocolName | DecodeError::ProtocolLevel(_) => {
-                Reason::UnsupportedProtocolVersion
+                ReasonCode::UnsupportedProtocolVersion
             }
             DecodeError::PacketId
             | DecodeError::PropertyTwice(_)
@@ -135,12 +135,14 @@ impl DecodeError {
             | DecodeError::NoLocalShared
             | DecodeError::ResponseTopic
             | DecodeError::SharedFilter
-            | DecodeError::UnknownKind(_) => Reason::ProtocolError,
+            | DecodeError::UnknownKind(_) => ReasonCode::ProtocolError,
             // Both the flags and the packet are errors; the choice between them is Mosquitto's.
-            DecodeError::Flags(PacketKind::ConnAck | PacketKind::Auth, _) => Reason::ProtocolError,
-            DecodeError::ClientId => Reason::ClientIdentifierNotValid,
-            DecodeError::TopicAlias => Reason::TopicAliasInvalid,
-            _ => Reason::MalformedPacket,
+            DecodeError::Flags(PacketType::ConnAck | PacketType::Auth, _) => {
+                ReasonCode::ProtocolError
+            }
+            DecodeError::ClientId => ReasonCode::ClientIdentifierNotValid,
+            DecodeError::TopicAlias => ReasonCode::TopicAliasInvalid,
+            _ => ReasonCode::MalformedPacket,
         }
     }
 }

@@ -10,14 +10,14 @@ pub(crate) const MAX_VARIABLE: usize = 268_435_455;
 
 /// A cursor over a packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct PacketReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PacketReader<'a> {
     #[inline]
-    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes }
+    pub(crate) fn new(bytes: &'a [u8]) -> PacketReader<'a> {
+        PacketReader { rest: bytes }
     }
 
     #[inline]
@@ -66,8 +66,8 @@ impl<'a> Reader<'a> {
     pub(crate) fn variable(&mut self) -> Result<usize, DecodeError> {
         match variable(self.rest)? {
             None => Err(DecodeError::Short),
-            Some(Variable { overlong: true, .. }) => Err(DecodeError::LengthEncoding),
-            Some(Variable { value, len, .. }) => {
+            Some(VariableByteInteger { overlong: true, .. }) => Err(DecodeError::LengthEncoding),
+            Some(VariableByteInteger { value, len, .. }) => {
                 self.take(len)?;
                 Ok(value)
             }
@@ -146,7 +146,7 @@ fn is_unwanted(c: char) -> bool {
 
 /// A variable byte integer at the front of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Variable {
+pub(crate) struct VariableByteInteger {
     pub value: usize,
     /// Its size in bytes.
     pub len: usize,
@@ -156,12 +156,12 @@ pub(crate) struct Variable {
 
 /// Returns `None` if the integer is incomplete.
 #[inline]
-pub(crate) fn variable(bytes: &[u8]) -> Result<Option<Variable>, DecodeError> {
+pub(crate) fn variable(bytes: &[u8]) -> Result<Option<VariableByteInteger>, DecodeError> {
     let mut value = 0;
     for (at, &byte) in bytes.iter().take(4).enumerate() {
         value |= usize::from(byte & 0x7F) << (7 * at);
         if byte & 0x80 == 0 {
-            return Ok(Some(Variable {
+            return Ok(Some(VariableByteInteger {
                 value,
                 len: at + 1,
                 overlong: at > 0 && byte == 0,

@@ -12,7 +12,7 @@ const DUP: u8 = 0b1000;
 /// Packet types, with their numbers on the wire (section 2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum PacketKind {
+pub enum PacketType {
     /// Section 3.1.
     Connect = 1,
     /// Section 3.2.
@@ -45,26 +45,26 @@ pub enum PacketKind {
     Auth = 15,
 }
 
-const KINDS: [PacketKind; 15] = [
-    PacketKind::Connect,
-    PacketKind::ConnAck,
-    PacketKind::Publish,
-    PacketKind::PubAck,
-    PacketKind::PubRec,
-    PacketKind::PubRel,
-    PacketKind::PubComp,
-    PacketKind::Subscribe,
-    PacketKind::SubAck,
-    PacketKind::Unsubscribe,
-    PacketKind::UnsubAck,
-    PacketKind::PingReq,
-    PacketKind::PingResp,
-    PacketKind::Disconnect,
-    PacketKind::Auth,
+const KINDS: [PacketType; 15] = [
+    PacketType::Connect,
+    PacketType::ConnAck,
+    PacketType::Publish,
+    PacketType::PubAck,
+    PacketType::PubRec,
+    PacketType::PubRel,
+    PacketType::PubComp,
+    PacketType::Subscribe,
+    PacketType::SubAck,
+    PacketType::Unsubscribe,
+    PacketType::UnsubAck,
+    PacketType::PingReq,
+    PacketType::PingResp,
+    PacketType::Disconnect,
+    PacketType::Auth,
 ];
 
-impl PacketKind {
-    fn from_bits(bits: u8) -> Option<PacketKind> {
+impl PacketType {
+    fn from_bits(bits: u8) -> Option<PacketType> {
         KINDS.get(usize::from(bits).checked_sub(1)?).copied()
     }
 
@@ -72,15 +72,15 @@ impl PacketKind {
     pub fn is_server_only(self) -> bool {
         matches!(
             self,
-            PacketKind::ConnAck | PacketKind::SubAck | PacketKind::UnsubAck | PacketKind::PingResp
+            PacketType::ConnAck | PacketType::SubAck | PacketType::UnsubAck | PacketType::PingResp
         )
     }
 
     /// The required flags (section 2.1.3); `None` for PUBLISH, whose flags carry information.
     fn flags(self) -> Option<u8> {
         match self {
-            PacketKind::Publish => None,
-            PacketKind::PubRel | PacketKind::Subscribe | PacketKind::Unsubscribe => Some(0b0010),
+            PacketType::Publish => None,
+            PacketType::PubRel | PacketType::Subscribe | PacketType::Unsubscribe => Some(0b0010),
             _ => Some(0),
         }
     }
@@ -90,9 +90,9 @@ impl PacketKind {
     pub(crate) fn allows(self, flags: u8, version: Version) -> bool {
         let fixed = self.flags();
         match (self, version) {
-            (PacketKind::Connect, Version::V31) => true,
+            (PacketType::Connect, Version::V31) => true,
             (
-                PacketKind::PubRel | PacketKind::Subscribe | PacketKind::Unsubscribe,
+                PacketType::PubRel | PacketType::Subscribe | PacketType::Unsubscribe,
                 Version::V31,
             ) => fixed == Some(flags & !DUP),
             _ => fixed.is_none_or(|must| must == flags),
@@ -106,9 +106,9 @@ impl PacketKind {
 
 /// A packet whose body has not been decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub struct RawPacket<'a> {
     /// The high four bits of the first byte.
-    pub kind: PacketKind,
+    pub kind: PacketType,
     /// The low four bits of the first byte.
     pub flags: u8,
     /// The bytes after the fixed header.
@@ -119,7 +119,7 @@ pub struct Frame<'a> {
     wire_len: usize,
 }
 
-impl Frame<'_> {
+impl RawPacket<'_> {
     /// Size of the whole packet in bytes.
     pub fn wire_len(&self) -> usize {
         self.wire_len
@@ -129,12 +129,12 @@ impl Frame<'_> {
 /// Returns the first packet, or `None` if it is incomplete. Reports errors in its header, and
 /// packets of more than `max` bytes including the header, before the rest has arrived.
 #[inline]
-pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<Frame<'_>>, DecodeError> {
+pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<RawPacket<'_>>, DecodeError> {
     let Some((&first, rest)) = bytes.split_first() else {
         return Ok(None);
     };
     let bits = first >> 4;
-    let kind = PacketKind::from_bits(bits).ok_or(DecodeError::UnknownKind(bits))?;
+    let kind = PacketType::from_bits(bits).ok_or(DecodeError::UnknownKind(bits))?;
     let flags = first & 0x0F;
     // Flags that only 3.1 allows are checked when the packet is decoded.
     if !kind.allows(flags, Version::V31) {
@@ -147,7 +147,7 @@ pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<Frame<'_>>, Decode
     if size > max {
         return Err(DecodeError::TooLarge { size, max });
     }
-    Ok(bytes.get(1 + length.len..size).map(|body| Frame {
+    Ok(bytes.get(1 + length.len..size).map(|body| RawPacket {
         kind,
         flags,
         body,
@@ -157,17 +157,17 @@ pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<Frame<'_>>, Decode
 }
 
 /// Appends a packet: its fixed header and the output of `write`.
-pub(crate) fn put_packet(out: &mut BytesMut, kind: PacketKind, write: impl FnOnce(&mut BytesMut)) {
+pub(crate) fn put_packet(out: &mut BytesMut, kind: PacketType, write: impl FnOnce(&mut BytesMut)) {
     out.put_u8(kind.first_byte());
     put_measured(out, write);
 }
 
 /// Appends a PINGREQ, which only clients send.
 pub fn encode_pingreq(out: &mut BytesMut) {
-    put_packet(out, PacketKind::PingReq, |_| ());
+    put_packet(out, PacketType::PingReq, |_| ());
 }
 
 /// Appends a PINGRESP, which only servers send.
 pub fn encode_pingresp(out: &mut BytesMut) {
-    put_packet(out, PacketKind::PingResp, |_| ());
+    put_packet(out, PacketType::PingResp, |_| ());
 }

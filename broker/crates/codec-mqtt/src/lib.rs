@@ -8,7 +8,7 @@
 //! everything that depends only on the packet; checks that depend on a session (is this packet
 //! identifier in use?) are left to the caller.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod acknowledge;
 mod closing;
@@ -28,16 +28,19 @@ pub use closing::{Auth, Disconnect};
 pub use connect::{ConnAck, Connect, Will, is_bridge};
 pub use error::DecodeError;
 pub use field::MAX_STRING;
-pub use frame::{Frame, MAX_PACKET, PacketKind, encode_pingreq, encode_pingresp, parse_frame};
+pub use frame::{MAX_PACKET, PacketType, RawPacket, encode_pingreq, encode_pingresp, parse_frame};
 pub use packet::Packet;
-pub use property::{Place, Properties, Repeated, put_subscription_identifier, put_user_property};
-pub use publish::{Forward, Publish};
-pub use reason::{Reason, ReturnCode};
-pub use subscribe::{
-    Filters, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
-    UnsubscribeFilters,
+pub use property::{
+    Properties, PropertyLocation, RepeatedProperties, put_subscription_identifier,
+    put_user_property,
 };
-pub use topic::{Shared, check_filter, check_name, matches, shared};
+pub use publish::{ForwardedPublish, Publish};
+pub use reason::{ReasonCode, ReturnCode};
+pub use subscribe::{
+    RetainHandling, SubAck, Subscribe, SubscribeOptions, SubscriptionFilters, UnsubAck,
+    Unsubscribe, UnsubscribeFilters,
+};
+pub use topic::{SharedFilter, check_filter, check_name, matches, shared};
 
 /// Protocol level of CONNECT (section 3.1.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

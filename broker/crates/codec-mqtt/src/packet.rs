@@ -1,7 +1,7 @@
 //! The packet of any type.
 
 use crate::{
-    Ack, AckKind, Auth, ConnAck, Connect, DecodeError, Disconnect, Frame, PacketKind, Publish,
+    Ack, AckKind, Auth, ConnAck, Connect, DecodeError, Disconnect, PacketType, Publish, RawPacket,
     SubAck, Subscribe, UnsubAck, Unsubscribe, Version, encode_pingreq, encode_pingresp,
 };
 use bytes::BytesMut;
@@ -42,26 +42,26 @@ pub enum Packet<'a> {
 impl<'a> Packet<'a> {
     /// Decodes a packet. `version` is that of the connection; CONNECT contains its own.
     #[inline]
-    pub fn decode(frame: &Frame<'a>, version: Version) -> Result<Packet<'a>, DecodeError> {
+    pub fn decode(frame: &RawPacket<'a>, version: Version) -> Result<Packet<'a>, DecodeError> {
         let body = frame.body;
-        if frame.overlong && version.is_5() && frame.kind != PacketKind::Connect {
+        if frame.overlong && version.is_5() && frame.kind != PacketType::Connect {
             return Err(DecodeError::LengthEncoding);
         }
         let allowed = |version| match frame.kind.allows(frame.flags, version) {
             true => Ok(()),
             false => Err(DecodeError::Flags(frame.kind, frame.flags)),
         };
-        if frame.kind != PacketKind::Connect {
+        if frame.kind != PacketType::Connect {
             allowed(version)?;
         }
         let ack = |kind| Ack::decode(kind, body, version).map(Packet::Ack);
         match frame.kind {
-            PacketKind::Publish => Publish::decode(frame.flags, body, version).map(Packet::Publish),
-            PacketKind::PubAck => ack(AckKind::PubAck),
-            PacketKind::PubRec => ack(AckKind::PubRec),
-            PacketKind::PubRel => ack(AckKind::PubRel),
-            PacketKind::PubComp => ack(AckKind::PubComp),
-            PacketKind::Connect => {
+            PacketType::Publish => Publish::decode(frame.flags, body, version).map(Packet::Publish),
+            PacketType::PubAck => ack(AckKind::PubAck),
+            PacketType::PubRec => ack(AckKind::PubRec),
+            PacketType::PubRel => ack(AckKind::PubRel),
+            PacketType::PubComp => ack(AckKind::PubComp),
+            PacketType::Connect => {
                 let connect = Connect::decode(body)?;
                 allowed(connect.version)?;
                 match frame.overlong && connect.version.is_5() {
@@ -69,16 +69,16 @@ impl<'a> Packet<'a> {
                     false => Ok(Packet::Connect(connect)),
                 }
             }
-            PacketKind::ConnAck => ConnAck::decode(body, version).map(Packet::ConnAck),
-            PacketKind::Subscribe => Subscribe::decode(body, version).map(Packet::Subscribe),
-            PacketKind::SubAck => SubAck::decode(body, version).map(Packet::SubAck),
-            PacketKind::Unsubscribe => Unsubscribe::decode(body, version).map(Packet::Unsubscribe),
-            PacketKind::UnsubAck => UnsubAck::decode(body, version).map(Packet::UnsubAck),
-            PacketKind::PingReq => empty(body, Packet::PingReq),
-            PacketKind::PingResp => empty(body, Packet::PingResp),
-            PacketKind::Disconnect => Disconnect::decode(body, version).map(Packet::Disconnect),
-            PacketKind::Auth if version.is_5() => Auth::decode(body).map(Packet::Auth),
-            PacketKind::Auth => Err(DecodeError::UnknownKind(PacketKind::Auth as u8)),
+            PacketType::ConnAck => ConnAck::decode(body, version).map(Packet::ConnAck),
+            PacketType::Subscribe => Subscribe::decode(body, version).map(Packet::Subscribe),
+            PacketType::SubAck => SubAck::decode(body, version).map(Packet::SubAck),
+            PacketType::Unsubscribe => Unsubscribe::decode(body, version).map(Packet::Unsubscribe),
+            PacketType::UnsubAck => UnsubAck::decode(body, version).map(Packet::UnsubAck),
+            PacketType::PingReq => empty(body, Packet::PingReq),
+            PacketType::PingResp => empty(body, Packet::PingResp),
+            PacketType::Disconnect => Disconnect::decode(body, version).map(Packet::Disconnect),
+            PacketType::Auth if version.is_5() => Auth::decode(body).map(Packet::Auth),
+            PacketType::Auth => Err(DecodeError::UnknownKind(PacketType::Auth as u8)),
         }
     }
 

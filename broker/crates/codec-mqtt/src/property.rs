@@ -3,7 +3,7 @@
 
 use crate::DecodeError;
 use crate::field::{
-    MAX_VARIABLE, Reader, put_binary, put_measured, put_string, put_variable, variable_len,
+    MAX_VARIABLE, PacketReader, put_binary, put_measured, put_string, put_variable, variable_len,
 };
 use bytes::{BufMut, BytesMut};
 use std::num::{NonZeroU16, NonZeroU32};
@@ -11,7 +11,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 /// The packet, or part of a packet, that contains properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Place {
+pub enum PropertyLocation {
     /// CONNECT.
     Connect = 1,
     /// The will properties within CONNECT.
@@ -36,14 +36,14 @@ const SUBSCRIPTION_IDENTIFIER: u8 = 0x0B;
 const USER_PROPERTY: u8 = 0x26;
 
 /// The value of a property.
-trait Value<'a>: Sized {
+trait PropertyValue<'a>: Sized {
     /// Returns `None` for a value out of range.
-    fn read(from: &mut Reader<'a>) -> Result<Option<Self>, DecodeError>;
+    fn read(from: &mut PacketReader<'a>) -> Result<Option<Self>, DecodeError>;
     fn write(&self, out: &mut BytesMut);
 }
 
-impl<'a> Value<'a> for bool {
-    fn read(from: &mut Reader<'a>) -> Result<Option<bool>, DecodeError> {
+impl<'a> PropertyValue<'a> for bool {
+    fn read(from: &mut PacketReader<'a>) -> Result<Option<bool>, DecodeError> {
         Ok(match from.u8()? {
             0 => Some(false),
             1 => Some(true),
@@ -55,8 +55,8 @@ impl<'a> Value<'a> for bool {
     }
 }
 
-impl<'a> Value<'a> for u16 {
-    fn read(from: &mut Reader<'a>) -> Result<Option<u16>, DecodeError> {
+impl<'a> PropertyValue<'a> for u16 {
+    fn read(from: &mut PacketReader<'a>) -> Result<Option<u16>, DecodeError> {
         from.u16().map(Some)
     }
     fn write(&self, out: &mut BytesMut) {
@@ -64,8 +64,8 @@ impl<'a> Value<'a> for u16 {
     }
 }
 
-impl<'a> Value<'a> for u32 {
-    fn read(from: &mut Reader<'a>) -> Result<Option<u32>, DecodeError> {
+impl<'a> PropertyValue<'a> for u32 {
+    fn read(from: &mut PacketReader<'a>) -> Result<Option<u32>, DecodeError> {
         from.u32().map(Some)
     }
     fn write(&self, out: &mut BytesMut) {
@@ -73,8 +73,8 @@ impl<'a> Value<'a> for u32 {
     }
 }
 
-impl<'a> Value<'a> for NonZeroU16 {
-    fn read(from: &mut Reader<'a>) -> Result<Option<NonZeroU16>, DecodeError> {
+impl<'a> PropertyValue<'a> for NonZeroU16 {
+    fn read(from: &mut PacketReader<'a>) -> Result<Option<NonZeroU16>, DecodeError> {
         from.u16().map(NonZeroU16::new)
     }
     fn write(&self, out: &mut BytesMut) {
@@ -82,8 +82,8 @@ impl<'a> Value<'a> for NonZeroU16 {
     }
 }
 
-impl<'a> Value<'a> for NonZeroU32 {
-    fn read(from: &mut Reader<'a>) -> Result<Option<NonZeroU32>, DecodeError> {
+impl<'a> PropertyValue<'a> for NonZeroU32 {
+    fn read(from: &mut PacketReader<'a>) -> Result<Option<NonZeroU32>, DecodeError> {
         from.u32().map(NonZeroU32::new)
     }
     fn write(&self, out: &mut BytesMut) {
@@ -91,8 +91,8 @@ impl<'a> Value<'a> for NonZeroU32 {
     }
 }
 
-impl<'a> Value<'a> for &'a str {
-    fn read(from: &mut Reader<'a>) -> Result<Option<&'a str>, DecodeError> {
+impl<'a> PropertyValue<'a> for &'a str {
+    fn read(from: &mut PacketReader<'a>) -> Result<Option<&'a str>, DecodeError> {
         from.string().map(Some)
     }
     fn write(&self, out: &mut BytesMut) {
@@ -100,8 +100,8 @@ impl<'a> Value<'a> for &'a str {
     }
 }
 
-impl<'a> Value<'a> for &'a [u8] {
-    fn read(from: &mut Reader<'a>) -> Result<Option<&'a [u8]>, DecodeError> {
+impl<'a> PropertyValue<'a> for &'a [u8] {
+    fn read(from: &mut PacketReader<'a>) -> Result<Option<&'a [u8]>, DecodeError> {
         from.binary().map(Some)
     }
     fn write(&self, out: &mut BytesMut) {
@@ -117,16 +117,16 @@ macro_rules! properties {
             $($(#[$doc])* pub $name: Option<$ty>,)*
             /// Those that may come more than once: user properties and subscription identifiers. What was decoded has all
             /// properties here; of these bytes only the two kinds are looked at.
-            pub repeated: Repeated<'a>,
+            pub repeated: RepeatedProperties<'a>,
         }
 
         impl<'a> Properties<'a> {
             /// Reads a property that may occur only once. Returns false if no such property has
             /// this identifier.
-            fn take_single(&mut self, id: u8, place: Place, from: &mut Reader<'a>) -> Result<bool, DecodeError> {
+            fn take_single(&mut self, id: u8, place: PropertyLocation, from: &mut PacketReader<'a>) -> Result<bool, DecodeError> {
                 match id {
                     $($id => {
-                        if (0 $(| Place::$place as u16)+) & place as u16 == 0 {
+                        if (0 $(| PropertyLocation::$place as u16)+) & place as u16 == 0 {
                             return Err(DecodeError::PropertyMisplaced(id));
                         }
                         if self.$name.is_some() {
@@ -156,7 +156,7 @@ macro_rules! properties {
             }
 
             /// Skips a property that has been validated.
-            fn skip_single(id: u8, from: &mut Reader<'a>) -> Result<(), DecodeError> {
+            fn skip_single(id: u8, from: &mut PacketReader<'a>) -> Result<(), DecodeError> {
                 match id {
                     $($id => <$ty>::read(from).map(|_| ()),)*
                     _ => Err(DecodeError::UnknownProperty(id)),
@@ -231,18 +231,24 @@ impl PartialEq for Properties<'_> {
 
 impl<'a> Properties<'a> {
     /// Reads the length and the properties.
-    pub(crate) fn read(from: &mut Reader<'a>, place: Place) -> Result<Properties<'a>, DecodeError> {
+    pub(crate) fn read(
+        from: &mut PacketReader<'a>,
+        place: PropertyLocation,
+    ) -> Result<Properties<'a>, DecodeError> {
         let len = from.variable()?;
         Properties::decode(from.take(len)?, place)
     }
 
     /// Decodes properties without the length in front.
-    pub fn decode(section: &'a [u8], place: Place) -> Result<Properties<'a>, DecodeError> {
+    pub fn decode(
+        section: &'a [u8],
+        place: PropertyLocation,
+    ) -> Result<Properties<'a>, DecodeError> {
         let mut properties = Properties {
-            repeated: Repeated(section),
+            repeated: RepeatedProperties(section),
             ..Properties::default()
         };
-        let mut from = Reader::new(section);
+        let mut from = PacketReader::new(section);
         let mut identified = false;
         while !from.is_empty() {
             // Identifiers are variable byte integers; all known ones have one byte.
@@ -253,10 +259,13 @@ impl<'a> Properties<'a> {
                     from.string()?;
                 }
                 SUBSCRIPTION_IDENTIFIER => {
-                    if !matches!(place, Place::Publish | Place::Subscribe) {
+                    if !matches!(
+                        place,
+                        PropertyLocation::Publish | PropertyLocation::Subscribe
+                    ) {
                         return Err(DecodeError::PropertyMisplaced(id));
                     }
-                    if identified && place == Place::Subscribe {
+                    if identified && place == PropertyLocation::Subscribe {
                         return Err(DecodeError::PropertyTwice(id));
                     }
                     identified = true;
@@ -299,7 +308,7 @@ impl<'a> Properties<'a> {
     }
 
     /// Appends the properties that a server forwards unchanged (sections 3.3.2.3.2 to 3.3.2.3.9),
-    /// without a length: for [`crate::Forward::kept`].
+    /// without a length: for [`crate::ForwardedPublish::kept`].
     pub fn put_kept(&self, out: &mut BytesMut) {
         let kept = Properties {
             payload_format: self.payload_format,
@@ -320,43 +329,47 @@ impl<'a> Properties<'a> {
     /// User properties, in the order of the packet.
     pub fn user_properties(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         self.repeated.walk().filter_map(|item| match item {
-            Item::User(name, value) => Some((name, value)),
-            Item::Subscription(_) => None,
+            RepeatedProperty::User(name, value) => Some((name, value)),
+            RepeatedProperty::Subscription(_) => None,
         })
     }
 
     /// Subscription identifiers, in the order of the packet.
     pub fn subscription_identifiers(&self) -> impl Iterator<Item = u32> + use<'a> {
         self.repeated.walk().filter_map(|item| match item {
-            Item::Subscription(id) => Some(id),
-            Item::User(..) => None,
+            RepeatedProperty::Subscription(id) => Some(id),
+            RepeatedProperty::User(..) => None,
         })
     }
 }
 
 /// Encoded properties of which only user properties and subscription identifiers are read.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Repeated<'a>(pub &'a [u8]);
+pub struct RepeatedProperties<'a>(pub &'a [u8]);
 
-enum Item<'a> {
+enum RepeatedProperty<'a> {
     User(&'a str, &'a str),
     Subscription(u32),
 }
 
-impl<'a> Repeated<'a> {
-    fn walk(self) -> impl Iterator<Item = Item<'a>> + use<'a> {
-        let mut from = Reader::new(self.0);
+impl<'a> RepeatedProperties<'a> {
+    fn walk(self) -> impl Iterator<Item = RepeatedProperty<'a>> + use<'a> {
+        let mut from = PacketReader::new(self.0);
         std::iter::from_fn(move || next_repeated(&mut from).ok().flatten())
     }
 }
 
-fn next_repeated<'a>(from: &mut Reader<'a>) -> Result<Option<Item<'a>>, DecodeError> {
+fn next_repeated<'a>(
+    from: &mut PacketReader<'a>,
+) -> Result<Option<RepeatedProperty<'a>>, DecodeError> {
     while !from.is_empty() {
         match from.u8()? {
-            USER_PROPERTY => return Ok(Some(Item::User(from.string()?, from.string()?))),
+            USER_PROPERTY => {
+                return Ok(Some(RepeatedProperty::User(from.string()?, from.string()?)));
+            }
             SUBSCRIPTION_IDENTIFIER => {
                 let id = from.variable()?;
-                return Ok(Some(Item::Subscription(id as u32)));
+                return Ok(Some(RepeatedProperty::Subscription(id as u32)));
             }
             id => Properties::skip_single(id, from)?,
         }

@@ -1,8 +1,10 @@
 //! PUBLISH (section 3.3).
 
-use crate::field::{Reader, put_binary, put_string, put_variable, variable_len};
+use crate::field::{PacketReader, put_binary, put_string, put_variable, variable_len};
 use crate::property::{put_subscription_identifier, subscription_identifier_len};
-use crate::{DecodeError, MAX_STRING, PacketKind, Place, Properties, Qos, Version, topic};
+use crate::{
+    DecodeError, MAX_STRING, PacketType, Properties, PropertyLocation, Qos, Version, topic,
+};
 use bytes::{BufMut, BytesMut};
 
 const DUP: u8 = 0b1000;
@@ -42,14 +44,14 @@ impl<'a> Publish<'a> {
         if dup && qos == Qos::AtMostOnce {
             return Err(DecodeError::DupWithoutQos);
         }
-        let mut from = Reader::new(body);
+        let mut from = PacketReader::new(body);
         let topic = from.name()?;
         let packet_id = match qos {
             Qos::AtMostOnce => 0,
             _ => from.packet_id()?,
         };
         let properties = match version {
-            Version::V5 => Properties::read(&mut from, Place::Publish)?,
+            Version::V5 => Properties::read(&mut from, PropertyLocation::Publish)?,
             _ => Properties::default(),
         };
         // [MQTT-3.3.2-8]
@@ -97,13 +99,13 @@ impl<'a> Publish<'a> {
 
 fn first_byte(dup: bool, qos: Qos, retain: bool) -> u8 {
     let dup = if dup { DUP } else { 0 };
-    PacketKind::Publish.first_byte() | dup | (qos as u8) << 1 | u8::from(retain)
+    PacketType::Publish.first_byte() | dup | (qos as u8) << 1 | u8::from(retain)
 }
 
 /// A message forwarded to a subscriber, without the payload. Most properties were encoded once,
 /// when the message arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forward<'a> {
+pub struct ForwardedPublish<'a> {
     /// The subscriber may have received this packet before.
     pub dup: bool,
     /// QoS of this transmission.
@@ -124,7 +126,7 @@ pub struct Forward<'a> {
     pub kept: &'a [u8],
 }
 
-impl Forward<'_> {
+impl ForwardedPublish<'_> {
     fn properties_len(&self) -> usize {
         let identifiers = self.subscription_identifiers.iter();
         self.kept.len()

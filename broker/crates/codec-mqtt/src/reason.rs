@@ -5,15 +5,15 @@ macro_rules! reasons {
         /// The result of an operation. Codes from 0x80 are errors.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
-        pub enum Reason {
+        pub enum ReasonCode {
             $(#[doc = $text] $name = $code,)*
         }
 
-        impl Reason {
+        impl ReasonCode {
             /// Returns the reason with that code, or None if no version defines it.
-            pub fn from_byte(byte: u8) -> Option<Reason> {
+            pub fn from_byte(byte: u8) -> Option<ReasonCode> {
                 match byte {
-                    $($code => Some(Reason::$name),)*
+                    $($code => Some(ReasonCode::$name),)*
                     _ => None,
                 }
             }
@@ -21,7 +21,7 @@ macro_rules! reasons {
             /// The name in the specification.
             pub fn text(self) -> &'static str {
                 match self {
-                    $(Reason::$name => $text,)*
+                    $(ReasonCode::$name => $text,)*
                 }
             }
         }
@@ -74,31 +74,31 @@ reasons! {
     WildcardSubscriptionsNotSupported = 0xA2 "Wildcard Subscriptions not supported",
 }
 
-impl Reason {
+impl ReasonCode {
     /// Returns true if the operation failed: codes from 0x80 on.
     pub fn is_error(self) -> bool {
         self as u8 >= 0x80
     }
 
     /// Returns the reason code of SUBACK for a granted subscription.
-    pub fn granted(qos: crate::Qos) -> Reason {
+    pub fn granted(qos: crate::Qos) -> ReasonCode {
         match qos {
-            crate::Qos::AtMostOnce => Reason::Success,
-            crate::Qos::AtLeastOnce => Reason::GrantedQos1,
-            crate::Qos::ExactlyOnce => Reason::GrantedQos2,
+            crate::Qos::AtMostOnce => ReasonCode::Success,
+            crate::Qos::AtLeastOnce => ReasonCode::GrantedQos1,
+            crate::Qos::ExactlyOnce => ReasonCode::GrantedQos2,
         }
     }
 
     /// Returns the nearest CONNACK return code for clients of 3.1 and 3.1.1.
     pub fn return_code(self) -> ReturnCode {
         match self {
-            Reason::Success => ReturnCode::Accepted,
-            Reason::UnsupportedProtocolVersion => ReturnCode::UnacceptableProtocolVersion,
-            Reason::ClientIdentifierNotValid => ReturnCode::IdentifierRejected,
-            Reason::BadUserNameOrPassword | Reason::BadAuthenticationMethod => {
+            ReasonCode::Success => ReturnCode::Accepted,
+            ReasonCode::UnsupportedProtocolVersion => ReturnCode::UnacceptableProtocolVersion,
+            ReasonCode::ClientIdentifierNotValid => ReturnCode::IdentifierRejected,
+            ReasonCode::BadUserNameOrPassword | ReasonCode::BadAuthenticationMethod => {
                 ReturnCode::BadUserNameOrPassword
             }
-            Reason::NotAuthorized | Reason::Banned => ReturnCode::NotAuthorized,
+            ReasonCode::NotAuthorized | ReasonCode::Banned => ReturnCode::NotAuthorized,
             _ => ReturnCode::ServerUnavailable,
         }
     }
@@ -138,14 +138,14 @@ impl ReturnCode {
     }
 
     /// Returns the reason code that corresponds to this return code.
-    pub fn reason(self) -> Reason {
+    pub fn reason(self) -> ReasonCode {
         match self {
-            ReturnCode::Accepted => Reason::Success,
-            ReturnCode::UnacceptableProtocolVersion => Reason::UnsupportedProtocolVersion,
-            ReturnCode::IdentifierRejected => Reason::ClientIdentifierNotValid,
-            ReturnCode::ServerUnavailable => Reason::ServerUnavailable,
-            ReturnCode::BadUserNameOrPassword => Reason::BadUserNameOrPassword,
-            ReturnCode::NotAuthorized => Reason::NotAuthorized,
+            ReturnCode::Accepted => ReasonCode::Success,
+            ReturnCode::UnacceptableProtocolVersion => ReasonCode::UnsupportedProtocolVersion,
+            ReturnCode::IdentifierRejected => ReasonCode::ClientIdentifierNotValid,
+            ReturnCode::ServerUnavailable => ReasonCode::ServerUnavailable,
+            ReturnCode::BadUserNameOrPassword => ReasonCode::BadUserNameOrPassword,
+            ReturnCode::NotAuthorized => ReasonCode::NotAuthorized,
         }
     }
 }

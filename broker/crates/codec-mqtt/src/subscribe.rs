@@ -1,8 +1,8 @@
 //! SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK (sections 3.8 to 3.11).
 
-use crate::field::{Reader, put_string};
+use crate::field::{PacketReader, put_string};
 use crate::frame::put_packet;
-use crate::{DecodeError, PacketKind, Place, Properties, Qos, Version, topic};
+use crate::{DecodeError, PacketType, Properties, PropertyLocation, Qos, Version, topic};
 use bytes::{BufMut, BytesMut};
 
 const NO_LOCAL: u8 = 0x04;
@@ -72,24 +72,24 @@ pub struct Subscribe<'a> {
     /// Empty before 5.0.
     pub properties: Properties<'a>,
     /// At least one.
-    pub filters: Filters<'a>,
+    pub filters: SubscriptionFilters<'a>,
 }
 
 /// Topic filters with their options in encoded form. They are valid strings; the session checks
 /// whether they are valid filters, because each gets a reason code of its own in SUBACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filters<'a> {
+pub struct SubscriptionFilters<'a> {
     raw: &'a [u8],
     version: Version,
 }
 
-impl<'a> Filters<'a> {
-    /// Wraps filters written by [`Filters::put`], to encode a packet.
-    pub fn new(raw: &'a [u8], version: Version) -> Filters<'a> {
-        Filters { raw, version }
+impl<'a> SubscriptionFilters<'a> {
+    /// Wraps filters written by [`SubscriptionFilters::put`], to encode a packet.
+    pub fn new(raw: &'a [u8], version: Version) -> SubscriptionFilters<'a> {
+        SubscriptionFilters { raw, version }
     }
 
-    /// Appends an encoded filter for [`Filters::new`].
+    /// Appends an encoded filter for [`SubscriptionFilters::new`].
     pub fn put(out: &mut BytesMut, filter: &str, options: SubscribeOptions) {
         put_string(out, filter);
         out.put_u8(options.to_byte());
@@ -97,14 +97,14 @@ impl<'a> Filters<'a> {
 
     /// The filters, in the order of the packet.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, SubscribeOptions)> + use<'a> {
-        let mut from = Reader::new(self.raw);
+        let mut from = PacketReader::new(self.raw);
         let version = self.version;
         std::iter::from_fn(move || next_filter(&mut from, version).ok())
     }
 }
 
 fn next_filter<'a>(
-    from: &mut Reader<'a>,
+    from: &mut PacketReader<'a>,
     version: Version,
 ) -> Result<(&'a str, SubscribeOptions), DecodeError> {
     let filter = from.name()?;
@@ -112,7 +112,7 @@ fn next_filter<'a>(
     Ok((filter, options))
 }
 
-fn subscription_packet_id(from: &mut Reader<'_>) -> Result<u16, DecodeError> {
+fn subscription_packet_id(from: &mut PacketReader<'_>) -> Result<u16, DecodeError> {
     from.packet_id().map_err(|error| match error {
         DecodeError::PacketId => DecodeError::SubscriptionPacketId,
         other => other,
@@ -121,13 +121,13 @@ fn subscription_packet_id(from: &mut Reader<'_>) -> Result<u16, DecodeError> {
 
 impl<'a> Subscribe<'a> {
     pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<Subscribe<'a>, DecodeError> {
-        let mut from = Reader::new(body);
+        let mut from = PacketReader::new(body);
         let packet_id = subscription_packet_id(&mut from)?;
         let properties = match version {
-            Version::V5 => Properties::read(&mut from, Place::Subscribe)?,
+            Version::V5 => Properties::read(&mut from, PropertyLocation::Subscribe)?,
             _ => Properties::default(),
         };
-        let filters = Filters {
+        let filters = SubscriptionFilters {
             raw: from.rest(),
             version,
         };
@@ -151,7 +151,7 @@ impl<'a> Subscribe<'a> {
 
     /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
-        put_packet(out, PacketKind::Subscribe, |out| {
+        put_packet(out, PacketType::Subscribe, |out| {
             out.put_u16(self.packet_id);
             if version.is_5() {
                 self.properties.put(out);
@@ -174,11 +174,11 @@ pub struct SubAck<'a> {
 
 impl<'a> SubAck<'a> {
     pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<SubAck<'a>, DecodeError> {
-        let mut from = Reader::new(body);
+        let mut from = PacketReader::new(body);
         Ok(SubAck {
             packet_id: from.packet_id()?,
             properties: match version {
-                Version::V5 => Properties::read(&mut from, Place::Ack)?,
+                Version::V5 => Properties::read(&mut from, PropertyLocation::Ack)?,
                 _ => Properties::default(),
             },
             reasons: from.rest(),
@@ -187,7 +187,7 @@ impl<'a> SubAck<'a> {
 
     /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
-        put_packet(out, PacketKind::SubAck, |out| {
+        put_packet(out, PacketType::SubAck, |out| {
             out.put_u16(self.packet_id);
             if version.is_5() {
                 self.properties.put(out);
@@ -225,17 +225,17 @@ impl<'a> UnsubscribeFilters<'a> {
 
     /// The filters, in the order of the packet.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let mut from = Reader::new(self.0);
+        let mut from = PacketReader::new(self.0);
         std::iter::from_fn(move || from.name().ok())
     }
 }
 
 impl<'a> Unsubscribe<'a> {
     pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<Unsubscribe<'a>, DecodeError> {
-        let mut from = Reader::new(body);
+        let mut from = PacketReader::new(body);
         let packet_id = subscription_packet_id(&mut from)?;
         let properties = match version {
-            Version::V5 => Properties::read(&mut from, Place::Unsubscribe)?,
+            Version::V5 => Properties::read(&mut from, PropertyLocation::Unsubscribe)?,
             _ => Properties::default(),
         };
         let filters = UnsubscribeFilters(from.rest());
@@ -255,7 +255,7 @@ impl<'a> Unsubscribe<'a> {
 
     /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
-        put_packet(out, PacketKind::Unsubscribe, |out| {
+        put_packet(out, PacketType::Unsubscribe, |out| {
             out.put_u16(self.packet_id);
             if version.is_5() {
                 self.properties.put(out);
@@ -278,7 +278,7 @@ pub struct UnsubAck<'a> {
 
 impl<'a> UnsubAck<'a> {
     pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<UnsubAck<'a>, DecodeError> {
-        let mut from = Reader::new(body);
+        let mut from = PacketReader::new(body);
         let packet_id = from.packet_id()?;
         if !version.is_5() {
             from.finish()?;
@@ -290,14 +290,14 @@ impl<'a> UnsubAck<'a> {
         }
         Ok(UnsubAck {
             packet_id,
-            properties: Properties::read(&mut from, Place::Ack)?,
+            properties: Properties::read(&mut from, PropertyLocation::Ack)?,
             reasons: from.rest(),
         })
     }
 
     /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
-        put_packet(out, PacketKind::UnsubAck, |out| {
+        put_packet(out, PacketType::UnsubAck, |out| {
             out.put_u16(self.packet_id);
             if version.is_5() {
                 self.properties.put(out);

@@ -37,7 +37,7 @@ pub fn check_filter(filter: &str) -> Result<(), DecodeError> {
 
 /// The parts of a shared subscription's filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared<'a> {
+pub struct SharedFilter<'a> {
     /// Share name, common to the group of subscribers.
     pub name: &'a str,
     /// Topic filter of the shared subscription.
@@ -46,7 +46,7 @@ pub struct Shared<'a> {
 
 /// Splits `$share/{name}/{filter}`; returns `None` for other filters. The name has at least one
 /// character and no wildcard [MQTT-4.8.2-1], and a filter follows [MQTT-4.8.2-2].
-pub fn shared(filter: &str) -> Result<Option<Shared<'_>>, DecodeError> {
+pub fn shared(filter: &str) -> Result<Option<SharedFilter<'_>>, DecodeError> {
     let Some(rest) = filter.strip_prefix(SHARE) else {
         return match filter {
             "$share" => Err(DecodeError::SharedFilter),
@@ -58,7 +58,7 @@ pub fn shared(filter: &str) -> Result<Option<Shared<'_>>, DecodeError> {
     if check_name(name).is_err() || filter.is_empty() {
         return Err(DecodeError::SharedFilter);
     }
-    Ok(Some(Shared { name, filter }))
+    Ok(Some(SharedFilter { name, filter }))
 }
 
 /// Returns true if a topic matches a filter. A filter that begins with a wildcard does not match
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn shared_filters_have_a_name_and_a_filter() {
         assert_eq!(shared("a/$share"), Ok(None));
-        let taken = Shared {
+        let taken = SharedFilter {
             name: "g",
             filter: "a/+",
         };

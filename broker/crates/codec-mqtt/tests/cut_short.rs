@@ -1,7 +1,7 @@
 //! Packets of every kind that a client sends, each cut short at every byte with a header that says so, and each with a byte too many:
 //! malformed, but for the shorter forms that the standard has (MQTT 5.0, section 4.13; [MQTT-4.8.0-1] in 3.1.1).
 
-use codec_mqtt::{Packet, Reason, Version, parse_frame};
+use codec_mqtt::{Packet, ReasonCode, Version, parse_frame};
 
 /// The first byte and the body of a packet, and the other lengths at which the body is valid.
 struct Case {
@@ -85,7 +85,7 @@ fn check(cases: &[Case], version: Version) {
                 Ok(()) => assert!(right, "{what} of {length} bytes is taken"),
                 Err(error) => {
                     assert!(!right, "{what} of {length} bytes: {error}");
-                    let malformed = [Reason::MalformedPacket, Reason::ProtocolError];
+                    let malformed = [ReasonCode::MalformedPacket, ReasonCode::ProtocolError];
                     assert!(malformed.contains(&error.reason()), "{what}: {error}");
                 }
             }

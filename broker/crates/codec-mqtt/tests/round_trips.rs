@@ -3,10 +3,11 @@
 
 use bytes::BytesMut;
 use codec_mqtt::{
-    Ack, AckKind, Auth, ConnAck, Connect, DecodeError, Disconnect, Filters, Forward, MAX_PACKET,
-    Packet, Place, Properties, Publish, Qos, Reason, Repeated, RetainHandling, SubAck, Subscribe,
-    SubscribeOptions, UnsubAck, Unsubscribe, UnsubscribeFilters, Version, Will, parse_frame,
-    put_subscription_identifier, put_user_property,
+    Ack, AckKind, Auth, ConnAck, Connect, DecodeError, Disconnect, ForwardedPublish, MAX_PACKET,
+    Packet, Properties, PropertyLocation, Publish, Qos, ReasonCode, RepeatedProperties,
+    RetainHandling, SubAck, Subscribe, SubscribeOptions, SubscriptionFilters, UnsubAck,
+    Unsubscribe, UnsubscribeFilters, Version, Will, parse_frame, put_subscription_identifier,
+    put_user_property,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -56,16 +57,16 @@ impl Words {
     }
 
     /// All properties that a packet of this kind may have.
-    fn properties<'a>(&'a self, place: Place, repeated: &'a [u8]) -> Properties<'a> {
+    fn properties<'a>(&'a self, place: PropertyLocation, repeated: &'a [u8]) -> Properties<'a> {
         let text = self.text.as_deref();
         let data = self.data.as_deref();
         let (number, flag) = (self.number, self.flag);
         let small = number.map(|n| n as u16);
         let mut p = Properties {
-            repeated: Repeated(repeated),
+            repeated: RepeatedProperties(repeated),
             ..Properties::default()
         };
-        if matches!(place, Place::Publish | Place::Will) {
+        if matches!(place, PropertyLocation::Publish | PropertyLocation::Will) {
             p.payload_format = flag;
             p.message_expiry = number;
             p.content_type = text;
@@ -73,14 +74,14 @@ impl Words {
             p.correlation_data = data;
         }
         match place {
-            Place::Publish => p.topic_alias = small.filter(|&n| n > 0),
-            Place::Will => p.will_delay = number,
-            Place::Connect => {
+            PropertyLocation::Publish => p.topic_alias = small.filter(|&n| n > 0),
+            PropertyLocation::Will => p.will_delay = number,
+            PropertyLocation::Connect => {
                 p.session_expiry = number;
                 p.request_problem_information = flag;
                 p.request_response_information = flag;
             }
-            Place::ConnAck => {
+            PropertyLocation::ConnAck => {
                 p.session_expiry = number;
                 p.assigned_client_id = text;
                 p.server_keep_alive = small;
@@ -91,24 +92,33 @@ impl Words {
                 p.subscription_identifier_available = flag;
                 p.shared_subscription_available = flag;
             }
-            Place::Disconnect => p.session_expiry = number,
+            PropertyLocation::Disconnect => p.session_expiry = number,
             _ => {}
         }
-        if matches!(place, Place::Connect | Place::ConnAck) {
+        if matches!(place, PropertyLocation::Connect | PropertyLocation::ConnAck) {
             p.receive_maximum = small.and_then(NonZeroU16::new);
             p.topic_alias_maximum = small;
             p.maximum_packet_size = number.and_then(NonZeroU32::new);
         }
-        if matches!(place, Place::Connect | Place::ConnAck | Place::Auth) {
+        if matches!(
+            place,
+            PropertyLocation::Connect | PropertyLocation::ConnAck | PropertyLocation::Auth
+        ) {
             p.authentication_method = text;
             p.authentication_data = data.filter(|_| text.is_some());
         }
-        if matches!(place, Place::ConnAck | Place::Disconnect) {
+        if matches!(
+            place,
+            PropertyLocation::ConnAck | PropertyLocation::Disconnect
+        ) {
             p.server_reference = text;
         }
         if matches!(
             place,
-            Place::ConnAck | Place::Ack | Place::Disconnect | Place::Auth
+            PropertyLocation::ConnAck
+                | PropertyLocation::Ack
+                | PropertyLocation::Disconnect
+                | PropertyLocation::Auth
         ) {
             p.reason_string = text;
         }
@@ -144,7 +154,7 @@ fn check_roundtrip(packet: &Packet<'_>, version: Version) -> Result<(), TestCase
 
 proptest! {
     #[test]
-    fn connect(
+    fn connect_round_trips(
         version in versions(), clean_start: bool, keep_alive: u16, client_id in "[a-z0-9]{0,40}", words in words(),
         will in option::of((qos_levels(), any::<bool>(), "[a-z/]{1,20}", vec(any::<u8>(), 0..300))),
         user in option::of("[a-z]{0,9}"), password in option::of(vec(any::<u8>(), 0..9)),
@@ -156,9 +166,9 @@ proptest! {
         };
         let packet = Connect {
             version, clean_start, keep_alive, client_id: &client_id,
-            properties: of(Place::Connect),
+            properties: of(PropertyLocation::Connect),
             will: will.as_ref().map(|(qos, retain, topic, payload)| Will {
-                qos: *qos, retain: *retain, topic, payload, properties: of(Place::Will),
+                qos: *qos, retain: *retain, topic, payload, properties: of(PropertyLocation::Will),
             }),
             user_name: user.as_deref(),
             password: password.as_deref().filter(|_| version.is_5() || user.is_some()),
@@ -167,13 +177,13 @@ proptest! {
     }
 
     #[test]
-    fn publish(
+    fn publish_round_trips(
         version in versions(), qos in qos_levels(), dup: bool, retain: bool, topic in "[a-zé/]{1,300}", packet_id in 1u16..,
         words in words(), payload in vec(any::<u8>(), 0..400),
     ) {
         let repeated = words.repeated(9);
         let properties = match version {
-            Version::V5 => words.properties(Place::Publish, &repeated),
+            Version::V5 => words.properties(PropertyLocation::Publish, &repeated),
             _ => Properties::default(),
         };
         let none = qos == Qos::AtMostOnce;
@@ -186,7 +196,7 @@ proptest! {
         // The same when it is forwarded to a subscriber.
         let mut kept = BytesMut::new();
         properties.put_kept(&mut kept);
-        let forward = Forward {
+        let forward = ForwardedPublish {
             dup: packet.dup, qos, retain, topic: topic.as_bytes(), packet_id: packet.packet_id,
             message_expiry: properties.message_expiry, alias: properties.topic_alias,
             subscription_identifiers: &words.identifiers, kept: &kept,
@@ -208,20 +218,20 @@ proptest! {
         let repeated = words.repeated(0);
         let single = words.repeated(1);
         let of = |place| match version {
-            Version::V5 => words.properties(place, if place == Place::Subscribe { &single } else { &repeated }),
+            Version::V5 => words.properties(place, if place == PropertyLocation::Subscribe { &single } else { &repeated }),
             _ => Properties::default(),
         };
         let five = version.is_5();
-        let told = |reason: Reason| if five { reason } else { Reason::Success };
+        let told = |reason: ReasonCode| if five { reason } else { ReasonCode::Success };
         let not_311 = Version::V31 == version;
         check_roundtrip(&Packet::ConnAck(ConnAck {
-            session_present: session_present && !not_311, reason: Reason::NotAuthorized, properties: of(Place::ConnAck),
+            session_present: session_present && !not_311, reason: ReasonCode::NotAuthorized, properties: of(PropertyLocation::ConnAck),
         }), version)?;
         for (kind, reason) in [
-            (AckKind::PubAck, Reason::NoMatchingSubscribers), (AckKind::PubRec, Reason::Success),
-            (AckKind::PubRel, Reason::PacketIdentifierNotFound), (AckKind::PubComp, Reason::Success),
+            (AckKind::PubAck, ReasonCode::NoMatchingSubscribers), (AckKind::PubRec, ReasonCode::Success),
+            (AckKind::PubRel, ReasonCode::PacketIdentifierNotFound), (AckKind::PubComp, ReasonCode::Success),
         ] {
-            let ack = Ack { kind, packet_id, reason: told(reason), properties: of(Place::Ack) };
+            let ack = Ack { kind, packet_id, reason: told(reason), properties: of(PropertyLocation::Ack) };
             check_roundtrip(&Packet::Ack(ack), version)?;
             check_roundtrip(&Packet::Ack(Ack::new(kind, packet_id, told(reason))), version)?;
         }
@@ -238,30 +248,30 @@ proptest! {
                     _ => RetainHandling::Send,
                 },
             };
-            Filters::put(&mut raw, filter, options);
+            SubscriptionFilters::put(&mut raw, filter, options);
             UnsubscribeFilters::put(&mut names, filter);
             expected.push((filter.as_str(), options));
         }
-        let subscribe = Subscribe { packet_id, properties: of(Place::Subscribe), filters: Filters::new(&raw, version) };
+        let subscribe = Subscribe { packet_id, properties: of(PropertyLocation::Subscribe), filters: SubscriptionFilters::new(&raw, version) };
         prop_assert_eq!(subscribe.filters.iter().collect::<Vec<_>>(), expected.clone());
         check_roundtrip(&Packet::Subscribe(subscribe), version)?;
-        let unsubscribe = Unsubscribe { packet_id, properties: of(Place::Unsubscribe), filters: UnsubscribeFilters::new(&names) };
+        let unsubscribe = Unsubscribe { packet_id, properties: of(PropertyLocation::Unsubscribe), filters: UnsubscribeFilters::new(&names) };
         prop_assert!(unsubscribe.filters.iter().eq(expected.iter().map(|(filter, _)| *filter)));
         check_roundtrip(&Packet::Unsubscribe(unsubscribe), version)?;
-        check_roundtrip(&Packet::SubAck(SubAck { packet_id, properties: of(Place::Ack), reasons: &codes }), version)?;
+        check_roundtrip(&Packet::SubAck(SubAck { packet_id, properties: of(PropertyLocation::Ack), reasons: &codes }), version)?;
         let reasons = if five { &codes[..] } else { &[] };
-        check_roundtrip(&Packet::UnsubAck(UnsubAck { packet_id, properties: of(Place::Ack), reasons }), version)?;
+        check_roundtrip(&Packet::UnsubAck(UnsubAck { packet_id, properties: of(PropertyLocation::Ack), reasons }), version)?;
         check_roundtrip(&Packet::PingReq, version)?;
         check_roundtrip(&Packet::PingResp, version)?;
-        check_roundtrip(&Packet::Disconnect(Disconnect { reason: told(Reason::SessionTakenOver), properties: of(Place::Disconnect) }), version)?;
+        check_roundtrip(&Packet::Disconnect(Disconnect { reason: told(ReasonCode::SessionTakenOver), properties: of(PropertyLocation::Disconnect) }), version)?;
         if five {
-            check_roundtrip(&Packet::Auth(Auth { reason: Reason::ContinueAuthentication, properties: of(Place::Auth) }), version)?;
+            check_roundtrip(&Packet::Auth(Auth { reason: ReasonCode::ContinueAuthentication, properties: of(PropertyLocation::Auth) }), version)?;
         }
     }
 
     #[test]
     fn decode_never_panics(raw in vec(any::<u8>(), 0..300), version in versions()) {
-        let _ = Properties::decode(&raw, Place::Publish);
+        let _ = Properties::decode(&raw, PropertyLocation::Publish);
         if let Ok(Some(frame)) = parse_frame(&raw, 4096) {
             prop_assert!(frame.wire_len() <= raw.len());
             let _ = Packet::decode(&frame, version);
@@ -293,8 +303,8 @@ proptest! {
         let repeated = words.repeated(1);
         let connect = Connect {
             version, clean_start: true, keep_alive: 9, client_id: "c",
-            properties: words.properties(Place::Connect, &[]),
-            will: Some(Will { qos: Qos::AtLeastOnce, retain: true, topic: "a/b", payload: b"gone", properties: words.properties(Place::Will, &repeated[..0]) }),
+            properties: words.properties(PropertyLocation::Connect, &[]),
+            will: Some(Will { qos: Qos::AtLeastOnce, retain: true, topic: "a/b", payload: b"gone", properties: words.properties(PropertyLocation::Will, &repeated[..0]) }),
             user_name: Some("u"), password: Some(b"p"),
         };
         let mut out = BytesMut::new();

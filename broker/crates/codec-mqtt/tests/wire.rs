@@ -3,8 +3,9 @@
 
 use bytes::BytesMut;
 use codec_mqtt::{
-    Ack, AckKind, ConnAck, Connect, DecodeError, Disconnect, Forward, Packet, PacketKind, Place,
-    Properties, Qos, Reason, Version, encode_pingresp, is_bridge, parse_frame, shared,
+    Ack, AckKind, ConnAck, Connect, DecodeError, Disconnect, ForwardedPublish, Packet, PacketType,
+    Properties, PropertyLocation, Qos, ReasonCode, Version, encode_pingresp, is_bridge,
+    parse_frame, shared,
 };
 
 fn decode(raw: &[u8], version: Version) -> Result<Packet<'_>, DecodeError> {
@@ -129,7 +130,7 @@ fn protocol_name_and_level_must_match() {
     ] {
         let error = DecodeError::ProtocolLevel(level);
         assert_eq!(with(name, level), Err(error));
-        assert_eq!(error.reason(), Reason::UnsupportedProtocolVersion);
+        assert_eq!(error.reason(), ReasonCode::UnsupportedProtocolVersion);
     }
 }
 
@@ -169,7 +170,7 @@ fn connect_header_flags_are_ignored_in_3_1() {
             let frame = parse_frame(&raw, 100).unwrap().unwrap();
             Packet::decode(&frame, Version::V311).map(|_| ())
         };
-        let decode_error = Err(DecodeError::Flags(PacketKind::Connect, flags));
+        let decode_error = Err(DecodeError::Flags(PacketType::Connect, flags));
         assert_eq!(decoded(&three), Ok(()));
         assert_eq!(
             (decoded(&four), decoded(&five)),
@@ -183,12 +184,12 @@ fn header_is_validated_before_body_arrives() {
     // 3.1.1: [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.10.1-1], [MQTT-3.14.1-1]
     // [MQTT-2.1.3-1], [MQTT-3.6.1-1]; 3.1.1: [MQTT-2.2.2-1], [MQTT-2.2.2-2]
     for (first, kind) in [
-        (0x60, PacketKind::PubRel),
-        (0x80, PacketKind::Subscribe),
-        (0xA0, PacketKind::Unsubscribe),
-        (0xC1, PacketKind::PingReq),
-        (0xE1, PacketKind::Disconnect),
-        (0xF2, PacketKind::Auth),
+        (0x60, PacketType::PubRel),
+        (0x80, PacketType::Subscribe),
+        (0xA0, PacketType::Unsubscribe),
+        (0xC1, PacketType::PingReq),
+        (0xE1, PacketType::Disconnect),
+        (0xF2, PacketType::Auth),
     ] {
         assert_eq!(
             parse_frame(&[first], 100),
@@ -289,7 +290,7 @@ fn names_reject_unwanted_characters() {
         0x10, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 1, 7,
     ];
     let error = decode_error(&connect, Version::V5);
-    assert_eq!(error.reason(), Reason::ClientIdentifierNotValid);
+    assert_eq!(error.reason(), ReasonCode::ClientIdentifierNotValid);
     // Text for humans may contain line breaks.
     let raw = [0x30, 11, 0, 1, b'a', 7, 0x26, 0, 1, b'k', 0, 1, b'\n'];
     assert!(decode(&raw, Version::V5).is_ok());
@@ -323,10 +324,10 @@ fn publish_rejects_invalid_fields() {
     }
     // Section 3.3.2.1: neither a topic nor an alias.
     let error = decode_error(&[0x30, 3, 0, 0, 0], Version::V5);
-    assert_eq!(error.reason(), Reason::ProtocolError);
+    assert_eq!(error.reason(), ReasonCode::ProtocolError);
     // [MQTT-3.3.2-8]
     let error = decode_error(&[0x30, 7, 0, 1, b'a', 3, 0x23, 0, 0], Version::V5);
-    assert_eq!(error.reason(), Reason::TopicAliasInvalid);
+    assert_eq!(error.reason(), ReasonCode::TopicAliasInvalid);
     // [MQTT-3.3.2-14]
     let raw = [0x30, 8, 0, 1, b'a', 4, 0x08, 0, 1, b'#'];
     assert_eq!(decode_error(&raw, Version::V5), DecodeError::ResponseTopic);
@@ -338,7 +339,8 @@ fn publish_rejects_invalid_fields() {
 
 #[test]
 fn properties_are_unique_valid_and_in_the_right_packet() {
-    let publish = |section: &[u8]| Properties::decode(section, Place::Publish).map(|_| ());
+    let publish =
+        |section: &[u8]| Properties::decode(section, PropertyLocation::Publish).map(|_| ());
     assert_eq!(publish(&[0x01, 2]), Err(DecodeError::PropertyValue(0x01)));
     assert_eq!(
         publish(&[0x01, 1, 0x01, 1]),
@@ -357,7 +359,8 @@ fn properties_are_unique_valid_and_in_the_right_packet() {
     assert_eq!(publish(&[0x0B, 0]), Err(DecodeError::PropertyValue(0x0B)));
     assert_eq!(publish(&[0x26, 0, 1, b'a']), Err(DecodeError::Short));
     assert_eq!(publish(&[0x26, 0, 1, 0xFF, 0, 0]), Err(DecodeError::Utf8));
-    let connect = |section: &[u8]| Properties::decode(section, Place::Connect).map(|_| ());
+    let connect =
+        |section: &[u8]| Properties::decode(section, PropertyLocation::Connect).map(|_| ());
     assert_eq!(
         connect(&[0x21, 0, 0]),
         Err(DecodeError::PropertyValue(0x21))
@@ -374,7 +377,7 @@ fn properties_are_unique_valid_and_in_the_right_packet() {
         connect(&[0x0B, 1]),
         Err(DecodeError::PropertyMisplaced(0x0B))
     );
-    let subscribe = Properties::decode(&[0x0B, 1, 0x0B, 2], Place::Subscribe);
+    let subscribe = Properties::decode(&[0x0B, 1, 0x0B, 2], PropertyLocation::Subscribe);
     assert_eq!(subscribe, Err(DecodeError::PropertyTwice(0x0B)));
 }
 
@@ -422,7 +425,7 @@ fn subscribe_needs_a_filter_and_no_reserved_bits() {
 
 #[test]
 fn acknowledgements_have_a_short_form() {
-    let ack = Ack::new(AckKind::PubAck, 7, Reason::Success);
+    let ack = Ack::new(AckKind::PubAck, 7, ReasonCode::Success);
     assert_eq!(encoded(&Packet::Ack(ack), Version::V5), [0x40, 2, 0, 7]);
     assert_eq!(
         decode(&[0x40, 3, 0, 7, 0], Version::V5),
@@ -432,13 +435,13 @@ fn acknowledgements_have_a_short_form() {
         decode(&[0x40, 4, 0, 7, 0, 0], Version::V5),
         Ok(Packet::Ack(ack))
     );
-    let none = Ack::new(AckKind::PubAck, 7, Reason::NoMatchingSubscribers);
+    let none = Ack::new(AckKind::PubAck, 7, ReasonCode::NoMatchingSubscribers);
     assert_eq!(
         encoded(&Packet::Ack(none), Version::V5),
         [0x40, 3, 0, 7, 0x10]
     );
     assert_eq!(encoded(&Packet::Ack(none), Version::V311), [0x40, 2, 0, 7]);
-    let rel = Ack::new(AckKind::PubRel, 7, Reason::Success);
+    let rel = Ack::new(AckKind::PubRel, 7, ReasonCode::Success);
     assert_eq!(encoded(&Packet::Ack(rel), Version::V311), [0x62, 2, 0, 7]);
     // [MQTT-3.4.2-1]
     assert_eq!(
@@ -467,12 +470,12 @@ fn acknowledgements_have_a_short_form() {
 #[test]
 fn disconnect_and_auth_are_decoded() {
     let normal = Disconnect {
-        reason: Reason::Success,
+        reason: ReasonCode::Success,
         properties: Properties::default(),
     };
     assert_eq!(encoded(&Packet::Disconnect(normal), Version::V5), [0xE0, 0]);
     let taken = Disconnect {
-        reason: Reason::SessionTakenOver,
+        reason: ReasonCode::SessionTakenOver,
         ..normal
     };
     assert_eq!(
@@ -514,7 +517,7 @@ fn disconnect_and_auth_are_decoded() {
 fn server_packets_are_decoded() {
     let decode_error = ConnAck {
         session_present: false,
-        reason: Reason::BadUserNameOrPassword,
+        reason: ReasonCode::BadUserNameOrPassword,
         properties: Properties::default(),
     };
     assert_eq!(
@@ -527,7 +530,7 @@ fn server_packets_are_decoded() {
     );
     let present = ConnAck {
         session_present: true,
-        reason: Reason::Success,
+        reason: ReasonCode::Success,
         ..decode_error
     };
     assert_eq!(
@@ -541,7 +544,7 @@ fn server_packets_are_decoded() {
     let mut out = BytesMut::new();
     encode_pingresp(&mut out);
     assert_eq!(&out[..], [0xD0, 0]);
-    let forward = Forward {
+    let forward = ForwardedPublish {
         dup: false,
         qos: Qos::AtLeastOnce,
         retain: true,

@@ -13,9 +13,9 @@ const LENGTH: u8 = 0x7F;
 const KEY: usize = 4;
 
 /// A violation of the protocol by the client. The connection must be closed with
-/// [`Violation::code`].
+/// [`ProtocolViolation::code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum ProtocolViolation {
     /// Clients must mask every frame (section 5.1).
     #[error("frame is not masked")]
     Unmasked,
@@ -54,13 +54,13 @@ pub enum Violation {
     BadCloseReason,
 }
 
-impl Violation {
+impl ProtocolViolation {
     /// The status code for closing the connection.
     pub fn code(self) -> CloseCode {
         match self {
-            Violation::Text => CloseCode::UNSUPPORTED_DATA,
-            Violation::TooBig => CloseCode::TOO_BIG,
-            Violation::BadCloseReason => CloseCode::INVALID_PAYLOAD,
+            ProtocolViolation::Text => CloseCode::UNSUPPORTED_DATA,
+            ProtocolViolation::TooBig => CloseCode::TOO_BIG,
+            ProtocolViolation::BadCloseReason => CloseCode::INVALID_PAYLOAD,
             _ => CloseCode::PROTOCOL_ERROR,
         }
     }
@@ -68,7 +68,7 @@ impl Violation {
 
 /// The result of [`Decoder::step`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DecodeStep {
     /// More input is needed.
     Starved,
     /// A ping. The server must send a pong with the same payload, which is at this position of the
@@ -80,7 +80,7 @@ pub enum Step {
 
 /// A data frame whose payload is incomplete.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenFrame {
     left: u64,
     /// Rotated so that the first byte applies to the next byte of the payload.
     key: [u8; KEY],
@@ -89,13 +89,13 @@ struct Open {
 /// The state of the receiving side of a connection.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    open: Option<Open>,
+    open: Option<OpenFrame>,
     /// The current message has more frames.
     fragmented: bool,
     max_frame: u64,
 }
 
-struct Header {
+struct DecodedHeader {
     opcode: Opcode,
     fin: bool,
     payload: u64,
@@ -123,23 +123,23 @@ impl Decoder {
         buffer: &mut [u8],
         read: &mut usize,
         written: &mut usize,
-    ) -> Result<Step, Violation> {
+    ) -> Result<DecodeStep, ProtocolViolation> {
         debug_assert!(*written <= *read && *read <= buffer.len());
         loop {
             if let Some(open) = &mut self.open {
                 if !take_payload(open, buffer, read, written) {
-                    return Ok(Step::Starved);
+                    return Ok(DecodeStep::Starved);
                 }
                 self.open = None;
             }
             let wire = buffer.get(*read..).unwrap_or_default();
             let Some(header) = self.header(wire)? else {
-                return Ok(Step::Starved);
+                return Ok(DecodeStep::Starved);
             };
             if !header.opcode.is_control() {
                 *read += header.len;
                 self.fragmented = !header.fin;
-                self.open = Some(Open {
+                self.open = Some(OpenFrame {
                     left: header.payload,
                     key: header.key,
                 });
@@ -148,13 +148,13 @@ impl Decoder {
             let start = *read + header.len;
             let payload = start..start + header.payload as usize;
             let Some(bytes) = buffer.get_mut(payload.clone()) else {
-                return Ok(Step::Starved);
+                return Ok(DecodeStep::Starved);
             };
             unmask(bytes, header.key);
             *read = payload.end;
             match header.opcode {
-                Opcode::Ping => return Ok(Step::Ping(payload)),
-                Opcode::Close => return Ok(Step::Close(close_code(bytes)?)),
+                Opcode::Ping => return Ok(DecodeStep::Ping(payload)),
+                Opcode::Close => return Ok(DecodeStep::Close(close_code(bytes)?)),
                 _ => {}
             }
         }
@@ -162,33 +162,33 @@ impl Decoder {
 
     /// Decodes a frame header. Returns None if it is incomplete, but reports violations as early as
     /// possible.
-    fn header(&self, wire: &[u8]) -> Result<Option<Header>, Violation> {
+    fn header(&self, wire: &[u8]) -> Result<Option<DecodedHeader>, ProtocolViolation> {
         let [first, second, rest @ ..] = wire else {
             return Ok(None);
         };
         if first & RESERVED != 0 {
-            return Err(Violation::Reserved);
+            return Err(ProtocolViolation::Reserved);
         }
-        let opcode = Opcode::of(first & OPCODE).ok_or(Violation::UnknownOpcode)?;
+        let opcode = Opcode::of(first & OPCODE).ok_or(ProtocolViolation::UnknownOpcode)?;
         let fin = first & FIN != 0;
         self.check_order(opcode, fin)?;
         if second & MASKED == 0 {
-            return Err(Violation::Unmasked);
+            return Err(ProtocolViolation::Unmasked);
         }
         let short = second & LENGTH;
         if opcode.is_control() && usize::from(short) > MAX_CONTROL {
-            return Err(Violation::LongControl);
+            return Err(ProtocolViolation::LongControl);
         }
         let Some((payload, rest)) = length(short, rest)? else {
             return Ok(None);
         };
         if !opcode.is_control() && payload > self.max_frame {
-            return Err(Violation::TooBig);
+            return Err(ProtocolViolation::TooBig);
         }
         let Some(key) = rest.first_chunk() else {
             return Ok(None);
         };
-        Ok(Some(Header {
+        Ok(Some(DecodedHeader {
             opcode,
             fin,
             payload,
@@ -198,12 +198,12 @@ impl Decoder {
     }
 
     /// Checks the order of frames (section 5.4).
-    fn check_order(&self, opcode: Opcode, fin: bool) -> Result<(), Violation> {
+    fn check_order(&self, opcode: Opcode, fin: bool) -> Result<(), ProtocolViolation> {
         match opcode {
-            Opcode::Text => Err(Violation::Text),
-            Opcode::Binary if self.fragmented => Err(Violation::Interleaved),
-            Opcode::Continuation if !self.fragmented => Err(Violation::LooseContinuation),
-            opcode if opcode.is_control() && !fin => Err(Violation::FragmentedControl),
+            Opcode::Text => Err(ProtocolViolation::Text),
+            Opcode::Binary if self.fragmented => Err(ProtocolViolation::Interleaved),
+            Opcode::Continuation if !self.fragmented => Err(ProtocolViolation::LooseContinuation),
+            opcode if opcode.is_control() && !fin => Err(ProtocolViolation::FragmentedControl),
             _ => Ok(()),
         }
     }
@@ -211,7 +211,7 @@ impl Decoder {
 
 /// Decodes the payload length. Returns the length and the remaining input, or None if it is
 /// incomplete.
-fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, &[u8])>, Violation> {
+fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, &[u8])>, ProtocolViolation> {
     let (length, minimum, rest) = match short {
         126 => match rest.split_first_chunk() {
             Some((bytes, rest)) => (u64::from(u16::from_be_bytes(*bytes)), 126, rest),
@@ -224,13 +224,18 @@ fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, &[u8])>, Violation> {
         short => (u64::from(short), 0, rest),
     };
     if length < minimum || length > i64::MAX as u64 {
-        return Err(Violation::BadLength);
+        return Err(ProtocolViolation::BadLength);
     }
     Ok(Some((length, rest)))
 }
 
 /// Unmasks and moves the available part of a payload. Returns true if the payload is complete.
-fn take_payload(open: &mut Open, buffer: &mut [u8], read: &mut usize, written: &mut usize) -> bool {
+fn take_payload(
+    open: &mut OpenFrame,
+    buffer: &mut [u8],
+    read: &mut usize,
+    written: &mut usize,
+) -> bool {
     let available = buffer.len().saturating_sub(*read);
     let part = usize::try_from(open.left).map_or(available, |left| left.min(available));
     let end = *read + part;
@@ -239,6 +244,11 @@ fn take_payload(open: &mut Open, buffer: &mut [u8], read: &mut usize, written: &
         buffer.copy_within(*read..end, *written);
     }
     open.key.rotate_left(part % KEY);
+    debug_assert!(
+        open.left >= part as u64,
+        "{part} bytes of a payload with {} bytes left",
+        open.left
+    );
     open.left -= part as u64;
     *read = end;
     *written += part;
@@ -259,16 +269,17 @@ fn unmask(payload: &mut [u8], key: [u8; KEY]) {
 }
 
 /// Decodes the payload of a close frame (section 5.5.1).
-fn close_code(payload: &[u8]) -> Result<Option<CloseCode>, Violation> {
+fn close_code(payload: &[u8]) -> Result<Option<CloseCode>, ProtocolViolation> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return match payload {
             [] => Ok(None),
-            _ => Err(Violation::BadCloseCode),
+            _ => Err(ProtocolViolation::BadCloseCode),
         };
     };
-    let code = CloseCode::received(u16::from_be_bytes(*code)).ok_or(Violation::BadCloseCode)?;
+    let code =
+        CloseCode::received(u16::from_be_bytes(*code)).ok_or(ProtocolViolation::BadCloseCode)?;
     match std::str::from_utf8(reason) {
         Ok(_) => Ok(Some(code)),
-        Err(_) => Err(Violation::BadCloseReason),
+        Err(_) => Err(ProtocolViolation::BadCloseReason),
     }
 }

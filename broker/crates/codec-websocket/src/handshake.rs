@@ -19,7 +19,7 @@ const KEY: usize = 16;
 
 /// The endpoint that the server offers.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer<'a> {
+pub struct EndpointOffer<'a> {
     /// The only path, with the leading `/`.
     pub path: &'a str,
     /// Supported subprotocols in order of preference. The client must support one of them.
@@ -30,7 +30,7 @@ pub struct Offer<'a> {
 
 /// The reason for refusing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum HandshakeRefusal {
     /// Not parseable as an HTTP/1.1 request.
     #[error("not an HTTP/1.1 request")]
     Malformed,
@@ -52,10 +52,10 @@ pub enum Refusal {
     /// HTTP/1.1 requires the field Host.
     #[error("the field Host is required")]
     Host,
-    /// No subprotocol of the client is one of [`Offer::protocols`].
+    /// No subprotocol of the client is one of [`EndpointOffer::protocols`].
     #[error("Sec-WebSocket-Protocol contains no supported subprotocol")]
     Protocol,
-    /// The field Origin is not in [`Offer::origins`].
+    /// The field Origin is not in [`EndpointOffer::origins`].
     #[error("the origin is not allowed")]
     Origin,
     /// The request is longer than [`MAX_REQUEST`], or has too many fields.
@@ -63,23 +63,24 @@ pub enum Refusal {
     TooLarge,
 }
 
-impl Refusal {
+impl HandshakeRefusal {
     /// The complete HTTP response.
     pub fn response(self) -> String {
         let (status, field) = match self {
-            Refusal::Method => ("405 Method Not Allowed", "Allow: GET\r\n"),
-            Refusal::Path => ("404 Not Found", ""),
-            Refusal::NoUpgrade => (
+            HandshakeRefusal::Method => ("405 Method Not Allowed", "Allow: GET\r\n"),
+            HandshakeRefusal::Path => ("404 Not Found", ""),
+            HandshakeRefusal::NoUpgrade => (
                 "426 Upgrade Required",
                 "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
             ),
             // Section 4.4
-            Refusal::Version => ("426 Upgrade Required", "Sec-WebSocket-Version: 13\r\n"),
-            Refusal::Origin => ("403 Forbidden", ""),
-            Refusal::TooLarge => ("431 Request Header Fields Too Large", ""),
-            Refusal::Malformed | Refusal::Key | Refusal::Host | Refusal::Protocol => {
-                ("400 Bad Request", "")
-            }
+            HandshakeRefusal::Version => ("426 Upgrade Required", "Sec-WebSocket-Version: 13\r\n"),
+            HandshakeRefusal::Origin => ("403 Forbidden", ""),
+            HandshakeRefusal::TooLarge => ("431 Request Header Fields Too Large", ""),
+            HandshakeRefusal::Malformed
+            | HandshakeRefusal::Key
+            | HandshakeRefusal::Host
+            | HandshakeRefusal::Protocol => ("400 Bad Request", ""),
         };
         let text = self.to_string();
         let length = text.len() + 1;
@@ -91,7 +92,7 @@ impl Refusal {
 
 /// A granted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HandshakeResponse {
     /// Length of the request in bytes.
     pub read: usize,
     /// The complete response. Frames follow it.
@@ -99,56 +100,62 @@ pub struct Answer {
 }
 
 /// Handles the input received so far. Returns None if the request is incomplete.
-pub fn answer(input: &[u8], offer: &Offer<'_>) -> Result<Option<Answer>, Refusal> {
+pub fn answer(
+    input: &[u8],
+    offer: &EndpointOffer<'_>,
+) -> Result<Option<HandshakeResponse>, HandshakeRefusal> {
     let mut fields = [EMPTY_HEADER; MAX_FIELDS];
     let mut request = Request::new(&mut fields);
     let read = match request.parse(input) {
         Ok(Status::Complete(read)) if read <= MAX_REQUEST => read,
         Ok(Status::Partial) if input.len() < MAX_REQUEST => return Ok(None),
-        Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Refusal::TooLarge),
-        Err(_) => return Err(Refusal::Malformed),
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(HandshakeRefusal::TooLarge),
+        Err(_) => return Err(HandshakeRefusal::Malformed),
     };
     let response = respond(&request, offer)?;
-    Ok(Some(Answer { read, response }))
+    Ok(Some(HandshakeResponse { read, response }))
 }
 
 /// Checks the request in the order of section 4.2.1 and builds the response (section 4.2.2).
-fn respond(request: &Request<'_, '_>, offer: &Offer<'_>) -> Result<String, Refusal> {
+fn respond(
+    request: &Request<'_, '_>,
+    offer: &EndpointOffer<'_>,
+) -> Result<String, HandshakeRefusal> {
     if request.method != Some("GET") {
-        return Err(Refusal::Method);
+        return Err(HandshakeRefusal::Method);
     }
     if request.version != Some(1) {
-        return Err(Refusal::Malformed);
+        return Err(HandshakeRefusal::Malformed);
     }
     let target = request.path.unwrap_or_default();
     if target.split('?').next() != Some(offer.path) {
-        return Err(Refusal::Path);
+        return Err(HandshakeRefusal::Path);
     }
     let fields = &*request.headers;
     if values(fields, "host").next().is_none() {
-        return Err(Refusal::Host);
+        return Err(HandshakeRefusal::Host);
     }
     let requests =
         |name, wanted: &str| tokens(fields, name).any(|t| t.eq_ignore_ascii_case(wanted));
     if !requests("upgrade", "websocket") || !requests("connection", "upgrade") {
-        return Err(Refusal::NoUpgrade);
+        return Err(HandshakeRefusal::NoUpgrade);
     }
-    let key = single_value(fields, "sec-websocket-key").ok_or(Refusal::Key)?;
+    let key = single_value(fields, "sec-websocket-key").ok_or(HandshakeRefusal::Key)?;
     if STANDARD.decode(key).map(|key| key.len()) != Ok(KEY) {
-        return Err(Refusal::Key);
+        return Err(HandshakeRefusal::Key);
     }
     if single_value(fields, "sec-websocket-version") != Some("13") {
-        return Err(Refusal::Version);
+        return Err(HandshakeRefusal::Version);
     }
     let is_allowed = |origin: &str| offer.origins.iter().any(|o| o.eq_ignore_ascii_case(origin));
     // Only browsers send Origin.
     if !offer.origins.is_empty() && !values(fields, "origin").all(is_allowed) {
-        return Err(Refusal::Origin);
+        return Err(HandshakeRefusal::Origin);
     }
     let is_requested =
         |supported: &&&str| tokens(fields, "sec-websocket-protocol").any(|p| p == **supported);
     let protocol = offer.protocols.iter().find(is_requested);
-    let protocol = protocol.ok_or(Refusal::Protocol)?;
+    let protocol = protocol.ok_or(HandshakeRefusal::Protocol)?;
     let accept = accept(key);
     Ok(format!(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

@@ -5,7 +5,7 @@
 //! receive buffer: payload moves to the front, regardless of frame boundaries. [`FrameHeader`],
 //! [`pong`] and [`close`] encode frames. Extensions are not supported.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod close;
 mod decoder;
@@ -13,9 +13,9 @@ mod encoder;
 mod handshake;
 
 pub use close::CloseCode;
-pub use decoder::{Decoder, Step, Violation};
+pub use decoder::{DecodeStep, Decoder, ProtocolViolation};
 pub use encoder::{FrameHeader, MAX_CONTROL, close, pong};
-pub use handshake::{Answer, MAX_REQUEST, Offer, Refusal, answer};
+pub use handshake::{EndpointOffer, HandshakeRefusal, HandshakeResponse, MAX_REQUEST, answer};
 
 /// The type of a frame (section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 use bytes::BytesMut;
-use codec_websocket::{CloseCode, Decoder, FrameHeader, Step, Violation, close, pong};
+use codec_websocket::{
+    CloseCode, DecodeStep, Decoder, FrameHeader, ProtocolViolation, close, pong,
+};
 use proptest::prelude::*;
 
 const KEY: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
@@ -28,7 +30,10 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 
 /// Decodes bytes that arrive in these pieces. Returns the payload and the steps that need an
 /// action.
-fn decode(pieces: &[&[u8]], max_frame: u64) -> (Vec<u8>, Result<Vec<Step>, Violation>) {
+fn decode(
+    pieces: &[&[u8]],
+    max_frame: u64,
+) -> (Vec<u8>, Result<Vec<DecodeStep>, ProtocolViolation>) {
     let mut decoder = Decoder::new(max_frame);
     let (mut buffer, mut plain, mut steps) = (Vec::new(), 0, Vec::new());
     for piece in pieces {
@@ -36,11 +41,11 @@ fn decode(pieces: &[&[u8]], max_frame: u64) -> (Vec<u8>, Result<Vec<Step>, Viola
         let (mut read, mut written) = (plain, plain);
         loop {
             match decoder.step(&mut buffer, &mut read, &mut written) {
-                Ok(Step::Starved) => break,
-                Ok(Step::Ping(at)) => {
+                Ok(DecodeStep::Starved) => break,
+                Ok(DecodeStep::Ping(at)) => {
                     // Normalize the position, and check the payload here.
                     let copied = buffer[at].to_vec();
-                    steps.push(Step::Ping(0..copied.len()));
+                    steps.push(DecodeStep::Ping(0..copied.len()));
                     assert!(copied.iter().all(|b| *b == b'p'));
                 }
                 Ok(step) => steps.push(step),
@@ -55,7 +60,7 @@ fn decode(pieces: &[&[u8]], max_frame: u64) -> (Vec<u8>, Result<Vec<Step>, Viola
     (buffer, Ok(steps))
 }
 
-fn violation(wire: &[u8]) -> Option<Violation> {
+fn violation(wire: &[u8]) -> Option<ProtocolViolation> {
     decode(&[wire], u64::MAX).1.err()
 }
 
@@ -72,8 +77,11 @@ fn payload_is_unmasked() {
 #[test]
 fn unmasked_frame_is_refused() {
     let error = violation(&[0x82, 0x01, b'x']);
-    assert_eq!(error, Some(Violation::Unmasked));
-    assert_eq!(Violation::Unmasked.code(), CloseCode::PROTOCOL_ERROR);
+    assert_eq!(error, Some(ProtocolViolation::Unmasked));
+    assert_eq!(
+        ProtocolViolation::Unmasked.code(),
+        CloseCode::PROTOCOL_ERROR
+    );
 }
 
 /// 5.2: reserved bits "MUST be 0 unless an extension is negotiated".
@@ -82,7 +90,7 @@ fn reserved_bits_are_refused() {
     for bit in [0x40, 0x20, 0x10] {
         assert_eq!(
             violation(&frame(0x82 | bit, b"x")),
-            Some(Violation::Reserved)
+            Some(ProtocolViolation::Reserved)
         );
     }
 }
@@ -92,7 +100,7 @@ fn reserved_bits_are_refused() {
 fn unknown_opcodes_are_refused() {
     for opcode in [3, 4, 5, 6, 7, 0xB, 0xC, 0xD, 0xE, 0xF] {
         let error = violation(&frame(0x80 | opcode, b""));
-        assert_eq!(error, Some(Violation::UnknownOpcode));
+        assert_eq!(error, Some(ProtocolViolation::UnknownOpcode));
     }
 }
 
@@ -105,7 +113,11 @@ fn payload_length_must_be_minimal_and_below_2_to_63() {
         &[0x80 | 127, 0x80, 0, 0, 0, 0, 0, 0, 0],
     ] {
         let wire = [&[0x82], length, &KEY].concat();
-        assert_eq!(violation(&wire), Some(Violation::BadLength), "{length:?}");
+        assert_eq!(
+            violation(&wire),
+            Some(ProtocolViolation::BadLength),
+            "{length:?}"
+        );
     }
 }
 
@@ -122,18 +134,24 @@ fn control_frames_may_occur_between_fragments() {
     .concat();
     let (payload, steps) = decode(&[&wire], 100);
     assert_eq!(payload, b"one two three");
-    assert_eq!(steps, Ok(vec![Step::Ping(0..2)]));
+    assert_eq!(steps, Ok(vec![DecodeStep::Ping(0..2)]));
 }
 
 /// 5.4: "fragments of one message MUST NOT be interleaved between the fragments of another message".
 #[test]
 fn fragments_of_messages_must_not_interleave() {
     let orphan = frame(0x80, b"x");
-    assert_eq!(violation(&orphan), Some(Violation::LooseContinuation));
+    assert_eq!(
+        violation(&orphan),
+        Some(ProtocolViolation::LooseContinuation)
+    );
     let twice = [frame(0x02, b"x"), frame(0x82, b"y")].concat();
-    assert_eq!(violation(&twice), Some(Violation::Interleaved));
+    assert_eq!(violation(&twice), Some(ProtocolViolation::Interleaved));
     let ended = [frame(0x02, b"x"), frame(0x80, b"y"), frame(0x00, b"z")].concat();
-    assert_eq!(violation(&ended), Some(Violation::LooseContinuation));
+    assert_eq!(
+        violation(&ended),
+        Some(ProtocolViolation::LooseContinuation)
+    );
 }
 
 /// 5.5: control frames "MUST have a payload length of 125 bytes or less and MUST NOT be fragmented".
@@ -141,41 +159,47 @@ fn fragments_of_messages_must_not_interleave() {
 fn control_frames_are_short_and_unfragmented() {
     for opcode in [0x8, 0x9, 0xA] {
         let error = violation(&frame(opcode, b""));
-        assert_eq!(error, Some(Violation::FragmentedControl));
+        assert_eq!(error, Some(ProtocolViolation::FragmentedControl));
         // The second byte is enough to detect it.
         let error = violation(&[0x80 | opcode, 0x80 | 126]);
-        assert_eq!(error, Some(Violation::LongControl));
+        assert_eq!(error, Some(ProtocolViolation::LongControl));
     }
     let longest = frame(0x89, &[b'p'; 125]);
-    assert_eq!(decode(&[&longest], 0).1, Ok(vec![Step::Ping(0..125)]));
+    assert_eq!(decode(&[&longest], 0).1, Ok(vec![DecodeStep::Ping(0..125)]));
 }
 
 /// 5.5.1 and 7.4: status codes of close frames.
 #[test]
 fn close_frame_requires_a_valid_code_and_a_utf8_reason() {
     let with = |payload: &[u8]| decode(&[&frame(0x88, payload)], 0).1;
-    assert_eq!(with(b""), Ok(vec![Step::Close(None)]));
-    let normal = Ok(vec![Step::Close(Some(CloseCode::NORMAL))]);
+    assert_eq!(with(b""), Ok(vec![DecodeStep::Close(None)]));
+    let normal = Ok(vec![DecodeStep::Close(Some(CloseCode::NORMAL))]);
     assert_eq!(with(&[0x03, 0xE8]), normal);
     assert_eq!(with(b"\x03\xE8bye"), normal);
     for code in [0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535u16] {
         let result = with(&code.to_be_bytes());
-        assert_eq!(result, Err(Violation::BadCloseCode), "{code}");
+        assert_eq!(result, Err(ProtocolViolation::BadCloseCode), "{code}");
     }
     for code in [1001, 1002, 1003, 1007, 1011, 1014, 3000, 4999u16] {
         assert!(with(&code.to_be_bytes()).is_ok(), "{code}");
     }
-    assert_eq!(with(b"x"), Err(Violation::BadCloseCode));
-    assert_eq!(with(b"\x03\xE8\xFF"), Err(Violation::BadCloseReason));
-    assert_eq!(Violation::BadCloseReason.code(), CloseCode::INVALID_PAYLOAD);
+    assert_eq!(with(b"x"), Err(ProtocolViolation::BadCloseCode));
+    assert_eq!(
+        with(b"\x03\xE8\xFF"),
+        Err(ProtocolViolation::BadCloseReason)
+    );
+    assert_eq!(
+        ProtocolViolation::BadCloseReason.code(),
+        CloseCode::INVALID_PAYLOAD
+    );
 }
 
 #[test]
 fn text_frames_are_refused() {
     // 3.1.1: [MQTT-6.0.0-1]
     // [MQTT-6.0.0-1]
-    assert_eq!(violation(&frame(0x81, b"x")), Some(Violation::Text));
-    assert_eq!(Violation::Text.code(), CloseCode::UNSUPPORTED_DATA);
+    assert_eq!(violation(&frame(0x81, b"x")), Some(ProtocolViolation::Text));
+    assert_eq!(ProtocolViolation::Text.code(), CloseCode::UNSUPPORTED_DATA);
 }
 
 /// 10.4: the frame size limit applies before the payload arrives.
@@ -184,9 +208,9 @@ fn oversized_frame_is_refused_before_its_payload_arrives() {
     let header = FrameHeader::binary(1000);
     let mut wire = header.bytes().to_vec();
     wire[1] |= 0x80;
-    assert_eq!(decode(&[&wire], 999).1, Err(Violation::TooBig));
+    assert_eq!(decode(&[&wire], 999).1, Err(ProtocolViolation::TooBig));
     assert_eq!(decode(&[&wire], 1000).1, Ok(vec![]));
-    assert_eq!(Violation::TooBig.code(), CloseCode::TOO_BIG);
+    assert_eq!(ProtocolViolation::TooBig.code(), CloseCode::TOO_BIG);
 }
 
 /// 5.1: "A server MUST NOT mask any frames". 5.2: encoding of lengths. 5.5.3: a pong has the
@@ -243,7 +267,7 @@ proptest! {
         let (mut read, mut written) = (0, 0);
         while let Ok(step) = decoder.step(&mut buffer, &mut read, &mut written) {
             prop_assert!(written <= read && read <= buffer.len());
-            if step == Step::Starved {
+            if step == DecodeStep::Starved {
                 break;
             }
         }

@@ -1,10 +1,10 @@
 //! The opening handshake, checked statement by statement against RFC 6455, section 4.2.
 #![forbid(unsafe_code)]
 
-use codec_websocket::{Answer, MAX_REQUEST, Offer, Refusal, answer};
+use codec_websocket::{EndpointOffer, HandshakeRefusal, HandshakeResponse, MAX_REQUEST, answer};
 use proptest::prelude::*;
 
-const OFFER: Offer<'static> = Offer {
+const OFFER: EndpointOffer<'static> = EndpointOffer {
     path: "/ws",
     protocols: &["mqtt", "mqttv3.1"],
     origins: &[],
@@ -15,7 +15,7 @@ const REQUEST: &str = "GET /ws HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: 
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://example.com\r\nSec-WebSocket-Protocol: chat, mqtt\r\n\
     Sec-WebSocket-Version: 13\r\n\r\n";
 
-fn to(request: &str) -> Result<Answer, Refusal> {
+fn to(request: &str) -> Result<HandshakeResponse, HandshakeRefusal> {
     answer(request.as_bytes(), &OFFER).map(|a| a.expect("a complete request"))
 }
 
@@ -61,33 +61,41 @@ fn request_may_arrive_in_pieces_and_be_followed_by_frames() {
 #[test]
 fn invalid_requests_are_refused() {
     for (from, to_text, expected) in [
-        ("GET", "POST", Refusal::Method),
-        ("HTTP/1.1", "HTTP/1.0", Refusal::Malformed),
-        ("GET /ws", "GET /", Refusal::Path),
-        ("GET /ws", "GET /wss", Refusal::Path),
-        ("Host: server.example.com\r\n", "", Refusal::Host),
-        ("Upgrade: websocket\r\n", "", Refusal::NoUpgrade),
-        ("Upgrade: websocket", "Upgrade: h2c", Refusal::NoUpgrade),
+        ("GET", "POST", HandshakeRefusal::Method),
+        ("HTTP/1.1", "HTTP/1.0", HandshakeRefusal::Malformed),
+        ("GET /ws", "GET /", HandshakeRefusal::Path),
+        ("GET /ws", "GET /wss", HandshakeRefusal::Path),
+        ("Host: server.example.com\r\n", "", HandshakeRefusal::Host),
+        ("Upgrade: websocket\r\n", "", HandshakeRefusal::NoUpgrade),
+        (
+            "Upgrade: websocket",
+            "Upgrade: h2c",
+            HandshakeRefusal::NoUpgrade,
+        ),
         (
             "Connection: Upgrade",
             "Connection: close",
-            Refusal::NoUpgrade,
+            HandshakeRefusal::NoUpgrade,
         ),
-        ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZQ==", Refusal::Key),
-        ("dGhlIHNhbXBsZSBub25jZQ==", "!!!", Refusal::Key),
+        (
+            "dGhlIHNhbXBsZSBub25jZQ==",
+            "dGhlIHNhbXBsZQ==",
+            HandshakeRefusal::Key,
+        ),
+        ("dGhlIHNhbXBsZSBub25jZQ==", "!!!", HandshakeRefusal::Key),
         (
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
             "",
-            Refusal::Key,
+            HandshakeRefusal::Key,
         ),
-        ("Version: 13", "Version: 8", Refusal::Version),
-        ("chat, mqtt", "chat", Refusal::Protocol),
+        ("Version: 13", "Version: 8", HandshakeRefusal::Version),
+        ("chat, mqtt", "chat", HandshakeRefusal::Protocol),
         (
             "Sec-WebSocket-Protocol: chat, mqtt\r\n",
             "",
-            Refusal::Protocol,
+            HandshakeRefusal::Protocol,
         ),
-        ("GET /ws", "\u{16}\u{3}\u{1}", Refusal::Malformed),
+        ("GET /ws", "\u{16}\u{3}\u{1}", HandshakeRefusal::Malformed),
     ] {
         assert_eq!(
             to(&changed(from, to_text)),
@@ -128,13 +136,16 @@ fn equivalent_requests_are_granted() {
 #[test]
 fn configured_origins_are_checked() {
     let origins = vec!["http://EXAMPLE.com".to_owned(), "https://other".to_owned()];
-    let offer = Offer {
+    let offer = EndpointOffer {
         origins: &origins,
         ..OFFER
     };
     assert!(answer(REQUEST.as_bytes(), &offer).is_ok());
     let other = changed("http://example.com", "https://evil.example");
-    assert_eq!(answer(other.as_bytes(), &offer), Err(Refusal::Origin));
+    assert_eq!(
+        answer(other.as_bytes(), &offer),
+        Err(HandshakeRefusal::Origin)
+    );
     let none = changed("Origin: http://example.com\r\n", "");
     assert!(answer(none.as_bytes(), &offer).is_ok(), "not a browser");
 }
@@ -143,25 +154,25 @@ fn configured_origins_are_checked() {
 fn request_size_is_limited() {
     let long = |n: usize| changed("Host:", &format!("Cookie: {}\r\nHost:", "x".repeat(n)));
     assert!(to(&long(MAX_REQUEST / 2)).is_ok());
-    assert_eq!(to(&long(MAX_REQUEST)), Err(Refusal::TooLarge));
+    assert_eq!(to(&long(MAX_REQUEST)), Err(HandshakeRefusal::TooLarge));
     let unfinished = long(MAX_REQUEST);
     let unfinished = &unfinished.as_bytes()[..MAX_REQUEST];
-    assert_eq!(answer(unfinished, &OFFER), Err(Refusal::TooLarge));
+    assert_eq!(answer(unfinished, &OFFER), Err(HandshakeRefusal::TooLarge));
     let many = changed("Host:", &format!("{}Host:", "a: b\r\n".repeat(101)));
-    assert_eq!(to(&many), Err(Refusal::TooLarge));
+    assert_eq!(to(&many), Err(HandshakeRefusal::TooLarge));
 }
 
 /// 4.4, and the requirements of HTTP.
 #[test]
 fn refusal_is_a_complete_http_response() {
     for (refusal, status) in [
-        (Refusal::Version, "426 "),
-        (Refusal::NoUpgrade, "426 "),
-        (Refusal::Path, "404 "),
-        (Refusal::Method, "405 "),
-        (Refusal::Origin, "403 "),
-        (Refusal::TooLarge, "431 "),
-        (Refusal::Protocol, "400 "),
+        (HandshakeRefusal::Version, "426 "),
+        (HandshakeRefusal::NoUpgrade, "426 "),
+        (HandshakeRefusal::Path, "404 "),
+        (HandshakeRefusal::Method, "405 "),
+        (HandshakeRefusal::Origin, "403 "),
+        (HandshakeRefusal::TooLarge, "431 "),
+        (HandshakeRefusal::Protocol, "400 "),
     ] {
         let response = refusal.response();
         assert!(
@@ -173,7 +184,7 @@ fn refusal_is_a_complete_http_response() {
         assert!(head.contains("Connection: close"));
     }
     assert!(
-        Refusal::Version
+        HandshakeRefusal::Version
             .response()
             .contains("Sec-WebSocket-Version: 13\r\n")
     );

@@ -4,16 +4,20 @@
 //! Numbers are LEB128. Bytes from a peer are untrusted: any input decodes to messages or an error.
 
 use crate::GroupId;
-use crate::entry::{self, MAX_NUMBER, put_varint, take_u8, take_varint};
+use crate::entry::{self, LogNumber};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::NodeId;
 use raft::eraftpb::{self, Message, MessageType};
+use wire::{DecodeCause, Decoded, Encoding, Reader, Varint, put_varint};
 
 pub const VERSION: u8 = 1;
 
+/// The name of the format in errors.
+const FORMAT: &str = "Raft frame";
+
 /// A message between two hosts about one group.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wire {
+pub enum GroupMessage {
     Raft(Box<Message>),
     /// The leader is idle and stops sending heartbeats; a follower that agrees stops its clock.
     Sleep {
@@ -64,15 +68,15 @@ pub struct Offer {
     pub entries: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    #[error("frame of version {0}")]
-    Version(u8),
-    #[error("message of kind {0}")]
-    Kind(u8),
-    #[error("message is cut off or has impossible fields")]
-    Malformed,
-}
+wire::wire_struct!(Offer {
+    id: u64 as Varint,
+    term: u64 as Term,
+    index: u64 as LogNumber,
+    index_term: u64 as LogNumber,
+    state_bytes: u64 as Varint,
+    entries: u64 as Varint,
+    membership: Bytes as VarintBytes,
+});
 
 const APPEND: u8 = 1;
 const APPEND_RESPONSE: u8 = 2;
@@ -95,6 +99,42 @@ const TRANSFER_CONTEXT: &[u8] = b"CampaignTransfer";
 
 const FLAG_REJECT: u8 = 1;
 const FLAG_TRANSFER: u8 = 2;
+
+/// The encoding of a message's term, which is never 0: raft-rs treats a message with term 0 as local.
+enum Term {}
+
+impl Encoding<u64> for Term {
+    fn put(value: &u64, out: &mut BytesMut) {
+        debug_assert!(*value > 0, "a message between hosts has a term");
+        LogNumber::put(value, out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<u64> {
+        match LogNumber::get(from)? {
+            0 => Err(from.error(DecodeCause::Damaged("term"))),
+            term => Ok(term),
+        }
+    }
+}
+
+/// The encoding of bytes behind their LEB128 length.
+enum VarintBytes {}
+
+impl Encoding<Bytes> for VarintBytes {
+    fn put(value: &Bytes, out: &mut BytesMut) {
+        put_varint(out, value.len() as u64);
+        out.put_slice(value);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Bytes> {
+        let len = from.varint_count(1)?;
+        from.take_bytes(len)
+    }
+}
+
+fn put_number(out: &mut BytesMut, number: u64) {
+    LogNumber::put(&number, out);
+}
 
 fn kind_of(t: MessageType) -> Option<u8> {
     Some(match t {
@@ -124,13 +164,14 @@ pub fn encode_raft(out: &mut BytesMut, group: GroupId, m: &Message) -> bool {
     };
     out.put_u8(kind);
     put_varint(out, group.0);
-    put_varint(out, m.term);
+    Term::put(&m.term, out);
     let reject = if m.reject { FLAG_REJECT } else { 0 };
     match kind {
         APPEND => {
-            for n in [m.index, m.log_term, m.commit, m.entries.len() as u64] {
-                put_varint(out, n);
+            for n in [m.index, m.log_term, m.commit] {
+                put_number(out, n);
             }
+            put_varint(out, m.entries.len() as u64);
             for e in m.entries.iter() {
                 put_entry(out, e);
             }
@@ -138,26 +179,29 @@ pub fn encode_raft(out: &mut BytesMut, group: GroupId, m: &Message) -> bool {
         APPEND_RESPONSE => {
             out.put_u8(reject);
             for n in [m.index, m.commit, m.reject_hint, m.log_term] {
-                put_varint(out, n);
+                put_number(out, n);
             }
         }
         VOTE | PRE_VOTE => {
             let transfer = m.context.as_ref() == TRANSFER_CONTEXT;
             out.put_u8(if transfer { FLAG_TRANSFER } else { 0 });
             for n in [m.index, m.log_term, m.commit, m.commit_term] {
-                put_varint(out, n);
+                put_number(out, n);
             }
         }
         VOTE_RESPONSE | PRE_VOTE_RESPONSE => {
             out.put_u8(reject);
-            put_varint(out, m.commit);
-            put_varint(out, m.commit_term);
+            put_number(out, m.commit);
+            put_number(out, m.commit_term);
         }
-        HEARTBEAT | HEARTBEAT_RESPONSE => put_varint(out, m.commit),
+        HEARTBEAT | HEARTBEAT_RESPONSE => put_number(out, m.commit),
         _ => {}
     }
     true
 }
+
+/// The fewest bytes of an entry: kind, term and length.
+const MIN_ENTRY_LEN: usize = 3;
 
 fn put_entry(out: &mut BytesMut, e: &eraftpb::Entry) {
     let membership = e.get_entry_type() != eraftpb::EntryType::EntryNormal;
@@ -166,104 +210,94 @@ fn put_entry(out: &mut BytesMut, e: &eraftpb::Entry) {
     } else {
         entry::NORMAL
     });
-    put_varint(out, e.term);
-    put_varint(out, e.data.len() as u64);
-    out.put_slice(&e.data);
+    put_number(out, e.term);
+    VarintBytes::put(&e.data, out);
 }
 
 pub fn encode_sleep(out: &mut BytesMut, group: GroupId, term: u64, commit: u64) {
     out.put_u8(SLEEP);
     put_varint(out, group.0);
-    put_varint(out, term);
-    put_varint(out, commit);
+    put_number(out, term);
+    put_number(out, commit);
 }
 
 pub fn encode_transfer(out: &mut BytesMut, group: GroupId, transfer: &Transfer) {
-    let (kind, id) = match transfer {
-        Transfer::Begin(offer) => (BEGIN, offer.id),
-        Transfer::Chunk { id, .. } => (CHUNK, *id),
-        Transfer::Ack { id, .. } => (ACK, *id),
-        Transfer::Done { id } => (DONE, *id),
-        Transfer::Abort { id } => (ABORT, *id),
+    let kind = match transfer {
+        Transfer::Begin(_) => BEGIN,
+        Transfer::Chunk { .. } => CHUNK,
+        Transfer::Ack { .. } => ACK,
+        Transfer::Done { .. } => DONE,
+        Transfer::Abort { .. } => ABORT,
     };
     out.put_u8(kind);
     put_varint(out, group.0);
-    put_varint(out, id);
     match transfer {
-        Transfer::Begin(o) => {
-            for n in [o.term, o.index, o.index_term, o.state_bytes, o.entries] {
-                put_varint(out, n);
-            }
-            put_varint(out, o.membership.len() as u64);
-            out.put_slice(&o.membership);
-        }
+        Transfer::Begin(offer) => wire::Wire::put(offer, out),
         Transfer::Chunk {
-            number, last, data, ..
+            id,
+            number,
+            last,
+            data,
         } => {
-            put_varint(out, u64::from(*number));
+            put_varint(out, *id);
+            Varint::put(number, out);
             out.put_u8(u8::from(*last));
-            put_varint(out, data.len() as u64);
-            out.put_slice(data);
+            VarintBytes::put(data, out);
         }
-        Transfer::Ack { next, .. } => put_varint(out, u64::from(*next)),
-        Transfer::Done { .. } | Transfer::Abort { .. } => {}
+        Transfer::Ack { id, next } => {
+            put_varint(out, *id);
+            Varint::put(next, out);
+        }
+        Transfer::Done { id } | Transfer::Abort { id } => put_varint(out, *id),
     }
 }
 
 /// Decodes the messages of a frame one by one.
-pub struct Frame {
-    data: Bytes,
+pub struct FrameReader<'a> {
+    reader: Reader<'a>,
     from: NodeId,
     to: NodeId,
 }
 
-impl Frame {
+impl<'a> FrameReader<'a> {
     /// `from` is the authenticated sender; `to` is this node.
-    pub fn new(mut data: Bytes, from: NodeId, to: NodeId) -> Result<Frame, DecodeError> {
-        match take_u8(&mut data) {
-            Some(VERSION) => Ok(Frame { data, from, to }),
-            Some(other) => Err(DecodeError::Version(other)),
-            None => Err(DecodeError::Malformed),
+    pub fn new(frame: &'a Bytes, from: NodeId, to: NodeId) -> Decoded<FrameReader<'a>> {
+        let mut reader = Reader::shared(FORMAT, frame);
+        match reader.u8()? {
+            VERSION => Ok(FrameReader { reader, from, to }),
+            other => Err(reader.error(DecodeCause::Version(other))),
         }
     }
 
     /// The next message, or `None` at the end. After an error the rest of the frame cannot be decoded.
-    pub fn next(&mut self) -> Result<Option<(GroupId, Wire)>, DecodeError> {
-        let Some(kind) = take_u8(&mut self.data) else {
+    pub fn next(&mut self) -> Decoded<Option<(GroupId, GroupMessage)>> {
+        if self.reader.is_empty() {
             return Ok(None);
-        };
-        let group = GroupId(take_varint(&mut self.data).ok_or(DecodeError::Malformed)?);
-        let wire = match kind {
-            APPEND..=TIMEOUT_NOW => self.raft(kind).map(|m| Wire::Raft(Box::new(m))),
-            SLEEP => self.sleep(),
-            BEGIN..=ABORT => self.transfer(kind).map(Wire::Transfer),
-            _ => return Err(DecodeError::Kind(kind)),
-        };
-        match wire {
-            Some(wire) => Ok(Some((group, wire))),
-            None => {
-                self.data.clear();
-                Err(DecodeError::Malformed)
-            }
         }
+        let kind = self.reader.u8()?;
+        let group = GroupId(self.reader.varint()?);
+        let message = match kind {
+            APPEND..=TIMEOUT_NOW => GroupMessage::Raft(Box::new(self.raft(kind)?)),
+            SLEEP => GroupMessage::Sleep {
+                term: self.number()?,
+                commit: self.number()?,
+            },
+            BEGIN..=ABORT => GroupMessage::Transfer(self.transfer(kind)?),
+            _ => return Err(self.reader.error(DecodeCause::Tag("a Raft message", kind))),
+        };
+        Ok(Some((group, message)))
     }
 
     /// Decodes an index or a term.
-    fn number(&mut self) -> Option<u64> {
-        take_varint(&mut self.data).filter(|n| *n < MAX_NUMBER)
+    fn number(&mut self) -> Decoded<u64> {
+        LogNumber::get(&mut self.reader)
     }
 
-    fn bytes(&mut self) -> Option<Bytes> {
-        let len = usize::try_from(take_varint(&mut self.data)?).ok()?;
-        (len <= self.data.len()).then(|| self.data.split_to(len))
-    }
-
-    fn raft(&mut self, kind: u8) -> Option<Message> {
+    fn raft(&mut self, kind: u8) -> Decoded<Message> {
         let mut m = Message::default();
         m.from = self.from.0;
         m.to = self.to.0;
-        // raft-rs treats a message with term 0 as local.
-        m.term = self.number().filter(|term| *term > 0)?;
+        m.term = Term::get(&mut self.reader)?;
         m.set_msg_type(match kind {
             APPEND => MessageType::MsgAppend,
             APPEND_RESPONSE => MessageType::MsgAppendResponse,
@@ -278,14 +312,14 @@ impl Frame {
         match kind {
             APPEND => self.append(&mut m)?,
             APPEND_RESPONSE => {
-                m.reject = take_u8(&mut self.data)? & FLAG_REJECT != 0;
+                m.reject = self.reader.u8()? & FLAG_REJECT != 0;
                 m.index = self.number()?;
                 m.commit = self.number()?;
                 m.reject_hint = self.number()?;
                 m.log_term = self.number()?;
             }
             VOTE | PRE_VOTE => {
-                if take_u8(&mut self.data)? & FLAG_TRANSFER != 0 {
+                if self.reader.u8()? & FLAG_TRANSFER != 0 {
                     m.context = Bytes::from_static(TRANSFER_CONTEXT);
                 }
                 m.index = self.number()?;
@@ -294,28 +328,28 @@ impl Frame {
                 m.commit_term = self.number()?;
             }
             VOTE_RESPONSE | PRE_VOTE_RESPONSE => {
-                m.reject = take_u8(&mut self.data)? & FLAG_REJECT != 0;
+                m.reject = self.reader.u8()? & FLAG_REJECT != 0;
                 m.commit = self.number()?;
                 m.commit_term = self.number()?;
             }
             HEARTBEAT | HEARTBEAT_RESPONSE => m.commit = self.number()?,
             _ => {}
         }
-        Some(m)
+        Ok(m)
     }
 
-    fn append(&mut self, m: &mut Message) -> Option<()> {
+    fn append(&mut self, m: &mut Message) -> Decoded<()> {
         m.index = self.number()?;
         m.log_term = self.number()?;
         m.commit = self.number()?;
-        let count = usize::try_from(take_varint(&mut self.data)?).ok()?;
-        // Every entry has at least three bytes, so a wrong count cannot reserve much memory.
-        let mut entries = Vec::with_capacity(count.min(self.data.len() / 3));
+        let count = self.reader.varint_count(MIN_ENTRY_LEN)?;
+        let mut entries = Vec::with_capacity(count);
         for n in 0..count {
-            let kind = take_u8(&mut self.data)?;
+            let kind = self.reader.u8()?;
             let term = self.number()?;
-            let data = self.bytes()?;
-            let index = m.index.checked_add(1)?.checked_add(n as u64)?;
+            let data = VarintBytes::get(&mut self.reader)?;
+            // The index is below MAX_NUMBER and the count below the length of the frame.
+            let index = m.index + 1 + n as u64;
             entries.push(entry::to_raft(&wal::Entry {
                 index,
                 term,
@@ -324,36 +358,24 @@ impl Frame {
             }));
         }
         m.set_entries(entries.into());
-        Some(())
+        Ok(())
     }
 
-    fn sleep(&mut self) -> Option<Wire> {
-        let term = self.number()?;
-        let commit = self.number()?;
-        Some(Wire::Sleep { term, commit })
-    }
-
-    fn transfer(&mut self, kind: u8) -> Option<Transfer> {
-        let id = take_varint(&mut self.data)?;
-        Some(match kind {
-            BEGIN => Transfer::Begin(Offer {
-                id,
-                term: self.number().filter(|term| *term > 0)?,
-                index: self.number()?,
-                index_term: self.number()?,
-                state_bytes: take_varint(&mut self.data)?,
-                entries: take_varint(&mut self.data)?,
-                membership: self.bytes()?,
-            }),
+    fn transfer(&mut self, kind: u8) -> Decoded<Transfer> {
+        if kind == BEGIN {
+            return Ok(Transfer::Begin(self.reader.get()?));
+        }
+        let id = self.reader.varint()?;
+        Ok(match kind {
             CHUNK => Transfer::Chunk {
                 id,
-                number: u32::try_from(take_varint(&mut self.data)?).ok()?,
-                last: take_u8(&mut self.data)? != 0,
-                data: self.bytes()?,
+                number: self.reader.varint32()?,
+                last: self.reader.u8()? != 0,
+                data: VarintBytes::get(&mut self.reader)?,
             },
             ACK => Transfer::Ack {
                 id,
-                next: u32::try_from(take_varint(&mut self.data)?).ok()?,
+                next: self.reader.varint32()?,
             },
             DONE => Transfer::Done { id },
             _ => Transfer::Abort { id },
@@ -364,12 +386,21 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::MAX_NUMBER;
     use proptest::prelude::*;
+    use wire::DecodeError;
 
     const GROUP: GroupId = GroupId(300);
 
-    fn decode_all(data: Bytes) -> Result<Vec<(GroupId, Wire)>, DecodeError> {
-        let mut frame = Frame::new(data, NodeId(2), NodeId(1))?;
+    fn error(cause: DecodeCause) -> DecodeError {
+        DecodeError {
+            format: FORMAT,
+            cause,
+        }
+    }
+
+    fn decode_all(data: Bytes) -> Decoded<Vec<(GroupId, GroupMessage)>> {
+        let mut frame = FrameReader::new(&data, NodeId(2), NodeId(1))?;
         let mut all = Vec::new();
         while let Some(m) = frame.next()? {
             all.push(m);
@@ -455,7 +486,7 @@ mod tests {
                 prop_assert!(encode_raft(&mut out, GROUP, m));
             }
             let expected: Vec<_> =
-                messages.into_iter().map(|m| (GROUP, Wire::Raft(Box::new(m)))).collect();
+                messages.into_iter().map(|m| (GROUP, GroupMessage::Raft(Box::new(m)))).collect();
             prop_assert_eq!(decode_all(out.freeze()), Ok(expected));
         }
 
@@ -508,19 +539,22 @@ mod tests {
         all.iter().for_each(|t| encode_transfer(&mut out, GROUP, t));
         let mut expected = vec![(
             GROUP,
-            Wire::Sleep {
+            GroupMessage::Sleep {
                 term: 4,
                 commit: 17,
             },
         )];
-        expected.extend(all.into_iter().map(|t| (GROUP, Wire::Transfer(t))));
+        expected.extend(all.into_iter().map(|t| (GROUP, GroupMessage::Transfer(t))));
         assert_eq!(decode_all(out.freeze()), Ok(expected));
     }
 
     #[test]
     fn newer_frame_version_is_refused() {
         let newer = Bytes::from_static(&[VERSION + 1, HEARTBEAT, 0, 1, 0]);
-        assert_eq!(decode_all(newer), Err(DecodeError::Version(VERSION + 1)));
+        assert_eq!(
+            decode_all(newer),
+            Err(error(DecodeCause::Version(VERSION + 1)))
+        );
     }
 
     #[test]
@@ -543,6 +577,6 @@ mod tests {
     #[test]
     fn term_zero_is_refused() {
         let own = Bytes::from_static(&[VERSION, HEARTBEAT, 0, 0, 0]);
-        assert_eq!(decode_all(own), Err(DecodeError::Malformed));
+        assert_eq!(decode_all(own), Err(error(DecodeCause::Damaged("term"))));
     }
 }

@@ -19,12 +19,12 @@ pub struct HostConfig {
     /// Seed of the election timeouts; must differ per node, shard and process start.
     pub seed: u64,
     /// Timing and memory limits.
-    pub limits: Limits,
+    pub limits: HostLimits,
 }
 
 /// Timing and memory limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct HostLimits {
     /// The unit of all times below.
     pub tick: Duration,
     /// A follower campaigns after this many to twice as many ticks without a message from a leader.
@@ -73,9 +73,9 @@ pub struct Limits {
     pub sleep_after_ticks: u32,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for HostLimits {
+    fn default() -> HostLimits {
+        HostLimits {
             tick: Duration::from_millis(100),
             election_ticks: 10,
             heartbeat_ticks: 3,

@@ -2,12 +2,11 @@
 
 use crate::config::MAX_MEMBERS;
 use crate::{Membership, MembershipChange};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use env::NodeId;
 use env::planted::{self, Bug};
 use raft::eraftpb::{self, ConfChange, ConfChangeType, ConfState, EntryType};
-
-pub use wire::put_varint;
+use wire::{DecodeCause, Decoded, Encoding, Reader, Varint, put_varint};
 
 /// A command, or Raft's own empty entry.
 pub const NORMAL: u8 = 0;
@@ -31,6 +30,23 @@ pub const FOUNDING: Position = Position { index: 1, term: 1 };
 /// Bound of indexes and terms accepted from peers and files: no correct node reaches it, and the sum of two
 /// such numbers does not overflow.
 pub const MAX_NUMBER: u64 = 1 << 62;
+
+/// The encoding of an index or a term: LEB128, below [`MAX_NUMBER`].
+pub enum LogNumber {}
+
+impl Encoding<u64> for LogNumber {
+    fn put(value: &u64, out: &mut BytesMut) {
+        put_varint(out, *value);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<u64> {
+        let value: u64 = Varint::get(from)?;
+        match value < MAX_NUMBER {
+            true => Ok(value),
+            false => Err(from.error(DecodeCause::Limit)),
+        }
+    }
+}
 
 pub fn to_raft(entry: &wal::Entry) -> eraftpb::Entry {
     let mut e = eraftpb::Entry::default();
@@ -85,22 +101,33 @@ const CHANGE_TYPE_TAG: u8 = 2 << 3;
 const NODE_ID_TAG: u8 = 3 << 3;
 
 /// Returns `None` if the data was not written by [`encode_change`]; every member ignores such an entry.
-pub fn decode_change(mut data: Bytes) -> Option<ConfChange> {
+pub fn decode_change(data: Bytes) -> Option<ConfChange> {
+    read_change(&mut Reader::new("membership change", &data)).ok()
+}
+
+fn read_change(from: &mut Reader<'_>) -> Decoded<ConfChange> {
     let mut change = ConfChange::default();
-    if take_u8(&mut data)? != CHANGE_TYPE_TAG {
-        return None;
-    }
-    change.set_change_type(match take_u8(&mut data)? {
+    expect_tag(from, CHANGE_TYPE_TAG)?;
+    change.set_change_type(match from.u8()? {
         0 => ConfChangeType::AddNode,
         1 => ConfChangeType::RemoveNode,
         2 => ConfChangeType::AddLearnerNode,
-        _ => return None,
+        other => return Err(from.error(DecodeCause::Tag("a membership change", other))),
     });
-    if take_u8(&mut data)? != NODE_ID_TAG {
-        return None;
+    expect_tag(from, NODE_ID_TAG)?;
+    change.node_id = from.varint()?;
+    if change.node_id == 0 {
+        return Err(from.error(DecodeCause::Damaged("node id")));
     }
-    change.node_id = take_varint(&mut data)?;
-    (change.node_id != 0 && data.is_empty()).then_some(change)
+    from.end()?;
+    Ok(change)
+}
+
+fn expect_tag(from: &mut Reader<'_>, expected: u8) -> Decoded<()> {
+    match from.u8()? {
+        tag if tag == expected => Ok(()),
+        other => Err(from.error(DecodeCause::Tag("a field of a membership change", other))),
+    }
 }
 
 pub fn encode_membership(membership: &Membership) -> Bytes {
@@ -113,19 +140,30 @@ pub fn encode_membership(membership: &Membership) -> Bytes {
 }
 
 /// Returns `None` if the data is damaged or no group can have these members.
-pub fn decode_membership(mut data: Bytes) -> Option<Membership> {
-    let voters = take_nodes(&mut data)?;
-    let learners = take_nodes(&mut data)?;
-    let membership = Membership { voters, learners };
-    (data.is_empty() && is_valid(&membership)).then_some(membership)
+pub fn decode_membership(data: Bytes) -> Option<Membership> {
+    let membership = read_membership(&mut Reader::new("membership", &data)).ok()?;
+    is_valid(&membership).then_some(membership)
 }
 
-fn take_nodes(data: &mut Bytes) -> Option<Vec<NodeId>> {
-    let count = usize::try_from(take_varint(data)?).ok()?;
-    if count > MAX_MEMBERS || data.remaining() < count * 8 {
-        return None;
+fn read_membership(from: &mut Reader<'_>) -> Decoded<Membership> {
+    let membership = Membership {
+        voters: read_nodes(from)?,
+        learners: read_nodes(from)?,
+    };
+    from.end()?;
+    Ok(membership)
+}
+
+fn read_nodes(from: &mut Reader<'_>) -> Decoded<Vec<NodeId>> {
+    let count = from.varint_count(size_of::<u64>())?;
+    if count > MAX_MEMBERS {
+        return Err(from.error(DecodeCause::Limit));
     }
-    Some((0..count).map(|_| NodeId(data.get_u64_le())).collect())
+    (0..count).map(|_| read_node(from)).collect()
+}
+
+fn read_node(from: &mut Reader<'_>) -> Decoded<NodeId> {
+    Ok(NodeId(u64::from_le_bytes(from.array()?)))
 }
 
 /// At least one voter, no node twice, no node 0, and at most [`MAX_MEMBERS`] members.
@@ -165,18 +203,6 @@ pub fn from_conf_state(state: &ConfState) -> Membership {
     }
 }
 
-pub fn take_u8(data: &mut Bytes) -> Option<u8> {
-    data.has_remaining().then(|| data.get_u8())
-}
-
-pub fn take_varint(data: &mut Bytes) -> Option<u64> {
-    let mut from = wire::Reader::new("number", data);
-    let value = from.varint().ok()?;
-    let read = data.len() - from.remaining();
-    data.advance(read);
-    Some(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,18 +210,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn varint_round_trips(value: u64) {
+        fn log_numbers_round_trip_below_their_limit(value in 0..MAX_NUMBER, beyond in MAX_NUMBER..) {
             let mut out = BytesMut::new();
-            put_varint(&mut out, value);
-            let mut data = out.freeze();
-            prop_assert_eq!(take_varint(&mut data), Some(value));
-            prop_assert!(data.is_empty());
+            LogNumber::put(&value, &mut out);
+            let mut reader = Reader::new("number", &out);
+            prop_assert_eq!(LogNumber::get(&mut reader), Ok(value));
+            prop_assert!(reader.is_empty());
+            out.clear();
+            put_varint(&mut out, beyond);
+            prop_assert!(LogNumber::get(&mut Reader::new("number", &out)).is_err());
         }
 
         #[test]
         fn decoding_arbitrary_bytes_does_not_panic(data: Vec<u8>) {
             let data = Bytes::from(data);
-            let _ = take_varint(&mut data.clone());
+            let _ = LogNumber::get(&mut Reader::new("number", &data));
             let _ = decode_change(data.clone());
             let _ = decode_membership(data);
         }

@@ -1,8 +1,8 @@
 //! Frames between hosts, entries and tombstones as version 0.2 wrote them.
 
-use crate::codec::{self, DecodeError, Frame, Offer, Transfer, Wire};
+use crate::codec::{self, FrameReader, GroupMessage, Offer, Transfer};
 use crate::entry::{self, FOUNDING_KIND, MEMBERSHIP, NORMAL, Position};
-use crate::snapshot::{Reader, StreamError, put_entry};
+use crate::snapshot::{CheckpointReader, StreamError, put_entry};
 use crate::tombstone::{self, Tombstone};
 use crate::{GroupId, Membership, MembershipChange};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,19 +11,20 @@ use env::{Disk, NodeId};
 use raft::eraftpb::{Message, MessageType};
 use std::collections::BTreeMap;
 use wal::Entry;
+use wire::{DecodeCause, Decoded};
 
 const GROUP: GroupId = GroupId(300);
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
 golden::variant_names! {
-    fn message_name(Wire) {
-        Wire::Raft(_) => "raft",
-        Wire::Sleep { .. } => "sleep",
-        Wire::Transfer(Transfer::Begin(_)) => "begin",
-        Wire::Transfer(Transfer::Chunk { .. }) => "chunk",
-        Wire::Transfer(Transfer::Ack { .. }) => "ack",
-        Wire::Transfer(Transfer::Done { .. }) => "done",
-        Wire::Transfer(Transfer::Abort { .. }) => "abort",
+    fn message_name(GroupMessage) {
+        GroupMessage::Raft(_) => "raft",
+        GroupMessage::Sleep { .. } => "sleep",
+        GroupMessage::Transfer(Transfer::Begin(_)) => "begin",
+        GroupMessage::Transfer(Transfer::Chunk { .. }) => "chunk",
+        GroupMessage::Transfer(Transfer::Ack { .. }) => "ack",
+        GroupMessage::Transfer(Transfer::Done { .. }) => "done",
+        GroupMessage::Transfer(Transfer::Abort { .. }) => "abort",
     }
     fn change_name(MembershipChange) {
         MembershipChange::AddLearner(_) => "add-learner",
@@ -123,7 +124,7 @@ fn raft_messages() -> Vec<(&'static str, Message)> {
     ]
 }
 
-fn other_messages() -> Vec<Wire> {
+fn other_messages() -> Vec<GroupMessage> {
     let offer = Offer {
         id: 9,
         term: 4,
@@ -147,43 +148,45 @@ fn other_messages() -> Vec<Wire> {
         Transfer::Done { id: 9 },
         Transfer::Abort { id: u64::MAX },
     ];
-    let sleep = Wire::Sleep {
+    let sleep = GroupMessage::Sleep {
         term: 5,
         commit: 998,
     };
-    let transfers = transfers.map(Wire::Transfer);
+    let transfers = transfers.map(GroupMessage::Transfer);
     std::iter::once(sleep).chain(transfers).collect()
 }
 
-fn encode_frame(wire: &Wire) -> Vec<u8> {
+fn encode_frame(wire: &GroupMessage) -> Vec<u8> {
     let mut out = BytesMut::new();
     out.put_u8(codec::VERSION);
     match wire {
-        Wire::Raft(message) => assert!(codec::encode_raft(&mut out, GROUP, message)),
-        Wire::Sleep { term, commit } => codec::encode_sleep(&mut out, GROUP, *term, *commit),
-        Wire::Transfer(transfer) => codec::encode_transfer(&mut out, GROUP, transfer),
+        GroupMessage::Raft(message) => assert!(codec::encode_raft(&mut out, GROUP, message)),
+        GroupMessage::Sleep { term, commit } => {
+            codec::encode_sleep(&mut out, GROUP, *term, *commit)
+        }
+        GroupMessage::Transfer(transfer) => codec::encode_transfer(&mut out, GROUP, transfer),
     }
     out.to_vec()
 }
 
-fn decode_frame(frame: &[u8]) -> Result<Wire, DecodeError> {
-    let mut frame = Frame::new(Bytes::copy_from_slice(frame), NodeId(2), NodeId(1))?;
-    match (frame.next()?, frame.next()?) {
-        (Some((GROUP, wire)), None) => Ok(wire),
-        _ => Err(DecodeError::Malformed),
-    }
+fn decode_frame(frame: &[u8]) -> Decoded<GroupMessage> {
+    let frame = Bytes::copy_from_slice(frame);
+    let mut frame = FrameReader::new(&frame, NodeId(2), NodeId(1))?;
+    let (group, message) = frame.next()?.expect("a message");
+    assert_eq!((group, frame.next()?), (GROUP, None));
+    Ok(message)
 }
 
 #[test]
 fn frames_of_version_0_2_are_decoded() {
     golden::verify(CRATE, "0.2/frames", |files| {
         for (name, message) in raft_messages() {
-            let wire = Wire::Raft(Box::new(message));
+            let wire = GroupMessage::Raft(Box::new(message));
             files.check(name, &wire, encode_frame, decode_frame);
         }
         let others = other_messages();
         let first = raft_messages().swap_remove(0).1;
-        let one_raft = [Wire::Raft(Box::new(first))];
+        let one_raft = [GroupMessage::Raft(Box::new(first))];
         golden::assert_covers(others.iter().chain(&one_raft), message_name);
         let mut chunks = ["chunk", "last-chunk"].into_iter();
         for wire in &others {
@@ -201,15 +204,16 @@ fn frames_of_version_0_2_are_decoded() {
 fn every_kind_of_message_has_a_sample() {
     let raft = raft_messages()
         .into_iter()
-        .map(|(_, m)| Wire::Raft(Box::new(m)));
-    let all: Vec<Wire> = raft.chain(other_messages()).collect();
+        .map(|(_, m)| GroupMessage::Raft(Box::new(m)));
+    let all: Vec<GroupMessage> = raft.chain(other_messages()).collect();
     let mut kinds: Vec<u8> = all.iter().map(|wire| encode_frame(wire)[1]).collect();
     kinds.sort_unstable();
     kinds.dedup();
     let last = kinds.len() as u8;
     assert_eq!(kinds, (1..=last).collect::<Vec<_>>());
     let next = [codec::VERSION, last + 1, 0, 0, 0, 0];
-    assert_eq!(decode_frame(&next), Err(DecodeError::Kind(last + 1)));
+    let error = decode_frame(&next).expect_err("an unknown kind");
+    assert_eq!(error.cause, DecodeCause::Tag("a Raft message", last + 1));
 }
 
 #[test]
@@ -263,7 +267,7 @@ fn checkpoint_stream_of_version_0_2_is_read() {
         let disk = SimDisk::new();
         golden::write_file(&disk, "staged", bytes);
         let file = disk.open("staged").expect("open");
-        let mut reader = Reader::new(&*file, bytes.len() as u64);
+        let mut reader = CheckpointReader::new(&*file, bytes.len() as u64);
         let state = reader.state(STATE.len() as u64)?;
         let mut entries = Vec::new();
         while let Some(entry) = reader.entry()? {

@@ -1,11 +1,13 @@
 //! The replica of one group: the raft-rs node, its log, and what was last reported about it.
 
 use crate::entry::{self, MEMBERSHIP, Position};
-use crate::guard::{self, Refused};
-use crate::sink::{Sink, Waiting};
+use crate::guard::{self, RefusedMessage};
+use crate::sink::{OutputBuffer, PendingAction};
 use crate::snapshot::Checkpoint;
 use crate::store::LogStore;
-use crate::{Committed, GroupId, GroupStatus, HostOutput, Limits, Membership, ProposeError};
+use crate::{
+    CommittedEntry, GroupId, GroupStatus, HostLimits, HostOutput, Membership, ProposeError,
+};
 use bytes::Bytes;
 use env::planted::{self, Bug};
 use env::{NodeId, Rng, SeededRng};
@@ -17,7 +19,7 @@ use wal::RecordBody;
 mod ready;
 
 /// raft-rs tracks the uncommitted size only if a limit is set. The effective limit is
-/// [`Limits::max_uncommitted_bytes`].
+/// [`HostLimits::max_uncommitted_bytes`].
 const COUNTED_BUT_UNLIMITED: u64 = u64::MAX / 2;
 
 /// Ticks after which a commit index that no later entry carries to the log is recorded by itself.
@@ -25,7 +27,7 @@ const COMMIT_RECORD_TICKS: u32 = 5;
 
 /// A requested flush: entries that are to be moved to segments.
 #[derive(Clone, Copy, Debug)]
-pub struct FlushWanted {
+pub struct FlushRequest {
     pub upto: u64,
     /// The flush starts without a newer checkpoint from this tick on.
     pub at_tick: u64,
@@ -75,7 +77,7 @@ pub struct Group {
     pub checkpoint_waiting: Option<segment::Checkpoint>,
     /// The job of a checkpoint is running.
     pub checkpointing: bool,
-    pub flush: Option<FlushWanted>,
+    pub flush: Option<FlushRequest>,
     /// Replaced segments that a running transfer may still read.
     pub replaced_segments: Vec<segment::SegmentName>,
     /// `store().mem_bytes()` as last added to the host's total.
@@ -113,7 +115,7 @@ impl Group {
         id: GroupId,
         epoch: u64,
         node: NodeId,
-        limits: &Limits,
+        limits: &HostLimits,
         store: LogStore,
         logger: &slog::Logger,
     ) -> raft::Result<Group> {
@@ -325,21 +327,23 @@ impl Group {
     }
 
     /// Handles a message from a peer.
-    pub fn step(&mut self, mut m: Message, rng: &mut SeededRng) -> Result<(), Refused> {
+    pub fn step(&mut self, mut m: Message, rng: &mut SeededRng) -> Result<(), RefusedMessage> {
         if self.stopped || self.installing || self.departing {
-            return Err(Refused("group accepts no messages now"));
+            return Err(RefusedMessage("group accepts no messages now"));
         }
         guard::check_floor(self.vote_floor, &m)?;
         if m.get_msg_type() == MessageType::MsgTimeoutNow && self.is_below_floor() {
-            return Err(Refused("log ends before the log of the deleted replica"));
+            return Err(RefusedMessage(
+                "log ends before the log of the deleted replica",
+            ));
         }
         guard::check(&self.raw, &mut m)?;
         let result = self.raw.step(m);
         self.refresh_election_timeout(rng);
-        result.map_err(|_| Refused("raft-rs refused the message"))
+        result.map_err(|_| RefusedMessage("raft-rs refused the message"))
     }
 
-    pub fn propose(&mut self, command: Bytes, limits: &Limits) -> Result<(), ProposeError> {
+    pub fn propose(&mut self, command: Bytes, limits: &HostLimits) -> Result<(), ProposeError> {
         if !self.is_leader() || self.stopped {
             return Err(ProposeError::NotLeader {
                 leader: self.leader().filter(|_| !self.is_leader()),
@@ -599,20 +603,20 @@ impl Group {
     }
 
     /// Records the commit index in the log, so that a restarted node knows it without asking other members.
-    pub fn record_commit(&mut self, sink: &mut Sink) {
+    pub fn record_commit(&mut self, sink: &mut OutputBuffer) {
         let committed = self.raw.raft.raft_log.committed;
         if committed <= self.logged_commit || self.installing {
             return;
         }
         self.record_hard_state(sink);
-        sink.waiting.push(Waiting::Commit {
+        sink.waiting.push(PendingAction::Commit {
             group: self.id,
             epoch: self.epoch,
             commit: committed,
         });
     }
 
-    fn record_hard_state(&mut self, sink: &mut Sink) {
+    fn record_hard_state(&mut self, sink: &mut OutputBuffer) {
         let state = self.raw.raft.hard_state();
         self.logged_commit = state.commit;
         let vote = match planted::is(Bug::VoteNotPersisted) {
@@ -634,7 +638,7 @@ impl Group {
     }
 
     /// Asks the owner for a checkpoint if the log since the last one exceeds its limit.
-    pub fn request_checkpoint_if_due(&mut self, limits: &Limits, sink: &mut Sink) {
+    pub fn request_checkpoint_if_due(&mut self, limits: &HostLimits, sink: &mut OutputBuffer) {
         let entries = limits.checkpoint_entries.max(self.last_live_count / 2);
         let due = self.log_bytes >= limits.checkpoint_bytes || self.log_entries >= entries;
         if due && !self.checkpoint_requested && !self.is_checkpoint_in_progress() {
@@ -651,7 +655,7 @@ impl Group {
         self.checkpointing || self.checkpoint_waiting.is_some()
     }
 
-    pub fn request_checkpoint(&mut self, sink: &mut Sink) {
+    pub fn request_checkpoint(&mut self, sink: &mut OutputBuffer) {
         if self.applied > self.store().checkpoint().position.index && !self.stopped {
             self.checkpoint_requested = true;
             sink.out.push(HostOutput::CheckpointDue { group: self.id });

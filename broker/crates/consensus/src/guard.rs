@@ -8,10 +8,10 @@ use raft::{ProgressState, RawNode, StateRole};
 
 /// Why a message was dropped; for the counters and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused(pub &'static str);
+pub struct RefusedMessage(pub &'static str);
 
 /// Checks a message from a peer, and corrects a commit index that exceeds this log.
-pub fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), Refused> {
+pub fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), RefusedMessage> {
     match m.get_msg_type() {
         MessageType::MsgAppend => check_append(raw, m),
         MessageType::MsgHeartbeat => check_heartbeat(raw, m),
@@ -21,20 +21,20 @@ pub fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), Refused> {
         MessageType::MsgHeartbeatResponse
         | MessageType::MsgRequestVoteResponse
         | MessageType::MsgRequestPreVoteResponse => Ok(()),
-        _ => Err(Refused("message type is never sent between nodes")),
+        _ => Err(RefusedMessage("message type is never sent between nodes")),
     }
 }
 
 /// A replica that was deleted and created again grants no vote to a candidate with a shorter log than its
 /// predecessor had.
-pub fn check_floor(floor: Option<Position>, m: &Message) -> Result<(), Refused> {
+pub fn check_floor(floor: Option<Position>, m: &Message) -> Result<(), RefusedMessage> {
     let is_vote_request = matches!(
         m.get_msg_type(),
         MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
     );
     match floor {
         Some(floor) if is_vote_request && (m.log_term, m.index) < (floor.term, floor.index) => Err(
-            Refused("candidate's log ends before the log of the deleted replica"),
+            RefusedMessage("candidate's log ends before the log of the deleted replica"),
         ),
         _ => Ok(()),
     }
@@ -45,32 +45,36 @@ fn from_second_leader(raw: &RawNode<LogStore>, m: &Message) -> bool {
     m.term == raw.raft.term && known != 0 && known != m.from
 }
 
-fn check_append(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
+fn check_append(raw: &RawNode<LogStore>, m: &Message) -> Result<(), RefusedMessage> {
     if from_second_leader(raw, m) {
-        return Err(Refused("append from a second leader in the same term"));
+        return Err(RefusedMessage(
+            "append from a second leader in the same term",
+        ));
     }
     // raft-rs reports term 0 for a missing entry, so an append must not ask for term 0.
     if (m.log_term == 0) != (m.index == 0) {
-        return Err(Refused(
+        return Err(RefusedMessage(
             "append with an inconsistent previous index and term",
         ));
     }
     let mut term = m.log_term.max(1);
     for (n, e) in m.entries.iter().enumerate() {
         if e.index != m.index + 1 + n as u64 {
-            return Err(Refused("append with a gap in its indexes"));
+            return Err(RefusedMessage("append with a gap in its indexes"));
         }
         if e.term < term || e.term > m.term {
-            return Err(Refused("append with terms out of order"));
+            return Err(RefusedMessage("append with terms out of order"));
         }
         term = e.term;
     }
     Ok(())
 }
 
-fn check_heartbeat(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), Refused> {
+fn check_heartbeat(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), RefusedMessage> {
     if from_second_leader(raw, m) {
-        return Err(Refused("heartbeat from a second leader in the same term"));
+        return Err(RefusedMessage(
+            "heartbeat from a second leader in the same term",
+        ));
     }
     // A leader sends a follower at most the match index as commit index. If it is wrong about that, its next
     // append finds out.
@@ -78,35 +82,41 @@ fn check_heartbeat(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), Refus
     Ok(())
 }
 
-fn check_append_response(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
+fn check_append_response(raw: &RawNode<LogStore>, m: &Message) -> Result<(), RefusedMessage> {
     if m.term != raw.raft.term || raw.raft.state != StateRole::Leader {
         return Ok(());
     }
     if m.index > raw.raft.raft_log.last_index() {
-        return Err(Refused("append response for entries that do not exist"));
+        return Err(RefusedMessage(
+            "append response for entries that do not exist",
+        ));
     }
     if !m.reject {
         return Ok(());
     }
     let Some(progress) = raw.raft.prs().get(m.from) else {
-        return Err(Refused("append response from a node that is not a member"));
+        return Err(RefusedMessage(
+            "append response from a node that is not a member",
+        ));
     };
     // raft-rs 0.7.0 moves the next index of a probing follower below what the follower has acknowledged
     // (fixed after 0.7.0, #557). A late or repeated rejection must not move the next index to or below the
     // match index.
     if progress.state == ProgressState::Probe && m.index <= progress.matched {
-        return Err(Refused("rejection of an acknowledged entry"));
+        return Err(RefusedMessage("rejection of an acknowledged entry"));
     }
     Ok(())
 }
 
-fn check_timeout_now(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
+fn check_timeout_now(raw: &RawNode<LogStore>, m: &Message) -> Result<(), RefusedMessage> {
     if m.term < raw.raft.term || from_second_leader(raw, m) {
-        return Err(Refused("timeout-now from a node that is not the leader"));
+        return Err(RefusedMessage(
+            "timeout-now from a node that is not the leader",
+        ));
     }
     // It would win at once, which raft-rs does not allow before its log is durable.
     if is_alone(raw) {
-        return Err(Refused("timeout-now in a group of one"));
+        return Err(RefusedMessage("timeout-now in a group of one"));
     }
     Ok(())
 }
@@ -116,10 +126,10 @@ fn is_alone(raw: &RawNode<LogStore>) -> bool {
     voters.ids().len() == 1 && voters.contains(raw.raft.id)
 }
 
-fn check_vote_request(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
+fn check_vote_request(raw: &RawNode<LogStore>, m: &Message) -> Result<(), RefusedMessage> {
     // The single voter elects itself at once, so no other node may affect its term.
     if is_alone(raw) && m.from != raw.raft.id {
-        return Err(Refused("vote request in a group of one"));
+        return Err(RefusedMessage("vote request in a group of one"));
     }
     Ok(())
 }
@@ -192,7 +202,7 @@ mod tests {
         }
     }
 
-    fn step(raw: &mut RawNode<LogStore>, mut m: Message) -> Result<(), Refused> {
+    fn step(raw: &mut RawNode<LogStore>, mut m: Message) -> Result<(), RefusedMessage> {
         check(raw, &mut m)?;
         raw.step(m).expect("from a member");
         settle(raw);
@@ -238,7 +248,10 @@ mod tests {
         assert_eq!((progress.matched, progress.next_idx), (8, 9));
         // Sent before it acknowledged 8, or after it lost entries that it had acknowledged.
         let refused = step(&mut raw, rejected(2, 8, 1, 1));
-        assert_eq!(refused, Err(Refused("rejection of an acknowledged entry")));
+        assert_eq!(
+            refused,
+            Err(RefusedMessage("rejection of an acknowledged entry"))
+        );
         assert_next_index_above_match(&raw);
         // Replication continues where it was.
         step(&mut raw, accepted(2, 12)).expect("accepted");

@@ -1,12 +1,12 @@
 //! The host: all Raft groups of a shard, which share one log and send one frame per peer and turn.
 
-use crate::codec::{Frame, Wire};
+use crate::codec::{FrameReader, GroupMessage};
 use crate::entry::{self, FOUNDING, Position};
 use crate::group::Group;
-use crate::recovery::{self, RecoveryError, Restored};
-use crate::rolls::Rolls;
-use crate::sink::{Sink, Waiting};
-use crate::snapshot::{Checkpoint, Incoming, Outgoing};
+use crate::recovery::{self, RecoveryError, RestoredGroup};
+use crate::rolls::CompleteLogFiles;
+use crate::sink::{OutputBuffer, PendingAction};
+use crate::snapshot::{Checkpoint, IncomingCheckpoint, OutgoingCheckpoint};
 use crate::store::{LogStore, Segments};
 use crate::tombstone::{self, Tombstone};
 use crate::{
@@ -31,13 +31,13 @@ mod rolling;
 mod transfers;
 
 pub use departure::Departure;
-use disk::{Garbage, JobFor};
-use liveness::Peer;
-use rolling::LateRoll;
+use disk::{JobOwner, UnneededFiles};
+use liveness::PeerLiveness;
+use rolling::DeferredLogFile;
 
 /// Counts of unexpected events since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct HostCounters {
     /// Frames that could not be decoded completely.
     pub bad_frames: u64,
     /// Messages that no correct member sends, or that arrived too late.
@@ -59,32 +59,32 @@ pub struct Host {
     groups: HashMap<GroupId, Group, FixedState>,
     next_epoch: u64,
     /// Groups with pending work; each at most once.
-    /// Groups whose clocks run.
     dirty: Vec<GroupId>,
+    /// Groups whose clocks run.
     awake: BTreeSet<GroupId>,
-    sink: Sink,
+    sink: OutputBuffer,
     next_token: u64,
     /// Batches that are not durable yet, oldest first, with the actions to take once they are.
-    pending: VecDeque<(WalToken, Vec<Waiting>)>,
+    pending: VecDeque<(WalToken, Vec<PendingAction>)>,
     next_job: u64,
-    jobs: BTreeMap<JobId, JobFor>,
-    rolls: Rolls,
+    jobs: BTreeMap<JobId, JobOwner>,
+    rolls: CompleteLogFiles,
     /// Complete log files whose contents are not secured elsewhere yet, oldest first.
-    pending_rolls: VecDeque<LateRoll>,
+    pending_rolls: VecDeque<DeferredLogFile>,
     /// Groups whose files are being deleted, with the membership to create the group with afterwards, if any.
     deleting: BTreeMap<GroupId, Option<Membership>>,
     /// Groups that were removed here before this process started.
     removed_groups: BTreeSet<GroupId>,
     /// Tombstones of replicas that departed.
     tombstones: BTreeMap<GroupId, Tombstone>,
-    peers: BTreeMap<NodeId, Peer>,
+    peers: BTreeMap<NodeId, PeerLiveness>,
     next_transfer: u64,
-    outgoing: BTreeMap<(GroupId, NodeId), Outgoing>,
-    incoming: BTreeMap<GroupId, Incoming>,
+    outgoing: BTreeMap<(GroupId, NodeId), OutgoingCheckpoint>,
+    incoming: BTreeMap<GroupId, IncomingCheckpoint>,
     /// Groups with a requested flush.
     flushes: BTreeSet<GroupId>,
     /// Postponed deletions, with the tick from which on they are retried.
-    removals: Vec<(u64, JobFor)>,
+    removals: Vec<(u64, JobOwner)>,
     /// Groups whose checkpoint was postponed, with the tick from which on they are asked for another.
     checkpoints: BTreeMap<GroupId, u64>,
     /// The disk is short of space.
@@ -93,7 +93,7 @@ pub struct Host {
     memory: usize,
     last_tick: Option<Time>,
     ticks: u64,
-    counters: Counters,
+    counters: HostCounters,
 }
 
 impl Host {
@@ -110,7 +110,7 @@ impl Host {
         let mut host = Host {
             tombstones,
             rng: SeededRng::new(config.seed),
-            sink: Sink::new(config.limits.max_frame_bytes),
+            sink: OutputBuffer::new(config.limits.max_frame_bytes),
             // Unique per incarnation, so that an id is never reused after a restart.
             next_transfer: config.incarnation.0 << 32,
             config,
@@ -124,7 +124,7 @@ impl Host {
             pending: VecDeque::new(),
             next_job: 1,
             jobs: BTreeMap::new(),
-            rolls: Rolls::default(),
+            rolls: CompleteLogFiles::default(),
             pending_rolls: VecDeque::new(),
             deleting: BTreeMap::new(),
             removed_groups: BTreeSet::new(),
@@ -138,7 +138,7 @@ impl Host {
             memory: 0,
             last_tick: None,
             ticks: 0,
-            counters: Counters::default(),
+            counters: HostCounters::default(),
         };
         for (id, wal) in recovered {
             if wal.deleted && !host.tombstones.contains_key(&id) {
@@ -151,7 +151,11 @@ impl Host {
         Ok(host)
     }
 
-    fn install_restored(&mut self, id: GroupId, restored: Restored) -> Result<(), RecoveryError> {
+    fn install_restored(
+        &mut self,
+        id: GroupId,
+        restored: RestoredGroup,
+    ) -> Result<(), RecoveryError> {
         let at = restored.store.compacted();
         self.insert_group(id, restored.store)
             .map_err(|e| RecoveryError::Damaged {
@@ -185,7 +189,7 @@ impl Host {
     }
 
     /// Counts of unexpected events.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> HostCounters {
         self.counters
     }
 
@@ -283,6 +287,11 @@ impl Host {
         let Some(removed) = self.groups.remove(&group) else {
             return;
         };
+        debug_assert!(
+            self.memory >= removed.counted_bytes,
+            "group {group:?}: {} bytes were not counted",
+            removed.counted_bytes
+        );
         self.memory -= removed.counted_bytes;
         self.awake.remove(&group);
         self.flushes.remove(&group);
@@ -291,16 +300,16 @@ impl Host {
         self.outgoing.retain(|(id, _), _| *id != group);
         self.deleting.insert(group, None);
         self.sink.record(group, RecordBody::Deleted);
-        self.sink.waiting.push(Waiting::Deleted { group });
+        self.sink.waiting.push(PendingAction::Deleted { group });
     }
 
-    fn handle_message(&mut self, from: NodeId, id: GroupId, wire: Wire) {
+    fn handle_message(&mut self, from: NodeId, id: GroupId, message: GroupMessage) {
         if !self.groups.contains_key(&id) {
             self.counters.unknown_group += 1;
             return;
         }
-        match wire {
-            Wire::Raft(m) => {
+        match message {
+            GroupMessage::Raft(m) => {
                 self.wake_for_message(id, &m);
                 let Some(group) = self.groups.get_mut(&id) else {
                     return;
@@ -316,8 +325,8 @@ impl Host {
                 }
                 self.mark_dirty(id);
             }
-            Wire::Sleep { term, commit } => self.handle_sleep(from, id, term, commit),
-            Wire::Transfer(transfer) => self.transfer_message(from, id, transfer),
+            GroupMessage::Sleep { term, commit } => self.handle_sleep(from, id, term, commit),
+            GroupMessage::Transfer(transfer) => self.transfer_message(from, id, transfer),
         }
     }
 }
@@ -333,7 +342,7 @@ impl RaftHost for Host {
 
     fn remove(&mut self, group: GroupId) {
         if self.tombstones.remove(&group).is_some() {
-            self.clean_up(group, Garbage::Tombstone);
+            self.clean_up(group, UnneededFiles::Tombstone);
         }
         self.removed_groups.remove(&group);
         self.remove_replica(group);
@@ -375,8 +384,8 @@ impl RaftHost for Host {
             self.counters.bad_frames += 1;
             return;
         }
-        let mut frame = match Frame::new(frame, from, self.config.node) {
-            Ok(frame) => frame,
+        let mut reader = match FrameReader::new(&frame, from, self.config.node) {
+            Ok(reader) => reader,
             Err(error) => {
                 self.counters.bad_frames += 1;
                 tracing::warn!(from = from.0, %error, "frame dropped");
@@ -384,8 +393,8 @@ impl RaftHost for Host {
             }
         };
         loop {
-            match frame.next() {
-                Ok(Some((group, wire))) => self.handle_message(from, group, wire),
+            match reader.next() {
+                Ok(Some((group, message))) => self.handle_message(from, group, message),
                 Ok(None) => return,
                 Err(error) => {
                     self.counters.bad_frames += 1;

@@ -1,7 +1,7 @@
 //! Storage jobs: disk work that the driver runs on its storage thread. Each job succeeds completely or has no
 //! effect.
 
-use crate::snapshot::{Contents, Reader, StreamError};
+use crate::snapshot::{CheckpointContents, CheckpointReader, StreamError};
 use crate::tombstone::{self, Tombstone};
 use crate::{JobError, JobResult, StorageJob};
 use bytes::Bytes;
@@ -23,7 +23,7 @@ pub struct FlushPlan {
 
 /// The result of a job.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum JobOutcome {
     Flushed {
         upto: u64,
         segments: Vec<Arc<Segment>>,
@@ -51,19 +51,19 @@ pub enum Outcome {
     /// The received checkpoint is invalid; all of its data was deleted.
     Refused(String),
     /// A part of a checkpoint that is being sent.
-    Read(crate::snapshot::Read),
+    Read(crate::snapshot::CheckpointPart),
     /// Disk space, descriptors or memory are short. The job had no effect and will be retried.
     Postponed,
 }
 
-type Run = Box<dyn FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send>;
+type JobFunction = Box<dyn FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send>;
 
 /// A job, with a description for errors.
 pub struct Job {
     what: String,
     /// Estimated bytes of disk space needed.
     space: u64,
-    run: Run,
+    run: JobFunction,
 }
 
 impl fmt::Debug for Job {
@@ -78,13 +78,13 @@ impl StorageJob for Job {
     }
 
     fn refuse(self: Box<Self>) -> JobResult {
-        Ok(Box::new(Outcome::Postponed))
+        Ok(Box::new(JobOutcome::Postponed))
     }
 
     fn run(self: Box<Self>, disk: &dyn Disk) -> JobResult {
         match (self.run)(disk) {
             Ok(outcome) => Ok(Box::new(outcome)),
-            Err(error) if error.is_passing() => Ok(Box::new(Outcome::Postponed)),
+            Err(error) if error.is_passing() => Ok(Box::new(JobOutcome::Postponed)),
             Err(error) => Err(JobError {
                 what: self.what,
                 error: error.to_string(),
@@ -97,7 +97,7 @@ fn job(
     what: &str,
     group: GroupId,
     space: u64,
-    run: impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static,
+    run: impl FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send + 'static,
 ) -> Box<dyn StorageJob> {
     Box::new(Job {
         what: format!("{what} of group {:016x}", group.0),
@@ -130,7 +130,7 @@ pub fn flush(
             segment::write_checkpoint(d, group, checkpoint)?;
         }
         let written = segment::write_segments(d, group, &plan.entries)?;
-        Ok(Outcome::Flushed {
+        Ok(JobOutcome::Flushed {
             upto: plan.upto,
             segments: open(&disk, written)?,
             founded: founding.is_some(),
@@ -151,7 +151,7 @@ pub fn checkpoint(group: GroupId, checkpoint: segment::Checkpoint) -> Box<dyn St
     job("checkpoint", group, space, move |d| {
         segment::write_checkpoint(d, group, &checkpoint)?;
         remove_older(d, group, checkpoint.index)?;
-        Ok(Outcome::Checkpointed { checkpoint })
+        Ok(JobOutcome::Checkpointed { checkpoint })
     })
 }
 
@@ -178,7 +178,7 @@ pub fn rewrite(
         for old in &sparse {
             segments.extend(open(&disk, segment::rewrite(d, old, &keep)?)?);
         }
-        Ok(Outcome::Rewritten {
+        Ok(JobOutcome::Rewritten {
             old: sparse.iter().map(|s| s.meta().name).collect(),
             segments,
         })
@@ -190,7 +190,7 @@ pub fn remove_segments(group: GroupId, names: Vec<SegmentName>) -> Box<dyn Stora
         for name in names {
             segment::delete_segment(d, group, name)?;
         }
-        Ok(Outcome::Removed)
+        Ok(JobOutcome::Removed)
     })
 }
 
@@ -198,7 +198,7 @@ pub fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
     job("removing the files", group, 0, move |d| {
         segment::delete_group(d, group)?;
         remove_staging(d, group)?;
-        Ok(Outcome::Removed)
+        Ok(JobOutcome::Removed)
     })
 }
 
@@ -206,21 +206,21 @@ pub fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
 pub fn write_tombstone(group: GroupId, tombstone: Tombstone) -> Box<dyn StorageJob> {
     job("writing the tombstone", group, FILE_BYTES, move |d| {
         tombstone::write(d, group, &tombstone).map_err(|e| SegmentError::io("departed", &e))?;
-        Ok(Outcome::TombstoneWritten(tombstone))
+        Ok(JobOutcome::TombstoneWritten(tombstone))
     })
 }
 
 pub fn remove_tombstone(group: GroupId) -> Box<dyn StorageJob> {
     job("removing the tombstone", group, 0, move |d| {
         tombstone::remove(d, group).map_err(|e| SegmentError::io("departed", &e))?;
-        Ok(Outcome::Removed)
+        Ok(JobOutcome::Removed)
     })
 }
 
 /// Reads the next part of a checkpoint that is being sent.
 pub fn read(
     group: GroupId,
-    run: impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static,
+    run: impl FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send + 'static,
 ) -> Box<dyn StorageJob> {
     job("reading the checkpoint", group, 0, run)
 }
@@ -252,7 +252,7 @@ pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
         }
         let file = d.open(&path).map_err(fail)?;
         file.write_at(offset, &data).map_err(fail)?;
-        Ok(Outcome::Staged)
+        Ok(JobOutcome::Staged)
     })
 }
 
@@ -260,7 +260,7 @@ pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
 pub fn unstage(group: GroupId) -> Box<dyn StorageJob> {
     job("removing a staged checkpoint", group, 0, move |d| {
         remove_staging(d, group)?;
-        Ok(Outcome::Removed)
+        Ok(JobOutcome::Removed)
     })
 }
 
@@ -269,18 +269,24 @@ pub fn unstage(group: GroupId) -> Box<dyn StorageJob> {
 pub fn install(
     disk: Arc<dyn Disk>,
     group: GroupId,
-    contents: Contents,
+    contents: CheckpointContents,
     bytes: u64,
 ) -> Box<dyn StorageJob> {
     job("installing a checkpoint", group, bytes, move |d| {
         let path = staging_path(group);
         let file = d.open(&path).map_err(|e| SegmentError::io(&path, &e))?;
-        let result = write_installed(d, &disk, group, Reader::new(&*file, bytes), contents);
+        let result = write_installed(
+            d,
+            &disk,
+            group,
+            CheckpointReader::new(&*file, bytes),
+            contents,
+        );
         drop(file);
         remove_staging(d, group)?;
         match result {
             Ok(outcome) => Ok(outcome),
-            Err(StreamError::Malformed(what)) => Ok(Outcome::Refused(what)),
+            Err(StreamError::Malformed(what)) => Ok(JobOutcome::Refused(what)),
             Err(StreamError::Io(e)) => Err(SegmentError::io(&path, &e)),
             Err(StreamError::Segment(e)) => Err(e),
         }
@@ -291,9 +297,9 @@ fn write_installed(
     d: &dyn Disk,
     disk: &Arc<dyn Disk>,
     group: GroupId,
-    mut reader: Reader<'_>,
-    contents: Contents,
-) -> Result<Outcome, StreamError> {
+    mut reader: CheckpointReader<'_>,
+    contents: CheckpointContents,
+) -> Result<JobOutcome, StreamError> {
     let state = reader.state(contents.state_bytes)?;
     let mut live = IndexSet::default();
     let mut failed = None;
@@ -315,7 +321,7 @@ fn write_installed(
         .filter(|(_, newest)| !(*newest && planted::is(Bug::SnapshotWithoutTail)))
         .map(|(e, _)| e);
     let written = segment::write_segments(d, group, checked)?;
-    let undo = |what: &str| -> Result<Outcome, StreamError> {
+    let undo = |what: &str| -> Result<JobOutcome, StreamError> {
         for meta in &written {
             segment::delete_segment(d, group, meta.name)?;
         }
@@ -333,7 +339,7 @@ fn write_installed(
     // Older checkpoints stay until this node writes its next one: the group may not have accepted this one
     // yet.
     segment::write_checkpoint(d, group, &checkpoint)?;
-    Ok(Outcome::Installed {
+    Ok(JobOutcome::Installed {
         checkpoint,
         segments: open(disk, written)?,
     })

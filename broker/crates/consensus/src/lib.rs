@@ -30,8 +30,8 @@ mod snapshot;
 mod store;
 mod tombstone;
 
-pub use config::{HostConfig, Limits, MAX_COMMAND_BYTES, MAX_MEMBERS};
-pub use host::{Counters, Departure, Host};
+pub use config::{HostConfig, HostLimits, MAX_COMMAND_BYTES, MAX_MEMBERS};
+pub use host::{Departure, Host, HostCounters};
 pub use recovery::RecoveryError;
 pub use wal::GroupId;
 
@@ -47,8 +47,8 @@ pub struct Membership {
     /// Members that replicate the log without a vote.
     pub learners: Vec<NodeId>,
 }
-/// One change of a group's members. A group applies one change at a time.
 
+/// One change of a group's members. A group applies one change at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipChange {
     /// Adds a node as a learner.
@@ -58,8 +58,8 @@ pub enum MembershipChange {
     /// Removes a voter or learner.
     Remove(NodeId),
 }
-/// Why a proposal or a membership change was not accepted.
 
+/// Why a proposal or a membership change was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// This node is not the leader; `leader` is set if another leader is known.
@@ -68,15 +68,15 @@ pub enum ProposeError {
         /// The leader, if another node is known to lead.
         leader: Option<NodeId>,
     },
-    #[error("no such group on this node")]
     /// This node has no replica of the group.
+    #[error("no such group on this node")]
     NoGroup,
-    /// The group's uncommitted tail is at its limit ([`Limits::max_uncommitted_bytes`]), the shard's log memory is at
-    /// its limit ([`Limits::max_memory_bytes`]), or a leadership transfer is in progress. Retry later.
+    /// The group's uncommitted tail is at its limit ([`HostLimits::max_uncommitted_bytes`]), the shard's log memory is at
+    /// its limit ([`HostLimits::max_memory_bytes`]), or a leadership transfer is in progress. Retry later.
     #[error("too many uncommitted bytes, retry later")]
     Overloaded,
-    #[error("another membership change is in progress")]
     /// Another membership change is not applied yet.
+    #[error("another membership change is in progress")]
     ChangeInProgress,
     /// Only a learner can be promoted, and the last voter cannot be removed.
     #[error("the group's members do not allow this change")]
@@ -92,11 +92,11 @@ pub enum ProposeError {
 /// Why a log entry could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    #[error("entry is not in this log")]
     /// The log has no such entry: it was compacted or never existed.
+    #[error("entry is not in this log")]
     Gone,
-    #[error("log of group {group:?} is damaged: {what}")]
     /// The entry is damaged or missing although it must exist.
+    #[error("log of group {group:?} is damaged: {what}")]
     Corrupt {
         /// The group.
         group: GroupId,
@@ -148,7 +148,7 @@ pub struct GroupStatus {
 /// A committed entry, to be applied in index order. Raft's internal entries (empty and membership entries)
 /// are not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommittedEntry {
     /// Index of the entry.
     pub index: u64,
     /// Term of the entry.
@@ -161,8 +161,8 @@ pub struct Committed {
 /// all earlier tokens are too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WalToken(pub u64);
-/// Identifies a storage job until [`RaftHost::job_done`].
 
+/// Identifies a storage job until [`RaftHost::job_done`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
@@ -188,7 +188,7 @@ pub enum HostOutput {
         /// The group.
         group: GroupId,
         /// The entries, ascending by index.
-        entries: Vec<Committed>,
+        entries: Vec<CommittedEntry>,
     },
     /// Replace the state machine with this checkpoint, which was read at restart or sent by the leader.
     Restore {

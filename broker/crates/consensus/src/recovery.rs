@@ -62,7 +62,7 @@ pub enum RecoveryError {
 
 /// A group restored from disk.
 #[derive(Debug)]
-pub struct Restored {
+pub struct RestoredGroup {
     pub store: LogStore,
     /// The state machine as of the checkpoint; `None` for the founding checkpoint.
     pub state: Option<Bytes>,
@@ -77,7 +77,7 @@ pub fn restore(
     disk: &Arc<dyn Disk>,
     group: GroupId,
     mut wal: RecoveredGroup,
-) -> Result<Option<Restored>, RecoveryError> {
+) -> Result<Option<RestoredGroup>, RecoveryError> {
     if wal.deleted {
         segment::delete_group(&**disk, group)?;
         return Ok(None);
@@ -103,7 +103,7 @@ pub fn restore(
     restore_live(&mut store, group, &live, &wal)?;
     restore_tail(&mut store, group, &wal)?;
     restore_hard_state(&mut store, group, &wal)?;
-    Ok(Some(Restored {
+    Ok(Some(RestoredGroup {
         store,
         state,
         live,

@@ -5,7 +5,7 @@ use env::planted::{self, Bug};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug)]
-struct Roll {
+struct CompleteLogFile {
     file: u64,
     /// The index up to which each group must be flushed before the file can be deleted.
     groups: BTreeMap<GroupId, u64>,
@@ -16,7 +16,7 @@ struct Roll {
     relogging: bool,
 }
 
-impl Roll {
+impl CompleteLogFile {
     fn is_free(&self) -> bool {
         self.groups.is_empty() && self.deletions.is_empty() && !self.relogging
     }
@@ -24,11 +24,11 @@ impl Roll {
 
 /// Complete files, oldest first.
 #[derive(Debug, Default)]
-pub struct Rolls {
-    rolls: VecDeque<Roll>,
+pub struct CompleteLogFiles {
+    rolls: VecDeque<CompleteLogFile>,
 }
 
-impl Rolls {
+impl CompleteLogFiles {
     pub fn add_roll(
         &mut self,
         file: u64,
@@ -36,7 +36,11 @@ impl Rolls {
         deletions: BTreeSet<GroupId>,
         relogging: bool,
     ) {
-        self.rolls.push_back(Roll {
+        debug_assert!(
+            self.rolls.back().is_none_or(|roll| roll.file < file),
+            "log file {file} is complete before an older one"
+        );
+        self.rolls.push_back(CompleteLogFile {
             file,
             groups,
             deletions,
@@ -94,7 +98,7 @@ mod tests {
     #[test]
     fn files_are_freed_in_order() {
         let (a, b) = (GroupId(1), GroupId(2));
-        let mut rolls = Rolls::default();
+        let mut rolls = CompleteLogFiles::default();
         rolls.add_roll(1, BTreeMap::from([(a, 10), (b, 5)]), BTreeSet::new(), true);
         rolls.add_roll(2, BTreeMap::new(), BTreeSet::from([b]), false);
         rolls.add_roll(3, BTreeMap::from([(a, 20)]), BTreeSet::new(), false);

@@ -10,7 +10,7 @@ use wal::{Record, RecordBody};
 
 /// An action to take once a batch of the log is durable.
 #[derive(Debug)]
-pub enum Waiting {
+pub enum PendingAction {
     /// raft-rs may rely on everything that it handed out up to `number`; then `messages` are sent.
     Ready {
         group: GroupId,
@@ -33,19 +33,19 @@ pub enum Waiting {
 }
 
 #[derive(Debug, Default)]
-pub struct Sink {
+pub struct OutputBuffer {
     pub out: Vec<HostOutput>,
     pub records: Vec<Record>,
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<PendingAction>,
     frames: BTreeMap<NodeId, BytesMut>,
     max_frame_bytes: usize,
 }
 
-impl Sink {
-    pub fn new(max_frame_bytes: usize) -> Sink {
-        Sink {
+impl OutputBuffer {
+    pub fn new(max_frame_bytes: usize) -> OutputBuffer {
+        OutputBuffer {
             max_frame_bytes,
-            ..Sink::default()
+            ..OutputBuffer::default()
         }
     }
 

@@ -10,11 +10,11 @@ mod receive;
 mod send;
 mod stream;
 
-pub use receive::{Incoming, Staged};
-pub use send::{Outgoing, Read, Sources, open};
+pub use receive::{IncomingCheckpoint, StagingResult};
+pub use send::{CheckpointPart, EntrySources, OutgoingCheckpoint, open};
 #[cfg(test)]
 pub(crate) use stream::put_entry;
-pub use stream::{Contents, Reader, StreamError};
+pub use stream::{CheckpointContents, CheckpointReader, StreamError};
 
 /// A position at which a group's log may begin, without the state machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -140,6 +140,7 @@ impl LogStore {
             while self.terms.back().is_some_and(|(at, _)| *at >= entry.index) {
                 self.terms.pop_back();
             }
+            debug_assert!(entry.term > 0, "entry {} has no term", entry.index);
             debug_assert_eq!(entry.index, self.last() + 1);
             if self.terms.back().is_none_or(|(_, t)| *t != entry.term) {
                 self.terms.push_back((entry.index, entry.term));
@@ -239,6 +240,11 @@ impl LogStore {
 
     /// The entries of [`Self::plan_flush`] are in segments.
     pub fn mark_flushed(&mut self, upto: u64) {
+        debug_assert!(
+            upto <= self.last(),
+            "entries up to {upto} are flushed, but the log ends at {}",
+            self.last()
+        );
         let keep = self.retained.split_off(&(upto + 1));
         let flushed_entries = std::mem::replace(&mut self.retained, keep);
         self.mem_bytes -= flushed_entries.values().map(memory_cost).sum::<usize>();
@@ -278,6 +284,10 @@ impl LogStore {
             }
             keep
         });
+        debug_assert!(
+            self.mem_bytes >= freed,
+            "retained entries of {freed} bytes were not counted"
+        );
         self.mem_bytes -= freed;
         self.checkpoint = checkpoint;
         self.live_tail = live.clone();

@@ -105,7 +105,7 @@ fn chaos(seed: u64, nodes: u64) -> (u64, u64, u64) {
 }
 
 #[test]
-fn chaos_loses_nothing() {
+fn committed_entries_survive_random_faults() {
     let (mut applied, mut restores) = (0, 0);
     for seed in seeds(0, 30) {
         let (a, r, _) = chaos(seed, 3);

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use consensus::{Departure, Limits, Membership, MembershipChange, ProposeError, RaftHost};
+use consensus::{Departure, HostLimits, Membership, MembershipChange, ProposeError, RaftHost};
 use env::{Disk, NodeId, Rng};
 use harness::{Cluster, GROUP, seeds, small_limits, voters};
 use std::time::Duration;
@@ -141,7 +141,7 @@ fn transfer_leadership(cluster: &mut Cluster, to: NodeId) {
 fn transfer_of_an_earlier_term_is_replaced_in_a_new_term() {
     for seed in 600..620 {
         // Long ticks leave time for two elections before a tick aborts transfers of earlier terms.
-        let limits = Limits {
+        let limits = HostLimits {
             tick: Duration::from_millis(500),
             ..small_limits()
         };

@@ -259,7 +259,7 @@ fn disk_full_in_turns_under_load_loses_nothing() {
 /// checkpoint limits.
 #[test]
 fn disk_shortage_frees_segments_of_emptied_queue() {
-    let limits = consensus::Limits {
+    let limits = consensus::HostLimits {
         checkpoint_bytes: 1 << 30,
         checkpoint_entries: 1 << 30,
         ..small_limits()

@@ -9,6 +9,7 @@ use queue::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// A client connection, for listings.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConnectionFacts {
@@ -19,15 +20,21 @@ pub struct ConnectionFacts {
     pub node: NodeId,
     /// Number of its session, unique on the node while the session lives.
     pub number: u64,
+    /// Name of the authenticated user; empty before the login.
     pub user: String,
+    /// Virtual host; empty before the connection is open.
     pub vhost: String,
     /// Protocol as in metric labels, such as `amqp091`.
     pub protocol: String,
+    /// Name that the client gave the connection; empty if it gave none.
     pub client_name: String,
     /// Client properties; empty for protocols without them.
     pub client_properties: serde_json::Map<String, serde_json::Value>,
+    /// Address of the client, `host:port`.
     pub peer: String,
+    /// Address of the listener, `host:port`.
     pub local: String,
+    /// The client connected with TLS.
     pub tls: bool,
     /// `running`, `blocking`, `blocked`, `flow`, `starting` or `closing`.
     pub state: String,
@@ -36,53 +43,81 @@ pub struct ConnectionFacts {
     /// Negotiated TLS version (such as `tlsv1.3`) and registered name of the cipher suite, if
     /// known.
     pub tls_protocol: String,
+    /// Registered name of the cipher suite; empty if unknown.
     pub tls_suite: String,
     /// The subject of the client's certificate (RFC 4514).
     pub certificate: Option<String>,
     /// Milliseconds since 1970.
     pub connected_ms: u64,
+    /// Negotiated heartbeat or keep-alive interval in seconds; 0: none.
     pub heartbeat_s: u16,
+    /// Largest frame in bytes that was negotiated; 0: no limit.
     pub frame_max: u32,
+    /// Highest channel number that was negotiated; 0: no limit.
     pub channel_max: u16,
+    /// Bytes received from the client.
     pub received_bytes: u64,
+    /// Bytes sent to the client.
     pub sent_bytes: u64,
     /// Bytes in the send buffer.
     pub pending_bytes: u64,
+    /// Open channels.
     pub channels: Vec<ChannelFacts>,
 }
 
+/// A channel of a connection, or its counterpart in other protocols.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChannelFacts {
+    /// Channel number, unique in the connection.
     pub number: u16,
+    /// Publisher confirms are enabled.
     pub confirm: bool,
+    /// The channel is in transaction mode.
     pub transactional: bool,
     /// The client is blocked by flow control.
     pub flow_blocked: bool,
+    /// Prefetch limit of each new consumer; 0: no limit.
     pub prefetch: u32,
+    /// Prefetch limit of the whole channel; 0: no limit.
     pub global_prefetch: u32,
+    /// Number of consumers.
     pub consumers: u32,
     /// Tags of consumers in automatic acknowledgement mode; their queues do not know the mode.
     pub auto_ack: Vec<String>,
+    /// Deliveries that the client has not acknowledged.
     pub unacknowledged: u64,
+    /// Publishes that are not confirmed.
     pub unconfirmed: u64,
+    /// Publishes of the open transaction.
     pub uncommitted: u64,
+    /// Acknowledgements of the open transaction.
     pub acks_uncommitted: u64,
+    /// Message operations since the channel was opened.
     pub counts: MessageCounts,
 }
 
+/// A consumer of a queue, for listings.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConsumerFacts {
+    /// Id of the queue.
     pub queue: u64,
     /// The consumer's session: its node and its number there ([`ConnectionFacts::number`]).
     pub session_node: u64,
+    /// Number of the session on its node ([`ConnectionFacts::number`]).
     pub session_number: u64,
+    /// Channel of the consumer in its session.
     pub channel: u16,
+    /// Consumer tag, unique in the channel.
     pub tag: String,
+    /// No other consumer may consume from the queue.
     pub exclusive: bool,
+    /// Prefetch limit; 0: no limit.
     pub prefetch: u32,
+    /// False while another consumer is the single active consumer of the queue.
     pub active: bool,
+    /// Arguments of the consumer.
     pub arguments: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -90,20 +125,32 @@ pub struct ConsumerFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MessageCounts {
+    /// Messages published.
     pub publish: u64,
+    /// Publishes confirmed to the publisher.
     pub confirm: u64,
+    /// Unroutable mandatory messages returned to the publisher.
     pub return_unroutable: u64,
+    /// Unroutable messages dropped.
     pub drop_unroutable: u64,
+    /// Deliveries that the consumer must acknowledge.
     pub deliver: u64,
+    /// Deliveries with automatic acknowledgement.
     pub deliver_no_ack: u64,
+    /// Messages fetched singly that the client must acknowledge.
     pub get: u64,
+    /// Messages fetched singly with automatic acknowledgement.
     pub get_no_ack: u64,
+    /// Fetches from an empty queue.
     pub get_empty: u64,
+    /// Deliveries of messages that had been delivered before.
     pub redeliver: u64,
+    /// Acknowledgements.
     pub ack: u64,
 }
 
 impl MessageCounts {
+    /// Adds the counts of another source.
     pub fn add(&mut self, other: &MessageCounts) {
         self.publish += other.publish;
         self.confirm += other.confirm;
@@ -143,12 +190,17 @@ impl From<&DeliveryCounters> for MessageCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
+    /// Connections accepted.
     pub connections_opened: u64,
+    /// Connections that ended.
     pub connections_closed: u64,
+    /// Channels opened.
     pub channels_opened: u64,
+    /// Channels that ended.
     pub channels_closed: u64,
     /// Currently connected clients.
     pub connections: u64,
+    /// Currently open channels.
     pub channels: u64,
     /// Totals of queues that are led or stored here now.
     pub queues: QueueTotals,
@@ -156,6 +208,7 @@ pub struct Counters {
     pub protocols: BTreeMap<String, ProtocolCounters>,
     /// By protocol with RabbitMQ's labels for login attempts: all MQTT versions are `mqtt`.
     pub logins: BTreeMap<String, LoginCounts>,
+    /// State of the MQTT routers.
     pub mqtt: MqttCounters,
     /// Dead messages of queues.
     #[serde(with = "crate::by_queue_type")]
@@ -166,11 +219,14 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoginCounts {
+    /// Successful attempts.
     pub succeeded: u64,
+    /// Refused attempts.
     pub failed: u64,
 }
 
 impl LoginCounts {
+    /// Counts one attempt.
     pub fn count(&mut self, succeeded: bool) {
         match succeeded {
             true => self.succeeded += 1,
@@ -178,6 +234,7 @@ impl LoginCounts {
         }
     }
 
+    /// Adds the counts of another source.
     pub fn add(&mut self, other: &LoginCounts) {
         self.succeeded += other.succeeded;
         self.failed += other.failed;
@@ -190,7 +247,9 @@ impl LoginCounts {
 pub struct DeadLetterTotals {
     /// Dropped: their queue has no dead letter exchange.
     pub disabled: DeadLetterReasons,
+    /// Republished without waiting for a confirmation.
     pub at_most_once: DeadLetterReasons,
+    /// Republished until every target queue has confirmed.
     pub at_least_once: DeadLetterReasons,
     /// At-least-once dead letters that every target queue confirmed.
     pub confirmed: u64,
@@ -200,9 +259,13 @@ pub struct DeadLetterTotals {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeadLetterReasons {
+    /// Dropped or refused because the queue was full.
     pub maxlen: u64,
+    /// Expired.
     pub expired: u64,
+    /// Rejected by a consumer.
     pub rejected: u64,
+    /// Delivered more often than the queue allows.
     pub delivery_limit: u64,
 }
 
@@ -245,18 +308,26 @@ impl DeadLetterTotals {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueTotals {
+    /// Number of queues.
     pub queues: u64,
+    /// Messages ready for delivery.
     pub ready: u64,
+    /// Messages delivered and not acknowledged.
     pub unacknowledged: u64,
+    /// Bytes of the bodies of all messages, dead letters included.
     pub bytes: u64,
+    /// Dead letters that the queues keep until they are forwarded.
     pub dead: u64,
+    /// Number of consumers.
     pub consumers: u64,
     /// Messages lost with files of classic queues, as far as their number is known.
     pub lost_messages: u64,
+    /// Lost or damaged files of classic queues.
     pub lost_segments: u64,
 }
 
 impl QueueTotals {
+    /// Adds a queue.
     pub fn add(&mut self, stats: &QueueStats) {
         self.queues += 1;
         self.ready += stats.ready;
@@ -270,6 +341,12 @@ impl QueueTotals {
 
     /// Reverts [`QueueTotals::add`].
     pub fn remove(&mut self, stats: &QueueStats) {
+        debug_assert!(
+            self.queues > 0
+                && self.ready >= stats.ready
+                && self.bytes >= stats.bytes + stats.dead_bytes,
+            "totals {self:?} do not include a queue with {stats:?}"
+        );
         self.queues -= 1;
         self.ready -= stats.ready;
         self.unacknowledged -= stats.unacknowledged;
@@ -287,16 +364,22 @@ impl QueueTotals {
 pub struct TrafficCounts {
     /// Accepted connections.
     pub connects: u64,
+    /// Packets or frames received.
     pub packets_in: u64,
+    /// Packets or frames sent.
     pub packets_out: u64,
+    /// Bytes received.
     pub bytes_in: u64,
+    /// Bytes sent.
     pub bytes_out: u64,
     /// Message payload without protocol overhead.
     pub payload_in: u64,
+    /// Message payload sent, without protocol overhead.
     pub payload_out: u64,
 }
 
 impl TrafficCounts {
+    /// Adds the counts of another source.
     pub fn add(&mut self, other: &TrafficCounts) {
         self.connects += other.connects;
         self.packets_in += other.packets_in;
@@ -308,22 +391,28 @@ impl TrafficCounts {
     }
 }
 
+/// Counters of the sessions of one protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProtocolCounters {
+    /// Messages received from publishers.
     pub received: u64,
     /// Messages received with publisher confirms enabled.
     pub received_confirm: u64,
+    /// Publishes confirmed.
     pub confirmed: u64,
     /// Counted once per target queue.
     pub routed: u64,
+    /// Unroutable mandatory messages returned to the publisher.
     pub unroutable_returned: u64,
+    /// Unroutable messages dropped.
     pub unroutable_dropped: u64,
     /// Deliveries from queues.
     #[serde(with = "crate::by_queue_type")]
     pub by_queue_type: ByQueueType<MessageCounts>,
     /// Messages delivered without a queue, as to MQTT clients.
     pub queueless: MessageCounts,
+    /// Network traffic.
     pub traffic: TrafficCounts,
     /// Currently open channels that have published, or connections for protocols without channels.
     pub publishers: i64,
@@ -332,6 +421,7 @@ pub struct ProtocolCounters {
 }
 
 impl ProtocolCounters {
+    /// Adds the counters of another shard or node.
     pub fn add(&mut self, other: &ProtocolCounters) {
         self.received += other.received;
         self.received_confirm += other.received_confirm;
@@ -353,6 +443,7 @@ impl ProtocolCounters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MqttCounters {
+    /// Connected clients.
     pub connected: u64,
     /// Sessions of disconnected clients.
     pub sessions_away: u64,
@@ -361,9 +452,11 @@ pub struct MqttCounters {
     pub most: u64,
     /// Sessions that expired.
     pub expired: u64,
+    /// Subscriptions of connected clients and offline sessions.
     pub subscriptions: u64,
     /// Retained messages of the cluster, as stored by this node.
     pub retained: u64,
+    /// Bytes of the retained messages.
     pub retained_bytes: u64,
     /// QoS 0 messages dropped because the client did not read.
     pub dropped: u64,
@@ -376,6 +469,7 @@ pub struct MqttCounters {
     /// Wills of other nodes' clients that are stored here, and those that were rejected for lack of
     /// space.
     pub wills: u64,
+    /// Wills of other nodes' clients that were rejected for lack of space.
     pub wills_not_kept: u64,
 }
 
@@ -398,6 +492,7 @@ impl MqttCounters {
 }
 
 impl Counters {
+    /// Adds the counters of another shard or node.
     pub fn add(&mut self, other: &Counters) {
         self.connections_opened += other.connections_opened;
         self.connections_closed += other.connections_closed;
@@ -445,6 +540,7 @@ impl Counters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrafficFilter {
+    /// Names of virtual hosts.
     pub vhosts: Vec<String>,
     /// Pairs of virtual host and name.
     pub exchanges: Vec<(String, String)>,
@@ -455,7 +551,9 @@ pub struct TrafficFilter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExchangeCounts {
+    /// Messages published to the exchange.
     pub publish_in: u64,
+    /// Messages routed to queues, counted once per queue.
     pub publish_out: u64,
 }
 
@@ -463,12 +561,14 @@ pub struct ExchangeCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrafficFacts {
+    /// By name of the virtual host.
     pub vhosts: BTreeMap<String, MessageCounts>,
     /// By virtual host and name.
     pub exchanges: BTreeMap<String, BTreeMap<String, ExchangeCounts>>,
 }
 
 impl TrafficFacts {
+    /// Adds the traffic that another shard has seen.
     pub fn add(&mut self, other: &TrafficFacts) {
         for (vhost, counts) in &other.vhosts {
             self.vhosts.entry(vhost.clone()).or_default().add(counts);
@@ -483,6 +583,7 @@ impl TrafficFacts {
         }
     }
 
+    /// Returns the counts of an exchange; 0 for one without traffic.
     pub fn exchange(&self, vhost: &str, name: &str) -> ExchangeCounts {
         let found = self.exchanges.get(vhost).and_then(|all| all.get(name));
         found.copied().unwrap_or_default()
@@ -492,13 +593,19 @@ impl TrafficFacts {
 /// A query that shard 0 sends to all shards of all nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ShardQuery {
+    /// All connections of the shard.
     Connections,
+    /// Consumers of the queues that the shard leads or stores.
     Consumers,
+    /// The counters of the shard.
     Counters,
+    /// Traffic that the shard has seen.
     Traffic(TrafficFilter),
     /// Closes the connection with this name.
     Close {
+        /// Name of the connection ([`ConnectionFacts::name`]).
         name: String,
+        /// Reason that the client is told.
         reason: String,
     },
 }
@@ -506,29 +613,38 @@ pub enum ShardQuery {
 /// One shard's response, or a part of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ShardFacts {
+    /// A part of the answer to [`ShardQuery::Connections`].
     Connections(Vec<ConnectionFacts>),
+    /// A part of the answer to [`ShardQuery::Consumers`].
     Consumers(Vec<ConsumerFacts>),
+    /// The answer to [`ShardQuery::Counters`].
     Counters(Box<Counters>),
+    /// The answer to [`ShardQuery::Traffic`].
     Traffic(TrafficFacts),
+    /// The answer to [`ShardQuery::Close`]: true if the shard had the connection.
     Closed(bool),
 }
 
 impl ShardQuery {
+    /// Encodes the query as JSON.
     pub fn encode(&self) -> Vec<u8> {
         // The types contain only strings and numbers, so serialization cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
+    /// Decodes a query; `None` if the bytes are none that this version knows.
     pub fn decode(raw: &[u8]) -> Option<ShardQuery> {
         serde_json::from_slice(raw).ok()
     }
 }
 
 impl ShardFacts {
+    /// Encodes the answer as JSON.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
+    /// Decodes an answer; `None` if the bytes are none that this version knows.
     pub fn decode(raw: &[u8]) -> Option<ShardFacts> {
         serde_json::from_slice(raw).ok()
     }

@@ -4,11 +4,13 @@
 use message::{Table, Value};
 use serde_json::{Map, Value as Json, json};
 
+/// Converts a table to a JSON object.
 pub fn object(table: &Table) -> Map<String, Json> {
     let pairs = table.0.iter();
     pairs.map(|(k, v)| (k.to_string(), value(v))).collect()
 }
 
+/// Converts one value.
 pub fn value(value: &Value) -> Json {
     match value {
         Value::Void => Json::Null,

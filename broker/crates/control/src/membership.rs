@@ -4,42 +4,57 @@ use crate::Reply;
 use env::NodeId;
 use metadata::{ChangeError, QueueId};
 
+/// A request about the members of quorum queues or of the cluster.
 pub enum MembershipRequest {
     /// Changes the members of these quorum queues. Each queue has its own outcome; a change that
     /// would cost a queue its quorum is rejected. The Raft groups follow one step at a time.
     Change {
+        /// Ids of the queues.
         queues: Vec<QueueId>,
+        /// The change, the same for each queue.
         change: MemberChange,
+        /// Called with the response.
         reply: Reply<Vec<MemberOutcome>>,
     },
     /// The replicas of a quorum queue, each reported by its node.
     Replicas {
+        /// Id of the queue.
         queue: QueueId,
+        /// Called with the response.
         reply: Reply<Vec<ReplicaFacts>>,
     },
     /// Removes a node that is gone from the cluster for good, after its replicas were moved to
     /// other nodes.
     Forget {
+        /// Id of the node that is gone.
         node: NodeId,
-        reply: Reply<Result<Forgetting, ChangeError>>,
+        /// Called with the response.
+        reply: Reply<Result<ForgetProgress, ChangeError>>,
     },
 }
 
+/// A change of the members of a quorum queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberChange {
+    /// Adds a member.
     Add(NodeId),
+    /// Removes a member.
     Remove(NodeId),
     /// The new member joins before the old one is removed.
     Replace {
+        /// The member to remove.
         old: NodeId,
+        /// The member to add.
         new: NodeId,
     },
     /// Like `Replace` with the most suitable node; like `Remove` if there is none.
     Evacuate(NodeId),
 }
 
+/// The result of a membership change for one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberOutcome {
+    /// Id of the queue.
     pub queue: QueueId,
     /// The desired members after the change.
     pub result: Result<Vec<NodeId>, ChangeError>,
@@ -47,7 +62,8 @@ pub struct MemberOutcome {
 
 /// The voting state of a member, as reported by the group's leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vote {
+pub enum VotingState {
+    /// Votes and counts towards a majority.
     Voter,
     /// Catching up; becomes a voter afterwards.
     Promotable,
@@ -57,10 +73,13 @@ pub enum Vote {
     Unknown,
 }
 
+/// One replica of a quorum queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaFacts {
+    /// Node of the replica.
     pub node: NodeId,
-    pub vote: Vote,
+    /// Voting state of the member.
+    pub vote: VotingState,
     /// None: it did not answer in time, or has no replica yet.
     pub replica: Option<ReplicaStatus>,
 }
@@ -68,14 +87,21 @@ pub struct ReplicaFacts {
 /// Raft state of one replica. Indexes refer to the group's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaStatus {
+    /// The replica leads its group.
     pub is_leader: bool,
+    /// The replica campaigns for leadership.
     pub is_candidate: bool,
+    /// Current term.
     pub term: u64,
+    /// Last index of the log.
     pub last_index: u64,
     /// Last durable index.
     pub written: u64,
+    /// Last applied index.
     pub applied: u64,
+    /// Commit index.
     pub commit: u64,
+    /// Index of the newest durable checkpoint.
     pub checkpoint: u64,
 }
 
@@ -92,11 +118,13 @@ wire::wire_struct!(ReplicaStatus {
 
 /// Progress of forgetting a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forgetting {
+pub enum ForgetProgress {
+    /// The node is no longer a member of the cluster.
     Forgotten,
     /// Number of queues that still have the node as a member and are being moved. 0: the node's
     /// membership of the metadata group ends first. Repeat the request.
     Moving {
+        /// Number of the queues; see the variant.
         queues: u32,
     },
 }

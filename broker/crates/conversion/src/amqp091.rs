@@ -14,7 +14,7 @@ use crate::{
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Properties, Short, table};
 use message::{Message, Protocol, Table, Value};
-use routing::Property;
+use routing::HashedProperty;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -192,10 +192,15 @@ impl<'a> HeaderTable<'a> {
 }
 
 /// The text of a property, for exchanges that route by it.
-pub fn property_text(properties: &Properties<'_, Short<'_>>, property: Property) -> Option<String> {
+pub fn property_text(
+    properties: &Properties<'_, Short<'_>>,
+    property: HashedProperty,
+) -> Option<String> {
     match property {
-        Property::CorrelationId => properties.correlation_id.map(|id| id.lossy().into_owned()),
-        Property::MessageId => properties.message_id.map(|id| id.lossy().into_owned()),
-        Property::Timestamp => properties.timestamp.map(|t| t.to_string()),
+        HashedProperty::CorrelationId => {
+            properties.correlation_id.map(|id| id.lossy().into_owned())
+        }
+        HashedProperty::MessageId => properties.message_id.map(|id| id.lossy().into_owned()),
+        HashedProperty::Timestamp => properties.timestamp.map(|t| t.to_string()),
     }
 }

@@ -3,7 +3,7 @@
 use crate::amqp091::companions;
 use crate::{Id, Scope, View};
 use message::{Deaths, Message, Table};
-use routing::{Envelope, Property};
+use routing::{HashedProperty, RoutingInput};
 
 /// What headers exchanges and consistent hash exchanges see of a stored message of any protocol: a
 /// dead letter, or a message from the HTTP API or an MQTT client.
@@ -18,7 +18,7 @@ pub struct MessageEnvelope<'a> {
     pub deaths: Option<&'a Deaths>,
 }
 
-impl Envelope for MessageEnvelope<'_> {
+impl RoutingInput for MessageEnvelope<'_> {
     /// Headers of AMQP 0.9.1, application properties and message annotations of AMQP 1.0, or user
     /// properties of MQTT. Of several headers with the same name exchanges use the last one.
     fn headers(&self) -> Table {
@@ -29,13 +29,13 @@ impl Envelope for MessageEnvelope<'_> {
         table
     }
 
-    fn property(&self, property: Property) -> Option<String> {
+    fn property(&self, property: HashedProperty) -> Option<String> {
         let view = View::of(self.message).ok()?;
         let text = |id: Id<'_>| String::from_utf8_lossy(&id.to_bytes()).into_owned();
         match property {
-            Property::CorrelationId => view.correlation_id.map(text),
-            Property::MessageId => view.message_id.map(text),
-            Property::Timestamp => view.created_ms.map(|ms| (ms / 1000).to_string()),
+            HashedProperty::CorrelationId => view.correlation_id.map(text),
+            HashedProperty::MessageId => view.message_id.map(text),
+            HashedProperty::Timestamp => view.created_ms.map(|ms| (ms / 1000).to_string()),
         }
     }
 }
@@ -95,9 +95,9 @@ mod tests {
                 deaths: None,
             };
             [
-                Property::CorrelationId,
-                Property::MessageId,
-                Property::Timestamp,
+                HashedProperty::CorrelationId,
+                HashedProperty::MessageId,
+                HashedProperty::Timestamp,
             ]
             .map(|property| envelope.property(property))
         };

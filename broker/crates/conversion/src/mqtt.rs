@@ -11,7 +11,7 @@ use crate::{
     Body, CORRELATION_ID, DecodeError, Headers, Part, REPLY_TOPIC, ReplyTopic, View, amqp10,
 };
 use bytes::BytesMut;
-use codec_mqtt::{Properties, Qos, Repeated, check_name, put_user_property};
+use codec_mqtt::{Properties, Qos, RepeatedProperties, check_name, put_user_property};
 use message::{Message, Protocol, Value};
 use std::borrow::Cow;
 
@@ -125,7 +125,7 @@ pub fn encode(view: &View<'_>, message: &Message, key: &str, exchange: &str) -> 
         response_topic: response
             .as_deref()
             .filter(|topic| check_name(topic).is_ok() && !topic.contains('\0')),
-        repeated: Repeated(&users),
+        repeated: RepeatedProperties(&users),
         ..Properties::default()
     };
     let builder = EnvelopeBuilder {

@@ -3,7 +3,7 @@
 use crate::{ADDITIONAL_KEYS, EXTENSION, MAX_VALUES, amqp10};
 use bytes::Bytes;
 use codec_amqp091::table;
-use codec_mqtt::{Qos, Repeated};
+use codec_mqtt::{Qos, RepeatedProperties};
 use message::{Message, Value};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -178,7 +178,7 @@ pub(crate) enum Encoding<'a> {
         application: codec_amqp10::Map<'a>,
     },
     /// User properties of MQTT.
-    UserProperties(Repeated<'a>),
+    UserProperties(RepeatedProperties<'a>),
 }
 
 /// The number of values that may still be decoded.

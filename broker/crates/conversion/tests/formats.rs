@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use bytes::Bytes;
-use codec_mqtt::{Properties, Qos, Repeated};
+use codec_mqtt::{Properties, Qos, RepeatedProperties};
 use conversion::mqtt::{Envelope, EnvelopeBuilder};
 use env::WallTime;
 use message::{DecodeError, Message};
@@ -93,7 +93,7 @@ fn envelopes_of_version_0_2_are_decoded() {
             content_type: Some("text/plain"),
             response_topic: Some("answers/é"),
             correlation_data: Some(&[0, 255]),
-            repeated: Repeated(b"\x26\x00\x04name\x00\x05value\x26\x00\x04name\x00\x00"),
+            repeated: RepeatedProperties(b"\x26\x00\x04name\x00\x05value\x26\x00\x04name\x00\x00"),
             ..Properties::default()
         };
         let stored = build(Qos::AtLeastOnce, true, &properties);

@@ -6,12 +6,12 @@ use codec_amqp10::{
     encode_data_section, encode_section_descriptor, list, map,
 };
 use codec_amqp091::{Properties as Basic, table};
-use codec_mqtt::{Properties as Mqtt, Qos, Repeated, put_user_property};
+use codec_mqtt::{Properties as Mqtt, Qos, RepeatedProperties, put_user_property};
 use conversion::mqtt::{Envelope, EnvelopeBuilder, convert};
 use conversion::{MessageEnvelope, amqp10, amqp091};
 use env::WallTime;
 use message::{DeadReason, Deaths, Dying, Message, MessageBuilder, Protocol, Table, Value};
-use routing::{Envelope as _, Property};
+use routing::{HashedProperty, RoutingInput as _};
 use std::borrow::Cow;
 
 /// The exchange of MQTT.
@@ -108,7 +108,7 @@ fn mqtt(correlation: &[u8], qos: Qos) -> Message {
         content_type: Some("text/plain"),
         response_topic: Some("re/ply.1"),
         correlation_data: Some(correlation),
-        repeated: Repeated(&users),
+        repeated: RepeatedProperties(&users),
         ..Mqtt::default()
     };
     let builder = EnvelopeBuilder {
@@ -653,9 +653,9 @@ fn exchanges_see_headers_and_properties_of_every_protocol() {
             found.map(|(_, value)| value.clone())
         };
         let properties = [
-            Property::CorrelationId,
-            Property::MessageId,
-            Property::Timestamp,
+            HashedProperty::CorrelationId,
+            HashedProperty::MessageId,
+            HashedProperty::Timestamp,
         ];
         (
             names.iter().map(find).collect(),

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use codec_amqp10::{Sections, encode_data_section};
 use codec_amqp091::{Properties as Basic, table};
-use codec_mqtt::{Properties as Mqtt, Qos, Repeated, put_user_property};
+use codec_mqtt::{Properties as Mqtt, Qos, RepeatedProperties, put_user_property};
 use conversion::mqtt::{Envelope, EnvelopeBuilder};
 use conversion::{MessageEnvelope, View, amqp10, amqp091, mqtt, trace};
 use env::WallTime;
@@ -11,7 +11,7 @@ use message::{Message, MessageBuilder, Protocol, Table, Value};
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
-use routing::{Envelope as _, Property};
+use routing::{HashedProperty, RoutingInput as _};
 
 const TOPICS: &str = "amq.topic";
 
@@ -75,9 +75,9 @@ fn convert_to_all(message: &Message) {
     };
     envelope.headers();
     for property in [
-        Property::CorrelationId,
-        Property::MessageId,
-        Property::Timestamp,
+        HashedProperty::CorrelationId,
+        HashedProperty::MessageId,
+        HashedProperty::Timestamp,
     ] {
         envelope.property(property);
     }
@@ -271,7 +271,7 @@ proptest! {
             content_type: content_type.as_deref(),
             response_topic: response.as_deref(),
             correlation_data: correlation.as_deref(),
-            repeated: Repeated(&repeated),
+            repeated: RepeatedProperties(&repeated),
             ..Mqtt::default()
         };
         let builder = EnvelopeBuilder {

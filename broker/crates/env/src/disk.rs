@@ -37,16 +37,16 @@ pub trait Disk: Send + Sync {
 /// succeeds once the resources are released.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Shortage(pub String);
+pub struct ResourceShortage(pub String);
 
-/// Remedy, for error texts, of a [`Shortage`] that does not end by itself.
+/// Remedy, for error texts, of a [`ResourceShortage`] that does not end by itself.
 pub const SHORTAGE_REMEDY: &str =
     "raise the limit of open files (`ulimit -n`) or give the node more memory";
 
 /// True if a call failed because descriptors, memory or space are short; it may succeed later.
 pub fn is_shortage(error: &io::Error) -> bool {
     let cause = error.get_ref();
-    is_full(error) || cause.is_some_and(|cause| cause.is::<Shortage>())
+    is_full(error) || cause.is_some_and(|cause| cause.is::<ResourceShortage>())
 }
 
 /// An open file. Its methods take `&self`, because threads share files; there is no cursor.

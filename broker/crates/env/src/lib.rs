@@ -16,7 +16,7 @@ mod steady;
 
 pub use disk::{Disk, File};
 pub use rng::SeededRng;
-pub use steady::SteadyWall;
+pub use steady::SteadyWallClock;
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

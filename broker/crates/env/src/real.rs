@@ -6,7 +6,7 @@ mod write_budget;
 pub use open_files::OpenFiles;
 pub use write_budget::WriteBudget;
 
-use crate::disk::{Shortage, check_path, parent};
+use crate::disk::{ResourceShortage, check_path, parent};
 use crate::{Clock, Disk, File, SeededRng, Time, WallTime};
 use std::fs;
 use std::io::{self, Read};
@@ -143,12 +143,12 @@ impl RealDisk {
 fn at(path: &Path, error: io::Error) -> io::Error {
     let text = format!("{}: {error}", path.display());
     match open_files::is_shortage(&error) {
-        true => io::Error::new(error.kind(), Shortage(text)),
+        true => io::Error::new(error.kind(), ResourceShortage(text)),
         false => io::Error::new(error.kind(), text),
     }
 }
 
-/// As [`at`], but never a [`Shortage`]: the state of the disk after a failed fsync is unknown, whatever the
+/// As [`at`], but never a [`ResourceShortage`]: the state of the disk after a failed fsync is unknown, whatever the
 /// reason.
 fn sync_failed(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))

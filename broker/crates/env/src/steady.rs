@@ -11,16 +11,16 @@ const SLEW: i64 = 1000;
 ///
 /// Only a start adopts the wall clock directly, because monotonic time does not outlive a process.
 #[derive(Clone, Copy, Debug)]
-pub struct SteadyWall {
+pub struct SteadyWallClock {
     now: Time,
     /// Nanoseconds to add to monotonic time to get wall-clock time.
     offset: i64,
 }
 
-impl SteadyWall {
+impl SteadyWallClock {
     /// A clock that shows `wall` at `now`.
-    pub fn new(now: Time, wall: WallTime) -> SteadyWall {
-        SteadyWall {
+    pub fn new(now: Time, wall: WallTime) -> SteadyWallClock {
+        SteadyWallClock {
             now,
             offset: offset(now, wall),
         }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn steady_time_equals_an_undisturbed_wall_clock() {
-        let mut steady = SteadyWall::new(at(0), START);
+        let mut steady = SteadyWallClock::new(at(0), START);
         for ms in [0, 1, 2, 50, HOUR, 24 * HOUR] {
             let wall = WallTime(START.0 + ms);
             assert_eq!(steady.read(at(ms), wall), wall);
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn wall_clock_jump_changes_the_rate_by_one_part_in_a_thousand() {
         for (jump, sign) in [(HOUR as i64, 1), (-(HOUR as i64), -1)] {
-            let mut steady = SteadyWall::new(at(0), START);
+            let mut steady = SteadyWallClock::new(at(0), START);
             let mut last = START.0;
             for second in 1..=600 {
                 let wall = WallTime((START.0 + second * 1000).saturating_add_signed(jump));
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn steady_time_converges_to_a_corrected_wall_clock() {
-        let mut steady = SteadyWall::new(at(0), START);
+        let mut steady = SteadyWallClock::new(at(0), START);
         let mut shown = START;
         for second in 1..=3000 {
             shown = steady.read(at(second * 1000), WallTime(START.0 + second * 1000 + 2000));
@@ -93,10 +93,10 @@ mod tests {
 
     #[test]
     fn extreme_clocks_do_not_overflow() {
-        let mut steady = SteadyWall::new(Time(u64::MAX), WallTime(0));
+        let mut steady = SteadyWallClock::new(Time(u64::MAX), WallTime(0));
         steady.read(Time(u64::MAX), WallTime(u64::MAX));
         steady.read(Time(0), WallTime(0));
-        let mut steady = SteadyWall::new(Time(0), WallTime(u64::MAX));
+        let mut steady = SteadyWallClock::new(Time(0), WallTime(u64::MAX));
         steady.read(Time(u64::MAX), WallTime(0));
     }
 }

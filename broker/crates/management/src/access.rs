@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use std::sync::Arc;
 
 /// An authenticated request.
-pub(crate) struct Call {
+pub(crate) struct AuthenticatedRequest {
     pub(crate) user: Arc<UserRecord>,
     /// The client presented the operator's certificate. `user` is then synthetic: a stored user
     /// with the same name is unrelated.
@@ -22,7 +22,7 @@ pub(crate) struct Call {
     pub(crate) reason: Option<String>,
 }
 
-impl Call {
+impl AuthenticatedRequest {
     fn has(&self, tag: &str) -> bool {
         self.user.tags.iter().any(|t| &**t == tag)
     }
@@ -97,7 +97,7 @@ impl Api {
     /// or has permissions in it.
     pub(crate) async fn require_vhost_visible(
         &self,
-        call: &Call,
+        call: &AuthenticatedRequest,
         vhost: &str,
     ) -> Result<(), ApiError> {
         let (user, name) = (call.user.clone(), vhost.to_owned());
@@ -120,7 +120,7 @@ impl Api {
     /// permissions in the vhost.
     pub(crate) async fn require_vhost_access(
         &self,
-        call: &Call,
+        call: &AuthenticatedRequest,
         vhost: &str,
     ) -> Result<(), ApiError> {
         let (user, name) = (call.user.clone(), vhost.to_owned());
@@ -142,7 +142,7 @@ impl Api {
     /// Runs a check or plan of an operation for the user of the request, against the tree of this node.
     pub(crate) async fn operate<T: Send + 'static>(
         &self,
-        call: &Call,
+        call: &AuthenticatedRequest,
         vhost: &str,
         operation: impl FnOnce(Caller<'_>) -> OperationResult<T> + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -165,7 +165,7 @@ impl Api {
     /// Vhosts whose contents the user may see; None means all.
     pub(crate) async fn visible_vhosts(
         &self,
-        call: &Call,
+        call: &AuthenticatedRequest,
     ) -> Result<Option<std::collections::BTreeSet<String>>, ApiError> {
         if call.is_administrator() {
             return Ok(None);

@@ -3,10 +3,10 @@
 use crate::error::ApiError;
 use crate::lengths::RecentSums;
 use crate::login::Logins;
-use crate::rates::{Moment, Rates};
+use crate::rates::{ClockReading, Rates};
 use crate::{Config, Node, entropy};
 use axum::body::{Body, Bytes};
-use control::{Collect, ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficFilter};
+use control::{CollectWalk, ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficFilter};
 use http_body::Body as _;
 use metadata::{Change, ChangeResult, Cursor, QueueId, Tree};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,10 +21,10 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// State shared by all handlers. Cloning increments a reference count.
 #[derive(Clone)]
-pub(crate) struct Api(Arc<Shared>);
+pub(crate) struct Api(Arc<ApiState>);
 
 /// A reference that does not keep the [`Api`] alive.
-pub(crate) struct WeakApi(Weak<Shared>);
+pub(crate) struct WeakApi(Weak<ApiState>);
 
 impl WeakApi {
     /// None if the [`Api`] was dropped.
@@ -33,7 +33,7 @@ impl WeakApi {
     }
 }
 
-struct Shared {
+struct ApiState {
     node: Node,
     config: Config,
     logins: Logins,
@@ -50,7 +50,7 @@ impl Api {
         let mut key = [0; 32];
         entropy::fill(&mut key)?;
         let bodies = Arc::new(Semaphore::new(config.memory.bodies()));
-        Ok(Api(Arc::new(Shared {
+        Ok(Api(Arc::new(ApiState {
             node,
             config,
             logins: Logins::new(key),
@@ -103,9 +103,9 @@ impl Api {
         Ok((read.map_err(|_| ApiError::too_large(limit))?, permit))
     }
 
-    pub(crate) fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> ClockReading {
         let clock = &self.0.config.clock.0;
-        Moment {
+        ClockReading {
             now: clock.now(),
             wall: clock.wall(),
         }
@@ -150,7 +150,7 @@ impl Api {
         C: Cursor + 'static,
         T: Send + 'static,
     {
-        self.ask(|reply| ControlRequest::Walk(Box::new(Collect::new(cursor, pick, reply))))
+        self.ask(|reply| ControlRequest::Walk(Box::new(CollectWalk::new(cursor, pick, reply))))
             .await
     }
 
@@ -213,7 +213,7 @@ impl Api {
     }
 }
 
-impl Shared {
+impl ApiState {
     fn probe_sent(&self) -> MutexGuard<'_, Option<Instant>> {
         self.probe_sent
             .lock()
@@ -223,7 +223,7 @@ impl Shared {
 
 /// Marks the probe as answered when it is dropped: by shard 0 after it ran, or because it was
 /// refused, as while the node starts and no shard can hang yet.
-struct LivenessProbe(Weak<Shared>);
+struct LivenessProbe(Weak<ApiState>);
 
 impl Drop for LivenessProbe {
     fn drop(&mut self) {

@@ -1,12 +1,12 @@
 //! `/api/bindings` and the bindings of queues and exchanges.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content};
+use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
 use crate::exchanges::exchange_name;
-use crate::json::{Members, from_table};
-use crate::page::Window;
+use crate::json::{JsonMembers, from_table};
+use crate::page::ListRequest;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use message::Table;
@@ -25,15 +25,15 @@ const LOCATION: &AsciiSet = &KEY.remove(b'~');
 
 /// Source and destination of a binding.
 #[derive(Clone)]
-pub(crate) struct Pair {
+pub(crate) struct BindingEnds {
     vhost: String,
     source: String,
     destination: Destination,
 }
 
-impl Pair {
-    pub(crate) fn new(vhost: &str, source: &str, kind: &str, destination: &str) -> Pair {
-        Pair {
+impl BindingEnds {
+    pub(crate) fn new(vhost: &str, source: &str, kind: &str, destination: &str) -> BindingEnds {
+        BindingEnds {
             vhost: vhost.to_owned(),
             source: exchange_name(source).to_owned(),
             destination: match kind {
@@ -137,13 +137,13 @@ pub(crate) fn show(binding: &BindingRecord) -> Json {
 }
 
 /// Applies the request's pagination and name filter (on the routing key) to the bindings.
-fn answer(call: &Call, found: Vec<Arc<BindingRecord>>) -> Answer {
-    let (part, cut) = Window::of(&call.query)?.cut(found, |b| &b.routing_key)?;
+fn answer(call: &AuthenticatedRequest, found: Vec<Arc<BindingRecord>>) -> ApiResult {
+    let (part, cut) = ListRequest::of(&call.query)?.cut(found, |b| &b.routing_key)?;
     Ok(cut.respond(part.iter().map(|b| show(b)).collect()))
 }
 
 /// Parses a binding of a definitions document.
-pub(crate) fn record(vhost: &str, body: &Members<'_>) -> Result<BindingRecord, ApiError> {
+pub(crate) fn record(vhost: &str, body: &JsonMembers<'_>) -> Result<BindingRecord, ApiError> {
     let kind = match body.required_text("destination_type")? {
         "queue" => "q",
         "exchange" => "e",
@@ -154,12 +154,12 @@ pub(crate) fn record(vhost: &str, body: &Members<'_>) -> Result<BindingRecord, A
         }
     };
     let source = body.required_text("source")?;
-    let pair = Pair::new(vhost, source, kind, body.required_text("destination")?);
+    let pair = BindingEnds::new(vhost, source, kind, body.required_text("destination")?);
     let arguments = body.table("arguments")?.unwrap_or_default();
     Ok(pair.record(body.text("routing_key")?.unwrap_or(""), arguments))
 }
 
-pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, vhost: Option<&str>) -> ApiResult {
     if let Some(vhost) = vhost {
         api.require_vhost_visible(call, vhost).await?;
     }
@@ -178,13 +178,18 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     answer(call, found)
 }
 
-pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn of_queue(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     let (vhost, name) = (vhost.to_owned(), name.to_owned());
     let found = api
         .read(move |tree| {
             let queue = tree.queue(&vhost, &name)?;
-            let default = Pair::new(&vhost, "", "q", &name);
+            let default = BindingEnds::new(&vhost, "", "q", &name);
             let mut all = default.find(tree)?;
             all.extend(tree.bindings_of_queue(queue.id).into_iter().cloned());
             Some(all)
@@ -196,11 +201,11 @@ pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) ->
 
 pub(crate) async fn of_exchange(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     vhost: &str,
     name: &str,
     as_source: bool,
-) -> Answer {
+) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     let (vhost, name) = (vhost.to_owned(), exchange_name(name).to_owned());
     if as_source && name.is_empty() {
@@ -225,19 +230,23 @@ pub(crate) async fn of_exchange(
     answer(call, found.unwrap_or_default())
 }
 
-async fn found(api: &Api, pair: &Pair) -> Result<Option<Vec<Arc<BindingRecord>>>, ApiError> {
+async fn found(api: &Api, pair: &BindingEnds) -> Result<Option<Vec<Arc<BindingRecord>>>, ApiError> {
     let pair = pair.clone();
     api.read(move |tree| pair.find(tree)).await
 }
 
-pub(crate) async fn between(api: &Api, call: &Call, pair: &Pair) -> Answer {
+pub(crate) async fn between(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    pair: &BindingEnds,
+) -> ApiResult {
     api.require_vhost_visible(call, &pair.vhost).await?;
     // RabbitMQ also returns an empty list if the source or the destination does not exist.
     answer(call, found(api, pair).await?.unwrap_or_default())
 }
 
 /// The binding with this properties key, or 404.
-async fn one(api: &Api, pair: &Pair, key: &str) -> Result<Arc<BindingRecord>, ApiError> {
+async fn one(api: &Api, pair: &BindingEnds, key: &str) -> Result<Arc<BindingRecord>, ApiError> {
     let all = found(api, pair).await?.unwrap_or_default();
     // The path was decoded once: compare in both forms.
     let named = |b: &&Arc<BindingRecord>| {
@@ -253,15 +262,20 @@ async fn one(api: &Api, pair: &Pair, key: &str) -> Result<Arc<BindingRecord>, Ap
     binding.cloned().ok_or_else(ApiError::not_found)
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, pair: &Pair, key: &str) -> Answer {
+pub(crate) async fn get(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    pair: &BindingEnds,
+    key: &str,
+) -> ApiResult {
     api.require_vhost_visible(call, &pair.vhost).await?;
     json(show(&*one(api, pair, key).await?))
 }
 
-pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
+pub(crate) async fn bind(api: &Api, call: &AuthenticatedRequest, pair: &BindingEnds) -> ApiResult {
     api.require_vhost_access(call, &pair.vhost).await?;
     let body = call.object()?;
-    let body = Members(&body);
+    let body = JsonMembers(&body);
     let arguments = body.table("arguments")?.unwrap_or_default();
     let record = pair.record(body.text("routing_key")?.unwrap_or(""), arguments);
     let key = properties_key(&record);
@@ -281,7 +295,12 @@ pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
     Ok(response)
 }
 
-pub(crate) async fn unbind(api: &Api, call: &Call, pair: &Pair, key: &str) -> Answer {
+pub(crate) async fn unbind(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    pair: &BindingEnds,
+    key: &str,
+) -> ApiResult {
     api.require_vhost_access(call, &pair.vhost).await?;
     // Permissions come first, so that nobody learns of bindings that they may not remove.
     let unknown = pair.record("", Table::default());

@@ -1,12 +1,12 @@
 //! `/api/channels`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
 use crate::connections::{self, address, visible_connections};
 use crate::consumers;
-use crate::dispatch::{Answer, json};
+use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
-use crate::page::Window;
+use crate::page::ListRequest;
 use crate::queues::{NodeNames, node_names};
 use crate::rates::{self, Key, Range};
 use control::{ChannelFacts, ConnectionFacts};
@@ -76,8 +76,12 @@ fn show(
 }
 
 /// Responds with the channels of the connections that match.
-async fn answer(api: &Api, call: &Call, matches: impl Fn(&ConnectionFacts) -> bool) -> Answer {
-    let window = Window::of(&call.query)?;
+async fn answer(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    matches: impl Fn(&ConnectionFacts) -> bool,
+) -> ApiResult {
+    let window = ListRequest::of(&call.query)?;
     let range = Range::of(&call.query, "msg_rates")?;
     let names = api.read(node_names).await?;
     let found = visible_connections(api, call).await?;
@@ -92,19 +96,23 @@ async fn answer(api: &Api, call: &Call, matches: impl Fn(&ConnectionFacts) -> bo
     Ok(cut.respond(shown.collect()))
 }
 
-pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, vhost: Option<&str>) -> ApiResult {
     if let Some(vhost) = vhost {
         api.require_vhost_visible(call, vhost).await?;
     }
     answer(api, call, |c| vhost.is_none_or(|v| c.vhost == v)).await
 }
 
-pub(crate) async fn of_connection(api: &Api, call: &Call, connection: &str) -> Answer {
+pub(crate) async fn of_connection(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    connection: &str,
+) -> ApiResult {
     connections::find(api, call, connection).await?;
     answer(api, call, |c| c.name == connection).await
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, wanted_name: &str) -> Answer {
+pub(crate) async fn get(api: &Api, call: &AuthenticatedRequest, wanted_name: &str) -> ApiResult {
     let range = Range::of(&call.query, "msg_rates")?;
     let names = api.read(node_names).await?;
     for connection in visible_connections(api, call).await? {

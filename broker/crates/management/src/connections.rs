@@ -1,10 +1,10 @@
 //! `/api/connections`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content};
+use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
-use crate::page::Window;
+use crate::page::ListRequest;
 use crate::queues::{NodeNames, node_names};
 use crate::rates::{self, Key, Range};
 use control::{ConnectionFacts, ControlRequest};
@@ -39,7 +39,7 @@ fn show_tls(shown: &mut Json, connection: &ConnectionFacts) {
     if !known {
         return;
     }
-    let suite = Suite::of(&connection.tls_suite);
+    let suite = CipherSuite::of(&connection.tls_suite);
     shown["ssl_protocol"] = match connection.tls {
         true => object!(connection.tls_protocol),
         false => Json::Null,
@@ -57,21 +57,21 @@ fn show_tls(shown: &mut Json, connection: &ConnectionFacts) {
 
 /// A cipher suite, split into parts as Erlang reports it.
 #[derive(Debug, PartialEq, Eq)]
-struct Suite {
+struct CipherSuite {
     key_exchange: String,
     cipher: String,
 }
 
-impl Suite {
+impl CipherSuite {
     /// Parses a registered name: `TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384`, or since TLS 1.3
     /// `TLS_AES_256_GCM_SHA384`, which does not name a key exchange.
-    fn of(name: &str) -> Option<Suite> {
+    fn of(name: &str) -> Option<CipherSuite> {
         let name = name
             .strip_prefix("TLS13_")
             .or_else(|| name.strip_prefix("TLS_"))?;
         let (key_exchange, rest) = name.split_once("_WITH_").unwrap_or(("any", name));
         let (cipher, _hash) = rest.rsplit_once('_')?;
-        Some(Suite {
+        Some(CipherSuite {
             key_exchange: key_exchange.to_ascii_lowercase(),
             cipher: cipher.to_ascii_lowercase(),
         })
@@ -131,7 +131,7 @@ fn client_properties(connection: &ConnectionFacts) -> Json {
 /// own.
 pub(crate) async fn visible_connections(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
 ) -> Result<Vec<ConnectionFacts>, ApiError> {
     let mut all = api
         .ask(|reply| ControlRequest::Connections { reply })
@@ -143,8 +143,12 @@ pub(crate) async fn visible_connections(
     Ok(all)
 }
 
-async fn answer(api: &Api, call: &Call, matches: impl Fn(&ConnectionFacts) -> bool) -> Answer {
-    let window = Window::of(&call.query)?;
+async fn answer(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    matches: impl Fn(&ConnectionFacts) -> bool,
+) -> ApiResult {
+    let window = ListRequest::of(&call.query)?;
     let range = Range::of(&call.query, "data_rates")?;
     let mut found = visible_connections(api, call).await?;
     found.retain(matches);
@@ -154,7 +158,7 @@ async fn answer(api: &Api, call: &Call, matches: impl Fn(&ConnectionFacts) -> bo
     Ok(cut.respond(shown.collect()))
 }
 
-pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, vhost: Option<&str>) -> ApiResult {
     if let Some(vhost) = vhost {
         api.require_vhost_visible(call, vhost).await?;
     }
@@ -163,7 +167,11 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
 
 /// Allows access to the user's own connections. `may_others` is true for users who may access those
 /// of others: monitoring to see, administrator to close.
-fn require_own_or(call: &Call, user: &str, may_others: bool) -> Result<(), ApiError> {
+fn require_own_or(
+    call: &AuthenticatedRequest,
+    user: &str,
+    may_others: bool,
+) -> Result<(), ApiError> {
     if may_others || *user == *call.user.name {
         return Ok(());
     }
@@ -172,18 +180,22 @@ fn require_own_or(call: &Call, user: &str, may_others: bool) -> Result<(), ApiEr
     ))
 }
 
-pub(crate) async fn of_user(api: &Api, call: &Call, user: &str) -> Answer {
+pub(crate) async fn of_user(api: &Api, call: &AuthenticatedRequest, user: &str) -> ApiResult {
     require_own_or(call, user, call.is_monitor())?;
     answer(api, call, |c| c.user == user).await
 }
 
-pub(crate) async fn find(api: &Api, call: &Call, name: &str) -> Result<ConnectionFacts, ApiError> {
+pub(crate) async fn find(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    name: &str,
+) -> Result<ConnectionFacts, ApiError> {
     let found = visible_connections(api, call).await?;
     let named = found.into_iter().find(|c| c.name == name);
     named.ok_or_else(ApiError::not_found)
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn get(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     let range = Range::of(&call.query, "data_rates")?;
     let found = find(api, call, name).await?;
     let names = api.read(node_names).await?;
@@ -192,7 +204,11 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
 }
 
 /// Closes a connection with the reason from the request. Returns false if it is already gone.
-async fn close_connection(api: &Api, call: &Call, name: String) -> Result<bool, ApiError> {
+async fn close_connection(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    name: String,
+) -> Result<bool, ApiError> {
     let reason = call.reason.clone();
     let reason = reason.unwrap_or_else(|| "Closed via management plugin".to_owned());
     api.ask(|reply| ControlRequest::CloseConnection {
@@ -203,7 +219,7 @@ async fn close_connection(api: &Api, call: &Call, name: String) -> Result<bool, 
     .await
 }
 
-pub(crate) async fn close(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn close(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     let found = find(api, call, name).await?;
     require_own_or(call, &found.user, call.is_administrator())?;
     if close_connection(api, call, found.name).await? {
@@ -213,7 +229,7 @@ pub(crate) async fn close(api: &Api, call: &Call, name: &str) -> Answer {
     }
 }
 
-pub(crate) async fn close_of_user(api: &Api, call: &Call, user: &str) -> Answer {
+pub(crate) async fn close_of_user(api: &Api, call: &AuthenticatedRequest, user: &str) -> ApiResult {
     require_own_or(call, user, call.is_administrator())?;
     let found = visible_connections(api, call).await?;
     for connection in found.into_iter().filter(|c| c.user == user) {
@@ -228,7 +244,7 @@ mod unit {
 
     #[test]
     fn cipher_suites_are_split_as_in_erlang() {
-        let of = |name: &str| Suite::of(name).map(|s| (s.key_exchange, s.cipher));
+        let of = |name: &str| CipherSuite::of(name).map(|s| (s.key_exchange, s.cipher));
         let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
         let old = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384";
         assert_eq!(of(old), pair("ecdhe_rsa", "aes_256_gcm"));

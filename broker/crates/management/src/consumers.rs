@@ -1,12 +1,12 @@
 //! `/api/consumers`, and the consumers of one queue.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
 use crate::channels;
-use crate::dispatch::Answer;
+use crate::dispatch::ApiResult;
 use crate::error::ApiError;
 use crate::nodes;
-use crate::page::Window;
+use crate::page::ListRequest;
 use crate::queues::node_names;
 use control::{ConnectionFacts, ConsumerFacts, ControlRequest};
 use message::Value;
@@ -122,8 +122,8 @@ fn show(
     })
 }
 
-pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
-    let window = Window::of(&call.query)?;
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, vhost: Option<&str>) -> ApiResult {
+    let window = ListRequest::of(&call.query)?;
     if let Some(vhost) = vhost {
         let name = vhost.to_owned();
         if !api.read(move |tree| tree.vhost_exists(&name)).await? {

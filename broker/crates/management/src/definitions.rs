@@ -1,10 +1,10 @@
 //! `/api/definitions`: export and import of all declared objects as one document.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content};
+use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
-use crate::json::Members;
+use crate::json::JsonMembers;
 use crate::{
     bindings, exchanges, overview, parameters, permissions, policies, queues, users, vhosts,
 };
@@ -144,7 +144,11 @@ fn keep_only_vhost(document_json: &mut Map<String, Json>, vhost: &str) {
     }
 }
 
-pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+pub(crate) async fn export(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: Option<&str>,
+) -> ApiResult {
     if let Some(vhost) = vhost {
         api.require_vhost_visible(call, vhost).await?;
     }
@@ -193,7 +197,11 @@ pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
 /// Imports a document in dependency order, into one vhost if given. As in RabbitMQ, existing queues
 /// and exchanges are left unchanged. The first error stops the import and names the entry; entries
 /// before it stay imported, so the import can be repeated.
-pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+pub(crate) async fn import(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: Option<&str>,
+) -> ApiResult {
     if let Some(vhost) = vhost {
         api.require_vhost_visible(call, vhost).await?;
     }
@@ -231,7 +239,7 @@ pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
             if let Some(vhost) = vhost {
                 entry.insert("vhost".to_owned(), object!(vhost));
             }
-            let result = import_one(api, call, kind, &Members(&entry)).await;
+            let result = import_one(api, call, kind, &JsonMembers(&entry)).await;
             result.map_err(|e| {
                 let reason = Json::from(format!("{kind}[{at}]: {}", e.text()));
                 match e.status {
@@ -258,9 +266,9 @@ async fn exists(
 
 async fn import_one(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     kind: &str,
-    entry: &Members<'_>,
+    entry: &JsonMembers<'_>,
 ) -> Result<(), ApiError> {
     let named = || entry.required_text("name");
     let vhost = || entry.required_text("vhost");
@@ -319,7 +327,7 @@ async fn import_one(
                     arguments.entry("x-queue-type").or_insert(kind);
                 }
             }
-            let entry = Members(&entry);
+            let entry = JsonMembers(&entry);
             let declaration = queues::declaration(name, &entry)?;
             let record = move |caller: Caller<'_>| caller.queue_record(declaration);
             let record = api.operate(call, vhost, record).await?;

@@ -73,14 +73,6 @@ impl ApiError {
         )
     }
 
-    pub(crate) fn not_implemented() -> ApiError {
-        ApiError::new(
-            StatusCode::NOT_IMPLEMENTED,
-            "not_implemented",
-            "nothing here does this yet",
-        )
-    }
-
     pub(crate) fn forbidden(reason: impl Into<Json>) -> ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)
     }

@@ -1,11 +1,11 @@
 //! `/api/exchanges`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content, put};
+use crate::dispatch::{ApiResult, json, no_content, put};
 use crate::error::ApiError;
-use crate::json::{Members, from_table};
-use crate::page::Window;
+use crate::json::{JsonMembers, from_table};
+use crate::page::ListRequest;
 use crate::rates::{self, Key, Range};
 use control::{TrafficFacts, TrafficFilter};
 use metadata::{ExchangeCursor, ExchangeRecord, Name, Tree};
@@ -59,8 +59,8 @@ pub(crate) fn exchange_name(name: &str) -> &str {
     if name == "amq.default" { "" } else { name }
 }
 
-pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
-    let window = Window::of(&call.query)?;
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, vhost: Option<&str>) -> ApiResult {
+    let window = ListRequest::of(&call.query)?;
     let range = Range::of(&call.query, "msg_rates")?;
     if let Some(vhost) = vhost {
         api.require_vhost_visible(call, vhost).await?;
@@ -93,7 +93,12 @@ async fn find(api: &Api, vhost: &str, name: &str) -> Result<Option<ExchangeView>
     .await
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn get(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     let range = Range::of(&call.query, "msg_rates")?;
     let views = find(api, vhost, exchange_name(name)).await?;
@@ -124,7 +129,7 @@ pub(crate) fn definition(record: &ExchangeRecord) -> Json {
 pub(crate) fn record(
     vhost: &str,
     name: &str,
-    body: &Members<'_>,
+    body: &JsonMembers<'_>,
 ) -> Result<ExchangeRecord, ApiError> {
     Ok(ExchangeRecord {
         vhost: vhost.into(),
@@ -137,11 +142,16 @@ pub(crate) fn record(
     })
 }
 
-pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn declare(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     let name = exchange_name(name);
     api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
-    let record = record(vhost, name, &Members(&body))?;
+    let record = record(vhost, name, &JsonMembers(&body))?;
     let existed = find(api, vhost, name).await?.is_some();
     let plan = move |caller: Caller<'_>| caller.plan_exchange_declaration(record);
     if let ExchangePlan::Propose(change) = api.operate(call, vhost, plan).await? {
@@ -150,7 +160,12 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
     put(existed)
 }
 
-pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn delete(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     let name = exchange_name(name);
     api.require_vhost_access(call, vhost).await?;
     let (exchange, if_unused) = (name.to_owned(), call.query.is_true("if-unused"));

@@ -1,7 +1,7 @@
 //! `/api/feature-flags` and `/api/deprecated-features`.
 
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content};
+use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
 use crate::nodes;
 use control::NodeFacts;
@@ -11,14 +11,14 @@ use serde_json::{Value as Json, json as object};
 use std::collections::BTreeSet;
 
 /// Feature flags that are enabled or that any node supports, and the nodes.
-struct Flags {
+struct FeatureFlags {
     nodes: Vec<NodeFacts>,
     enabled: BTreeSet<Name>,
     all: BTreeSet<Name>,
 }
 
-impl Flags {
-    async fn gather(api: &Api) -> Result<Flags, ApiError> {
+impl FeatureFlags {
+    async fn gather(api: &Api) -> Result<FeatureFlags, ApiError> {
         let nodes = nodes::facts(api).await?;
         let enabled = api.read(|tree| tree.enabled_features().cloned().collect());
         let enabled: BTreeSet<Name> = enabled.await?;
@@ -26,7 +26,7 @@ impl Flags {
         for version in nodes.iter().filter_map(|n| n.version.as_ref()) {
             all.extend(version.features.iter().cloned());
         }
-        Ok(Flags {
+        Ok(FeatureFlags {
             nodes,
             enabled,
             all,
@@ -65,16 +65,16 @@ impl Flags {
     }
 }
 
-pub(crate) async fn list(api: &Api) -> Answer {
-    let flags = Flags::gather(api).await?;
+pub(crate) async fn list(api: &Api) -> ApiResult {
+    let flags = FeatureFlags::gather(api).await?;
     let shown = flags.all.iter().map(|flag| flags.show(api, flag));
     json(Json::Array(shown.collect()))
 }
 
 /// `all` enables every flag that all nodes support. It fails if the supported flags of any node are
 /// unknown.
-pub(crate) async fn enable(api: &Api, name: &str) -> Answer {
-    let flags = Flags::gather(api).await?;
+pub(crate) async fn enable(api: &Api, name: &str) -> ApiResult {
+    let flags = FeatureFlags::gather(api).await?;
     let wanted: Vec<&Name> = match name {
         "all" => {
             let unknown = flags.nodes.iter().filter(|n| n.version.is_none());
@@ -134,11 +134,11 @@ fn show((name, description): &(&str, &str)) -> Json {
     })
 }
 
-pub(crate) fn deprecated() -> Answer {
+pub(crate) fn deprecated() -> ApiResult {
     json(Json::Array(DEPRECATED.iter().map(show).collect()))
 }
 
-pub(crate) async fn deprecated_in_use(api: &Api) -> Answer {
+pub(crate) async fn deprecated_in_use(api: &Api) -> ApiResult {
     let transient = api
         .walk(QueueCursor::default(), |_, q| {
             (!q.durable && q.exclusive.is_none()).then_some(())

@@ -18,31 +18,31 @@ const IPV6_NETWORK: u32 = 64;
 
 /// Limits the connections of all listeners that share it. Cloning increments a reference count.
 #[derive(Clone)]
-pub struct Gate(Arc<Shared>);
+pub struct Gate(Arc<GateState>);
 
-struct Shared {
+struct GateState {
     limit: usize,
     address_limit: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
     /// Notified when a connection ends or becomes idle.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     /// Sequence number of the next connection or idle period.
     sequence: u64,
-    connections: BTreeMap<u64, Entry>,
+    connections: BTreeMap<u64, GateEntry>,
 }
 
-struct Entry {
+struct GateEntry {
     address: IpAddr,
     /// Sequence number at which the connection became idle; None: it is protected.
     idle_since: Option<u64>,
     evict: Arc<Notify>,
 }
 
-impl Open {
+impl OpenConnections {
     fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
@@ -68,7 +68,7 @@ impl Gate {
     /// Creates a gate for `limit` connections, at least one.
     pub fn new(limit: usize) -> Gate {
         let limit = limit.max(1);
-        Gate(Arc::new(Shared {
+        Gate(Arc::new(GateState {
             limit,
             address_limit: limit.div_ceil(ADDRESS_DIVISOR),
             open: Mutex::default(),
@@ -101,9 +101,9 @@ impl Gate {
         }
     }
 
-    fn insert(&self, open: &mut Open, address: IpAddr) -> ConnectionPermit {
+    fn insert(&self, open: &mut OpenConnections, address: IpAddr) -> ConnectionPermit {
         let (id, evict) = (open.next_sequence(), Arc::new(Notify::new()));
-        let entry = Entry {
+        let entry = GateEntry {
             address,
             idle_since: Some(id),
             evict: evict.clone(),
@@ -117,8 +117,8 @@ impl Gate {
     }
 }
 
-impl Shared {
-    fn open(&self) -> MutexGuard<'_, Open> {
+impl GateState {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
 //! `/livez`, `/readyz` and `/api/health/checks`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json};
+use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
 use crate::nodes;
 use axum::http::StatusCode;
@@ -11,7 +11,9 @@ use control::{ControlRequest, Readiness};
 use metadata::QueueId;
 use serde_json::{Value as Json, json as object};
 
-fn ok() -> Answer {
+/// Responds that a check passes. Virtual hosts are usable as soon as the node knows them: no process has to
+/// start for one.
+pub(crate) fn ok() -> ApiResult {
     json(object!({"status": "ok"}))
 }
 
@@ -20,7 +22,7 @@ fn failed(body: Json) -> Response {
 }
 
 /// Responds at once: 200 if the node is merely busy, 503 if shard 0 hangs.
-pub(crate) fn livez(api: &Api) -> Answer {
+pub(crate) fn livez(api: &Api) -> ApiResult {
     if api.is_alive() {
         return ok();
     }
@@ -30,7 +32,7 @@ pub(crate) fn livez(api: &Api) -> Answer {
     })))
 }
 
-pub(crate) async fn readyz(api: &Api) -> Answer {
+pub(crate) async fn readyz(api: &Api) -> ApiResult {
     match api.ask(|reply| ControlRequest::Readiness { reply }).await {
         Ok(Readiness::Ready) => ok(),
         Ok(Readiness::NotReady(why)) => Ok(failed(object!({"status": "failed", "reason": why}))),
@@ -40,53 +42,29 @@ pub(crate) async fn readyz(api: &Api) -> Answer {
     }
 }
 
-pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
-    match check {
-        ["node-is-quorum-critical"] => {
-            call.require_monitoring()?;
-            quorum_critical(api).await
-        }
-        ["lost-queues"] => {
-            call.require_monitoring()?;
-            lost_queues(api).await
-        }
-        ["alarms"] => alarms(api, false).await,
-        ["local-alarms"] => alarms(api, true).await,
-        ["ready-to-serve-clients"] => readyz(api).await,
-        // A vhost is usable as soon as the node knows it: no per-vhost process has to start.
-        ["virtual-hosts"] => ok(),
-        ["certificate-expiration", within, unit] => certificates(api, within, unit),
-        ["port-listener", port] => {
-            let listeners = &api.config().listeners;
-            let port = port.parse::<u16>();
-            let port = port.map_err(|_| ApiError::bad_request("Invalid port"))?;
-            listener(
-                listeners,
-                listeners.iter().any(|(_, p)| *p == port),
-                "port",
-                &port.to_string(),
-            )
-        }
-        ["protocol-listener", protocol] => {
-            let listeners = &api.config().listeners;
-            // RabbitMQ's health checks accept protocol versions, its listener names have none.
-            let wanted = match *protocol {
-                "amqp091" | "amqp0-9-1" | "amqp0.9.1" | "amqp10" | "amqp1.0" => "amqp",
-                other => other,
-            };
-            listener(
-                listeners,
-                listeners.iter().any(|(p, _)| p == wanted),
-                "protocol",
-                wanted,
-            )
-        }
-        _ => Err(ApiError::not_found()),
-    }
+/// Checks that this node listens on a port.
+pub(crate) fn port_listener(api: &Api, port: &str) -> ApiResult {
+    let listeners = &api.config().listeners;
+    let port = port.parse::<u16>();
+    let port = port.map_err(|_| ApiError::bad_request("Invalid port"))?;
+    let exists = listeners.iter().any(|(_, p)| *p == port);
+    listener(listeners, exists, "port", &port.to_string())
+}
+
+/// Checks that this node has a listener for a protocol.
+pub(crate) fn protocol_listener(api: &Api, protocol: &str) -> ApiResult {
+    let listeners = &api.config().listeners;
+    // RabbitMQ's health checks accept protocol versions, its listener names have none.
+    let wanted = match protocol {
+        "amqp091" | "amqp0-9-1" | "amqp0.9.1" | "amqp10" | "amqp1.0" => "amqp",
+        other => other,
+    };
+    let exists = listeners.iter().any(|(p, _)| p == wanted);
+    listener(listeners, exists, "protocol", wanted)
 }
 
 /// Responds whether a listener exists, and lists the existing ones if not.
-fn listener(listeners: &[(String, u16)], exists: bool, kind: &str, wanted: &str) -> Answer {
+fn listener(listeners: &[(String, u16)], exists: bool, kind: &str, wanted: &str) -> ApiResult {
     if exists {
         let shown: Json = match wanted.parse::<u16>() {
             Ok(port) if kind == "port" => object!(port),
@@ -113,7 +91,7 @@ fn listener(listeners: &[(String, u16)], exists: bool, kind: &str, wanted: &str)
 }
 
 /// Reports client listeners whose certificates expire within the given time.
-fn certificates(api: &Api, within: &str, unit: &str) -> Answer {
+pub(crate) fn certificates(api: &Api, within: &str, unit: &str) -> ApiResult {
     let Ok(within) = within.parse::<u32>() else {
         return Err(ApiError::bad_request("Invalid expiration value."));
     };
@@ -147,12 +125,12 @@ fn certificates(api: &Api, within: &str, unit: &str) -> Answer {
 
 /// RabbitMQ declares a queue, publishes and consumes. Here the readiness check covers this without
 /// leaving a queue behind.
-pub(crate) async fn aliveness(api: &Api, call: &Call, vhost: &str) -> Answer {
+pub(crate) async fn aliveness(api: &Api, call: &AuthenticatedRequest, vhost: &str) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     readyz(api).await
 }
 
-async fn quorum_critical(api: &Api) -> Answer {
+pub(crate) async fn quorum_critical(api: &Api) -> ApiResult {
     let ids = api
         .ask(|reply| ControlRequest::QuorumCritical { reply })
         .await?;
@@ -200,7 +178,7 @@ const MAX_LISTED_LOST_QUEUES: usize = 1_000;
 
 /// Reports queues whose only replica was on a node that lost its data directory. An operator has to
 /// delete them.
-async fn lost_queues(api: &Api) -> Answer {
+pub(crate) async fn lost_queues(api: &Api) -> ApiResult {
     let (count, queues) = api
         .read(|tree| {
             let lost = tree.lost_queues();
@@ -231,7 +209,7 @@ async fn lost_queues(api: &Api) -> Answer {
     })))
 }
 
-async fn alarms(api: &Api, local: bool) -> Answer {
+pub(crate) async fn alarms(api: &Api, local: bool) -> ApiResult {
     let nodes = nodes::facts(api).await?;
     let own = api.config().node;
     let mut active_alarms = Vec::new();

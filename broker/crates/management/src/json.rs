@@ -63,9 +63,9 @@ fn to_value(json: &Json, depth: usize) -> Result<Value, ApiError> {
 }
 
 /// Typed access to the members of a request's JSON object. Errors name the member.
-pub(crate) struct Members<'a>(pub(crate) &'a Map<String, Json>);
+pub(crate) struct JsonMembers<'a>(pub(crate) &'a Map<String, Json>);
 
-impl Members<'_> {
+impl JsonMembers<'_> {
     fn invalid(key: &str, wanted: &str) -> ApiError {
         ApiError::bad_request(format!("'{key}' should be {wanted}"))
     }
@@ -186,7 +186,7 @@ mod unit {
         let Json::Object(object) = &body else {
             panic!()
         };
-        let m = Members(object);
+        let m = JsonMembers(object);
         assert_eq!(m.required_text("t").unwrap(), "x");
         assert_eq!(m.integer("n").unwrap(), Some(7));
         assert_eq!(m.words("tags").unwrap().unwrap().len(), 2);

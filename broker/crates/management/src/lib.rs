@@ -90,9 +90,9 @@ impl std::fmt::Debug for SetDiskLimit {
 /// Returns the earliest expiry of the client listeners' certificates in seconds since 1970, or None
 /// without TLS.
 #[derive(Clone)]
-pub struct Expiry(pub Arc<dyn Fn() -> Option<u64> + Send + Sync>);
+pub struct CertificateExpiry(pub Arc<dyn Fn() -> Option<u64> + Send + Sync>);
 
-impl std::fmt::Debug for Expiry {
+impl std::fmt::Debug for CertificateExpiry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Expiry")
     }
@@ -118,9 +118,9 @@ impl std::fmt::Debug for LogLevels {
 
 /// Measures the resources that this node uses.
 #[derive(Clone)]
-pub struct Measure(pub Arc<dyn Fn() -> NodeResources + Send + Sync>);
+pub struct MeasureResources(pub Arc<dyn Fn() -> NodeResources + Send + Sync>);
 
-impl std::fmt::Debug for Measure {
+impl std::fmt::Debug for MeasureResources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Measure")
     }
@@ -172,9 +172,9 @@ pub struct Config {
     /// None: the log levels cannot be changed at runtime.
     pub log_levels: Option<LogLevels>,
     /// None: the listeners have no certificates.
-    pub certificates_expire: Option<Expiry>,
+    pub certificates_expire: Option<CertificateExpiry>,
     /// None: resource usage is unknown.
-    pub resources: Option<Measure>,
+    pub resources: Option<MeasureResources>,
     pub clock: Clock,
     /// Updated by the API and read by the metrics endpoint.
     pub login_counter: LoginCounter,
@@ -268,14 +268,14 @@ const MAX_OPERATORS: usize = 64;
 /// TLS configuration of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerTls {
-    pub server: Arc<tls::Server>,
+    pub server: Arc<tls::ServerTls>,
     /// Clients whose certificate has this name are the operator, which has no user record and needs
     /// no password. The server must verify client certificates.
     pub operator: Option<Arc<str>>,
 }
 
-impl From<Arc<tls::Server>> for ListenerTls {
-    fn from(server: Arc<tls::Server>) -> ListenerTls {
+impl From<Arc<tls::ServerTls>> for ListenerTls {
+    fn from(server: Arc<tls::ServerTls>) -> ListenerTls {
         ListenerTls {
             server,
             operator: None,

@@ -1,10 +1,10 @@
 //! `/api/vhost-limits`. The module `users` implements `/api/user-limits`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content};
+use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
-use crate::json::{Members, term};
+use crate::json::{JsonMembers, term};
 use metadata::{Change, Name, Tree, VhostRecord};
 use serde_json::{Map, Value as Json, json as object};
 
@@ -15,7 +15,7 @@ pub(crate) fn values(limits: &[(Name, i64)]) -> Map<String, Json> {
     pairs.map(|(n, v)| (n.to_string(), object!(v))).collect()
 }
 
-pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, vhost: Option<&str>) -> ApiResult {
     // Monitoring users see the limits of all vhosts, as they see all vhosts.
     let is_monitor = call.is_monitor();
     match vhost {
@@ -63,12 +63,12 @@ pub(crate) fn number(limit: &str, value: &Json, known: &[&str]) -> Result<i64, L
 
 /// Parses the limit value in a request body.
 pub(crate) fn value(
-    call: &Call,
+    call: &AuthenticatedRequest,
     limit: &str,
     known: &[&str],
 ) -> Result<Result<i64, LimitError>, ApiError> {
     let body = call.object()?;
-    Members(&body).require(&["value"])?;
+    JsonMembers(&body).require(&["value"])?;
     Ok(number(
         limit,
         body.get("value").unwrap_or(&Json::Null),
@@ -86,7 +86,12 @@ pub(crate) fn rejection_text(bad: LimitError) -> String {
     }
 }
 
-pub(crate) async fn set(api: &Api, call: &Call, vhost: &str, limit: &str) -> Answer {
+pub(crate) async fn set(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    limit: &str,
+) -> ApiResult {
     if !api.read(vhost_exists(vhost)).await? {
         return Err(call.vhost_not_found());
     }
@@ -96,7 +101,7 @@ pub(crate) async fn set(api: &Api, call: &Call, vhost: &str, limit: &str) -> Ans
 }
 
 /// Clearing an unknown limit succeeds without effect.
-pub(crate) async fn clear(api: &Api, vhost: &str, limit: &str) -> Answer {
+pub(crate) async fn clear(api: &Api, vhost: &str, limit: &str) -> ApiResult {
     if !api.read(vhost_exists(vhost)).await? {
         return Err(ApiError::missing("vhost_not_found"));
     }
@@ -111,7 +116,7 @@ fn vhost_exists(vhost: &str) -> impl FnOnce(&Tree) -> bool + Send + 'static {
     move |tree| tree.vhost_exists(&vhost)
 }
 
-async fn change(api: &Api, vhost: &str, limit: &str, value: Option<i64>) -> Answer {
+async fn change(api: &Api, vhost: &str, limit: &str, value: Option<i64>) -> ApiResult {
     let change = Change::SetVhostLimit {
         vhost: vhost.into(),
         limit: limit.into(),

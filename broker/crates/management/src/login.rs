@@ -2,7 +2,7 @@
 
 use crate::ask::Api;
 use crate::error::ApiError;
-use auth::{FailedLogin, PasswordHash, Throttle, Verified};
+use auth::{FailedLoginResponse, LoginThrottle, PasswordHash, VerifiedPasswordCache};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use control::LoginCounts;
@@ -68,8 +68,8 @@ impl LoginCounter {
 }
 
 pub(crate) struct Logins {
-    verified: Mutex<Verified>,
-    throttle: Mutex<Throttle>,
+    verified: Mutex<VerifiedPasswordCache>,
+    throttle: Mutex<LoginThrottle>,
     hashing: Arc<Semaphore>,
     /// One semaphore per address with a waiting or running check.
     address_lanes: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
@@ -103,14 +103,14 @@ impl Drop for AddressLane<'_> {
 impl Logins {
     pub(crate) fn new(key: [u8; 32]) -> Logins {
         Logins {
-            verified: Mutex::new(Verified::new(key)),
-            throttle: Mutex::new(Throttle::new(key)),
+            verified: Mutex::new(VerifiedPasswordCache::new(key)),
+            throttle: Mutex::new(LoginThrottle::new(key)),
             hashing: Arc::new(Semaphore::new(CHECKS)),
             address_lanes: Mutex::default(),
         }
     }
 
-    fn failed(&self, peer: IpAddr, user: &str, now: Time) -> FailedLogin {
+    fn failed(&self, peer: IpAddr, user: &str, now: Time) -> FailedLoginResponse {
         lock(&self.throttle).note(peer, user, now)
     }
 

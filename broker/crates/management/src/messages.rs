@@ -1,12 +1,12 @@
 //! Publishing and getting messages over HTTP: `exchanges/.../publish` and `queues/.../get`. For
 //! inspection and tests, not for production traffic.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json};
+use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
 use crate::exchanges::exchange_name;
-use crate::json::{Members, to_table};
+use crate::json::{JsonMembers, to_table};
 use crate::queues;
 use axum::http::StatusCode;
 use base64::Engine as _;
@@ -39,7 +39,7 @@ struct PublishRequest {
     payload: Vec<u8>,
 }
 
-fn short_string<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>, ApiError> {
+fn short_string<'a>(members: &JsonMembers<'a>, key: &str) -> Result<Option<&'a str>, ApiError> {
     let text = members.0.get(key);
     let text = match text {
         None | Some(Json::Null) => return Ok(None),
@@ -53,7 +53,10 @@ fn short_string<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>,
     Ok(Some(text))
 }
 
-fn parse_number<T: TryFrom<i64>>(members: &Members<'_>, key: &str) -> Result<Option<T>, ApiError> {
+fn parse_number<T: TryFrom<i64>>(
+    members: &JsonMembers<'_>,
+    key: &str,
+) -> Result<Option<T>, ApiError> {
     let number = members.integer(key);
     let number = number.map_err(|_| ApiError::bad_request(object!(["not_int", key])))?;
     let Some(number) = number else {
@@ -85,7 +88,7 @@ fn ttl(text: &str) -> Result<u64, String> {
 }
 
 /// The encoded AMQP 0-9-1 properties, and the values that the node needs.
-struct Encoded {
+struct EncodedProperties {
     raw: Bytes,
     durable: bool,
     priority: Option<u8>,
@@ -93,8 +96,8 @@ struct Encoded {
     user_id: Option<String>,
 }
 
-fn encode(properties_json: &Map<String, Json>) -> Result<Encoded, ApiError> {
-    let m = Members(properties_json);
+fn encode(properties_json: &Map<String, Json>) -> Result<EncodedProperties, ApiError> {
+    let m = JsonMembers(properties_json);
     let expiration = short_string(&m, "expiration")?;
     let ttl_ms = match expiration {
         None => None,
@@ -138,7 +141,7 @@ fn encode(properties_json: &Map<String, Json>) -> Result<Encoded, ApiError> {
         .collect();
     let mut raw = BytesMut::new();
     properties.encode_edited(&edits, &mut raw);
-    Ok(Encoded {
+    Ok(EncodedProperties {
         raw: raw.freeze(),
         durable: properties.delivery_mode == Some(2),
         priority: properties.priority,
@@ -149,7 +152,7 @@ fn encode(properties_json: &Map<String, Json>) -> Result<Encoded, ApiError> {
 
 fn build(
     request: &PublishRequest,
-    encoded: &Encoded,
+    encoded: &EncodedProperties,
     received: WallTime,
 ) -> Result<Message, String> {
     let builder = MessageBuilder {
@@ -167,7 +170,7 @@ fn build(
     built.map_err(|e| format!("invalid message: {e}"))
 }
 
-fn payload(body: &Members<'_>) -> Result<Vec<u8>, ApiError> {
+fn payload(body: &JsonMembers<'_>) -> Result<Vec<u8>, ApiError> {
     let text = body.0.get("payload").and_then(Json::as_str);
     let text = text.ok_or_else(|| ApiError::bad_request("payload_not_string"))?;
     match body.required_text("payload_encoding")? {
@@ -182,10 +185,15 @@ fn payload(body: &Members<'_>) -> Result<Vec<u8>, ApiError> {
     }
 }
 
-pub(crate) async fn publish(api: &Api, call: &Call, vhost: &str, exchange: &str) -> Answer {
+pub(crate) async fn publish(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    exchange: &str,
+) -> ApiResult {
     api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
-    let body = Members(&body);
+    let body = JsonMembers(&body);
     body.require(&["routing_key", "properties", "payload", "payload_encoding"])?;
     let properties = match body.0.get("properties") {
         Some(Json::Object(properties)) => properties.clone(),
@@ -237,10 +245,10 @@ fn access_refused(error: ApiError) -> ApiError {
 /// `user_id` is the user's name.
 async fn check_publish_permissions(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     vhost: &str,
     request: &PublishRequest,
-    encoded: &Encoded,
+    encoded: &EncodedProperties,
 ) -> Result<(), ApiError> {
     let (exchange, key) = (request.exchange.clone(), request.key.clone());
     let check = move |caller: Caller<'_>| {
@@ -283,10 +291,15 @@ fn outcome(mode: &str) -> Result<SettlementOutcome, ApiError> {
     }
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn get(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
-    let body = Members(&body);
+    let body = JsonMembers(&body);
     body.require(&["ackmode", "count", "encoding"])?;
     let settle = outcome(body.required_text("ackmode")?)?;
     let count = body.integer("count")?.unwrap_or(-1);

@@ -1,16 +1,18 @@
 //! `/api/nodes` and maintenance mode.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content};
+use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
-use crate::json::Members;
+use crate::json::JsonMembers;
 use crate::overview;
 use crate::rates::{self, Key};
 use crate::{Config, LogLevels};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use control::{ControlRequest, Counters, Forgetting, MembershipRequest, NodeFacts, NodeResources};
+use control::{
+    ControlRequest, Counters, ForgetProgress, MembershipRequest, NodeFacts, NodeResources,
+};
 use metadata::ClientAddress;
 use serde_json::{Value as Json, json as object};
 
@@ -125,7 +127,7 @@ pub(crate) async fn facts(api: &Api) -> Result<Vec<NodeFacts>, ApiError> {
     Ok(nodes)
 }
 
-pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     call.require_monitoring()?;
     let nodes = facts(api).await?;
     let own = overview::node_counters(api).await?;
@@ -143,7 +145,7 @@ pub(crate) async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
     named.pop().ok_or_else(ApiError::not_found)
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn get(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     call.require_monitoring()?;
     let node = find(api, name).await?;
     json(show(api, &node, &overview::node_counters(api).await?))
@@ -151,7 +153,7 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
 
 /// Forgets a node that left or is drained. Responds with 202 while its replicas are moved and its
 /// Raft membership is removed: the client has to repeat the request.
-pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn forget(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     call.require_administrator()?;
     let nodes = facts(api).await?;
     let named: Vec<_> = nodes.into_iter().filter(|n| n.name == name).collect();
@@ -162,15 +164,20 @@ pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
         .ask(|reply| ControlRequest::Membership(MembershipRequest::Forget { node, reply }))
         .await??;
     match state {
-        Forgetting::Forgotten => no_content(),
-        Forgetting::Moving { queues } => {
+        ForgetProgress::Forgotten => no_content(),
+        ForgetProgress::Moving { queues } => {
             let body = object!({"state": "moving", "queues": queues});
             Ok((StatusCode::ACCEPTED, axum::Json(body)).into_response())
         }
     }
 }
 
-pub(crate) async fn maintenance(api: &Api, call: &Call, name: &str, on: bool) -> Answer {
+pub(crate) async fn maintenance(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    name: &str,
+    on: bool,
+) -> ApiResult {
     call.require_administrator()?;
     require_this_node(api, name).await?;
     let progress = api
@@ -188,7 +195,11 @@ pub(crate) async fn maintenance(api: &Api, call: &Call, name: &str, on: bool) ->
 }
 
 /// Sets the memory high watermark, `{"relative": 0.4}`, until the node restarts.
-pub(crate) async fn memory_watermark(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn memory_watermark(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    name: &str,
+) -> ApiResult {
     call.require_administrator()?;
     require_this_node(api, name).await?;
     let Some(set) = &api.config().memory_watermark else {
@@ -206,7 +217,11 @@ pub(crate) async fn memory_watermark(api: &Api, call: &Call, name: &str) -> Answ
 }
 
 /// Sets the free disk space limit in bytes, `{"absolute": 50000000}`, until the node restarts.
-pub(crate) async fn disk_free_limit(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn disk_free_limit(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    name: &str,
+) -> ApiResult {
     call.require_administrator()?;
     require_this_node(api, name).await?;
     let Some(set) = &api.config().disk_free_limit else {
@@ -228,7 +243,7 @@ async fn log_levels<'a>(api: &'a Api, name: &str) -> Result<&'a LogLevels, ApiEr
         .ok_or_else(ApiError::not_found)
 }
 
-pub(crate) async fn show_log_levels(api: &Api, name: &str) -> Answer {
+pub(crate) async fn show_log_levels(api: &Api, name: &str) -> ApiResult {
     let levels = (log_levels(api, name).await?.shown)();
     let shown = levels
         .into_iter()
@@ -236,10 +251,10 @@ pub(crate) async fn show_log_levels(api: &Api, name: &str) -> Answer {
     json(Json::Object(shown.collect()))
 }
 
-pub(crate) async fn set_log_level(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn set_log_level(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     let levels = log_levels(api, name).await?;
     let body = call.object()?;
-    let body = Members(&body);
+    let body = JsonMembers(&body);
     let level = body.required_text("level")?;
     let category = body.text("category")?;
     (levels.set)(category, level).map_err(ApiError::bad_request)?;
@@ -264,7 +279,7 @@ async fn require_this_node(api: &Api, name: &str) -> Result<(), ApiError> {
     )))
 }
 
-pub(crate) async fn rebalance(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn rebalance(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     call.require_administrator()?;
     let moved = api
         .ask(|reply| ControlRequest::RebalanceQueues { reply })

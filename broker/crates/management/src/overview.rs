@@ -1,8 +1,8 @@
 //! `/api/overview` and `/api/whoami`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json};
+use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
 use crate::parameters;
 use crate::rates::{self, Key, Range};
@@ -62,7 +62,7 @@ async fn sum_counters(api: &Api, everywhere: bool) -> Result<Counters, ApiError>
     Ok(sum)
 }
 
-async fn totals(api: &Api, call: &Call, shown: &mut Json) -> Result<(), ApiError> {
+async fn totals(api: &Api, call: &AuthenticatedRequest, shown: &mut Json) -> Result<(), ApiError> {
     let (exchanges, queues) = api
         .read(|tree| (tree.exchange_count(), tree.queue_count()))
         .await?;
@@ -72,7 +72,7 @@ async fn totals(api: &Api, call: &Call, shown: &mut Json) -> Result<(), ApiError
     let (depths, messages, churn) = (of("lengths")?, of("msg_rates")?, of("data_rates")?);
     let mut queue_totals = object!({});
     let lengths = rates::lengths(all.ready, all.unacknowledged, all.dead);
-    let at = (Key::Depths, depths.as_ref());
+    let at = (Key::MessageTotals, depths.as_ref());
     rates::show_lengths(api, at, &mut queue_totals, &lengths);
     shown["queue_totals"] = queue_totals;
     shown["object_totals"] = object!({
@@ -94,7 +94,7 @@ async fn totals(api: &Api, call: &Call, shown: &mut Json) -> Result<(), ApiError
     Ok(())
 }
 
-pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn overview(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     let config = api.config();
     let configured = config.cluster_name.clone();
     let cluster = api
@@ -141,7 +141,7 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
     json(call.query.columns_of(shown))
 }
 
-pub(crate) fn whoami(call: &Call) -> Answer {
+pub(crate) fn whoami(call: &AuthenticatedRequest) -> ApiResult {
     let tags: Vec<&str> = call.user.tags.iter().map(|t| &**t).collect();
     json(object!({
         "name": &*call.user.name,

@@ -98,7 +98,7 @@ fn bad_pagination() -> ApiError {
 }
 
 /// Filter, pagination, sort order and columns that a request asks for.
-pub(crate) struct Window {
+pub(crate) struct ListRequest {
     filter: Option<Pattern>,
     page_request: Option<(usize, usize)>,
     presentation: Presentation,
@@ -193,8 +193,8 @@ impl Presentation {
     }
 }
 
-impl Window {
-    pub(crate) fn of(query: &Query) -> Result<Window, ApiError> {
+impl ListRequest {
+    pub(crate) fn of(query: &Query) -> Result<ListRequest, ApiError> {
         let filter = match query.get("name") {
             None | Some("") => None,
             Some(name) => Some(if query.is_true("use_regex") {
@@ -209,30 +209,30 @@ impl Window {
         };
         let page_request = query.page_request()?;
         let presentation = Presentation::of(query);
-        Ok(Window {
+        Ok(ListRequest {
             filter,
             page_request,
             presentation,
         })
     }
 
-    /// Returns true if [`Window::cut`] returns only one page.
+    /// Returns true if [`ListRequest::cut`] returns only one page.
     pub(crate) fn is_paged(&self) -> bool {
         self.page_request.is_some() && self.presentation.sort.is_none()
     }
 
-    /// Filters and pages a list before it is rendered. Pass the rendered items to [`Cut::respond`].
+    /// Filters and pages a list before it is rendered. Pass the rendered items to [`PageOfItems::respond`].
     pub(crate) fn cut<T>(
         &self,
         mut items: Vec<T>,
         name: impl Fn(&T) -> &str,
-    ) -> Result<(Vec<T>, Cut), ApiError> {
+    ) -> Result<(Vec<T>, PageOfItems), ApiError> {
         let total = items.len();
         if let Some(filter) = &self.filter {
             items.retain(|item| filter.matches(name(item)));
         }
         let filtered = items.len();
-        let mut cut = Cut {
+        let mut cut = PageOfItems {
             metadata: None,
             window: None,
             presentation: self.presentation.clone(),
@@ -265,16 +265,16 @@ impl Window {
 }
 
 /// Page metadata, and the steps that need the items' JSON. A whole list has no metadata.
-pub(crate) struct Cut {
+pub(crate) struct PageOfItems {
     metadata: Option<Json>,
     /// Offset and size of the page if the list must be sorted before paging.
     window: Option<(usize, usize)>,
     presentation: Presentation,
 }
 
-impl Cut {
+impl PageOfItems {
     /// Sorts and pages the items before they are rendered, if `value` can compute their sort key.
-    /// Otherwise [`Cut::respond`] does it.
+    /// Otherwise [`PageOfItems::respond`] does it.
     pub(crate) fn sort_and_page<T>(
         &mut self,
         items: Vec<T>,
@@ -334,7 +334,7 @@ mod unit {
         let names: Vec<String> = (0..25).map(|n| format!("q{n:02}")).collect();
         let cut = |text: &str| {
             let query = Query::parse(Some(text));
-            let window = Window::of(&query)?;
+            let window = ListRequest::of(&query)?;
             let (part, cut) = window.cut(names.clone(), |n| n)?;
             Ok::<_, ApiError>((part.len(), cut.metadata.map(|a| a["page_count"].clone())))
         };

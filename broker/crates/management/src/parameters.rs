@@ -4,11 +4,11 @@
 //! such. Both APIs change the same objects here. Other components belong to RabbitMQ plugins
 //! (federation, shovel) and are not supported.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::dispatch::{ApiResult, json, no_content, put as put_answer};
 use crate::error::ApiError;
-use crate::json::Members;
+use crate::json::JsonMembers;
 use crate::{limits, policies};
 use metadata::{CLUSTER_NAME, Change, PolicyScope, Tree};
 use serde_json::{Map, Value as Json, json as object};
@@ -54,7 +54,7 @@ fn has_value(parameter_json: &Json, key: &str, expected: Option<&str>) -> bool {
 
 async fn matching(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     component: Option<&str>,
     vhost: Option<&str>,
 ) -> Result<Vec<Json>, ApiError> {
@@ -76,20 +76,20 @@ async fn matching(
 
 pub(crate) async fn list(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     component: Option<&str>,
     vhost: Option<&str>,
-) -> Answer {
+) -> ApiResult {
     json(Json::Array(matching(api, call, component, vhost).await?))
 }
 
 pub(crate) async fn get(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     component: &str,
     vhost: &str,
     name: &str,
-) -> Answer {
+) -> ApiResult {
     let found = matching(api, call, Some(component), Some(vhost)).await?;
     let named = found.into_iter().find(|p| p["name"] == name);
     named.map_or_else(|| Err(ApiError::not_found()), json)
@@ -98,18 +98,18 @@ pub(crate) async fn get(
 /// Changing operator policies and limits requires an administrator, through any path.
 pub(crate) async fn put(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     component: &str,
     vhost: &str,
     name: &str,
-) -> Answer {
+) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     if component == POLICY {
         let why = "policies may not be set using this method";
         return Err(ApiError::bad_request(why));
     }
     let body = call.object()?;
-    Members(&body).require(&["value"])?;
+    JsonMembers(&body).require(&["value"])?;
     if ![LIMITS, OPERATOR_POLICY].contains(&component) {
         return Err(unknown_component(component));
     }
@@ -145,7 +145,7 @@ pub(crate) async fn set(
         }
         OPERATOR_POLICY => {
             let scope = PolicyScope::Operator;
-            let record = policies::record(scope, vhost, name, &Members(value))?;
+            let record = policies::record(scope, vhost, name, &JsonMembers(value))?;
             api.change(Change::PutPolicy(record)).await?;
         }
         other => return Err(unknown_component(other)),
@@ -155,11 +155,11 @@ pub(crate) async fn set(
 
 pub(crate) async fn delete(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     component: &str,
     vhost: &str,
     name: &str,
-) -> Answer {
+) -> ApiResult {
     let found = matching(api, call, Some(component), Some(vhost)).await?;
     let Some(parameter_json) = found.into_iter().find(|p| p["name"] == name) else {
         return Err(ApiError::not_found());
@@ -214,19 +214,19 @@ async fn all_globals(api: &Api) -> Result<Vec<Json>, ApiError> {
     api.read(move |tree| globals(tree, &configured)).await
 }
 
-pub(crate) async fn list_globals(api: &Api) -> Answer {
+pub(crate) async fn list_globals(api: &Api) -> ApiResult {
     json(Json::Array(all_globals(api).await?))
 }
 
-pub(crate) async fn get_global(api: &Api, name: &str) -> Answer {
+pub(crate) async fn get_global(api: &Api, name: &str) -> ApiResult {
     let found = all_globals(api).await?;
     let named = found.into_iter().find(|p| p["name"] == name);
     named.map_or_else(|| Err(ApiError::not_found()), json)
 }
 
-pub(crate) async fn put_global(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn put_global(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     let body = call.object()?;
-    Members(&body).require(&["value"])?;
+    JsonMembers(&body).require(&["value"])?;
     let value = body.get("value").unwrap_or(&Json::Null);
     let expected = name.to_owned();
     let existed = api
@@ -251,7 +251,7 @@ pub(crate) async fn set_global(api: &Api, name: &str, value: &Json) -> Result<()
     api.change(change).await.map(|_| ())
 }
 
-pub(crate) async fn delete_global(api: &Api, name: &str) -> Answer {
+pub(crate) async fn delete_global(api: &Api, name: &str) -> ApiResult {
     let expected = name.to_owned();
     let exists = api
         .read(move |tree| tree.global_parameter(&expected).is_some())
@@ -264,7 +264,7 @@ pub(crate) async fn delete_global(api: &Api, name: &str) -> Answer {
     no_content()
 }
 
-pub(crate) async fn get_cluster_name(api: &Api) -> Answer {
+pub(crate) async fn get_cluster_name(api: &Api) -> ApiResult {
     let configured = api.config().cluster_name.clone();
     let name = api
         .read(move |tree| cluster_name(tree, &configured))
@@ -272,9 +272,9 @@ pub(crate) async fn get_cluster_name(api: &Api) -> Answer {
     json(object!({"name": name}))
 }
 
-pub(crate) async fn put_cluster_name(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn put_cluster_name(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     let body = call.object()?;
-    let name = Members(&body).required_text("name")?.to_owned();
+    let name = JsonMembers(&body).required_text("name")?.to_owned();
     set_global(api, CLUSTER_NAME, &object!(name)).await?;
     no_content()
 }

@@ -1,12 +1,12 @@
 //! `/api/permissions` and `/api/topic-permissions`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::dispatch::{ApiResult, json, no_content, put as put_answer};
 use crate::error::ApiError;
 use crate::exchanges::exchange_name;
-use crate::json::Members;
-use crate::page::Window;
+use crate::json::JsonMembers;
+use crate::page::ListRequest;
 use axum::http::StatusCode;
 use metadata::{Change, PermissionRecord, TopicPermissionRecord, Tree};
 use serde_json::{Value as Json, json as object};
@@ -36,10 +36,10 @@ pub(crate) fn show_topic(p: &TopicPermissionRecord) -> Json {
 /// does not exist.
 async fn matching(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     exists: impl FnOnce(&Tree) -> bool + Send + 'static,
     matches: impl Fn(&PermissionRecord) -> bool + Send + 'static,
-) -> Answer {
+) -> ApiResult {
     let found = api
         .read(move |tree| {
             let matching_permissions = || tree.permissions().filter(|p| matches(p)).cloned();
@@ -47,16 +47,16 @@ async fn matching(
         })
         .await?;
     let found = found.ok_or_else(ApiError::not_found)?;
-    let (part, cut) = Window::of(&call.query)?.cut(found, |p| &p.user)?;
+    let (part, cut) = ListRequest::of(&call.query)?.cut(found, |p| &p.user)?;
     Ok(cut.respond(part.iter().map(|p| show(p)).collect()))
 }
 
 async fn matching_topics(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     exists: impl FnOnce(&Tree) -> bool + Send + 'static,
     matches: impl Fn(&TopicPermissionRecord) -> bool + Send + 'static,
-) -> Answer {
+) -> ApiResult {
     let found = api
         .read(move |tree| {
             let matching_permissions = || tree.topic_permissions().filter(|p| matches(p)).cloned();
@@ -64,15 +64,15 @@ async fn matching_topics(
         })
         .await?;
     let found = found.ok_or_else(ApiError::not_found)?;
-    let (part, cut) = Window::of(&call.query)?.cut(found, |p| &p.user)?;
+    let (part, cut) = ListRequest::of(&call.query)?.cut(found, |p| &p.user)?;
     Ok(cut.respond(part.iter().map(|p| show_topic(p)).collect()))
 }
 
-pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     matching(api, call, |_| true, |_| true).await
 }
 
-pub(crate) async fn of_user(api: &Api, call: &Call, user: &str) -> Answer {
+pub(crate) async fn of_user(api: &Api, call: &AuthenticatedRequest, user: &str) -> ApiResult {
     let (a, b) = (user.to_owned(), user.to_owned());
     matching(
         api,
@@ -83,7 +83,7 @@ pub(crate) async fn of_user(api: &Api, call: &Call, user: &str) -> Answer {
     .await
 }
 
-pub(crate) async fn of_vhost(api: &Api, call: &Call, vhost: &str) -> Answer {
+pub(crate) async fn of_vhost(api: &Api, call: &AuthenticatedRequest, vhost: &str) -> ApiResult {
     call.require_administrator()?;
     let (a, b) = (vhost.to_owned(), vhost.to_owned());
     matching(
@@ -105,17 +105,22 @@ async fn find(
         .await
 }
 
-pub(crate) async fn get(api: &Api, vhost: &str, user: &str) -> Answer {
+pub(crate) async fn get(api: &Api, vhost: &str, user: &str) -> ApiResult {
     match find(api, vhost, user).await? {
         Some(permission) => json(show(&permission)),
         None => Err(ApiError::not_found()),
     }
 }
 
-pub(crate) async fn put(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
+pub(crate) async fn put(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    user: &str,
+) -> ApiResult {
     let body = call.object()?;
     require_vhost_and_user(api, vhost, user).await?;
-    let record = record(vhost, user, &Members(&body))?;
+    let record = record(vhost, user, &JsonMembers(&body))?;
     let existed = find(api, vhost, user).await?.is_some();
     put_change(api, Change::PutPermission(record)).await?;
     put_answer(existed)
@@ -145,7 +150,7 @@ pub(crate) async fn put_change(api: &Api, change: Change) -> Result<(), ApiError
 pub(crate) fn record(
     vhost: &str,
     user: &str,
-    body: &Members<'_>,
+    body: &JsonMembers<'_>,
 ) -> Result<PermissionRecord, ApiError> {
     body.require(&["configure", "write", "read"])?;
     Ok(PermissionRecord {
@@ -161,7 +166,7 @@ pub(crate) fn record(
 pub(crate) fn topic_record(
     vhost: &str,
     user: &str,
-    body: &Members<'_>,
+    body: &JsonMembers<'_>,
 ) -> Result<TopicPermissionRecord, ApiError> {
     body.require(&["exchange", "write", "read"])?;
     Ok(TopicPermissionRecord {
@@ -173,7 +178,7 @@ pub(crate) fn topic_record(
     })
 }
 
-pub(crate) async fn delete(api: &Api, vhost: &str, user: &str) -> Answer {
+pub(crate) async fn delete(api: &Api, vhost: &str, user: &str) -> ApiResult {
     if find(api, vhost, user).await?.is_none() {
         return Err(ApiError::not_found());
     }
@@ -185,11 +190,15 @@ pub(crate) async fn delete(api: &Api, vhost: &str, user: &str) -> Answer {
     no_content()
 }
 
-pub(crate) async fn topics(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn topics(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     matching_topics(api, call, |_| true, |_| true).await
 }
 
-pub(crate) async fn topics_of_user(api: &Api, call: &Call, user: &str) -> Answer {
+pub(crate) async fn topics_of_user(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    user: &str,
+) -> ApiResult {
     let (a, b) = (user.to_owned(), user.to_owned());
     matching_topics(
         api,
@@ -200,7 +209,11 @@ pub(crate) async fn topics_of_user(api: &Api, call: &Call, user: &str) -> Answer
     .await
 }
 
-pub(crate) async fn topics_of_vhost(api: &Api, call: &Call, vhost: &str) -> Answer {
+pub(crate) async fn topics_of_vhost(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+) -> ApiResult {
     call.require_administrator()?;
     let (a, b) = (vhost.to_owned(), vhost.to_owned());
     matching_topics(
@@ -212,7 +225,12 @@ pub(crate) async fn topics_of_vhost(api: &Api, call: &Call, vhost: &str) -> Answ
     .await
 }
 
-pub(crate) async fn get_topics(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
+pub(crate) async fn get_topics(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    user: &str,
+) -> ApiResult {
     let pair = (vhost.to_owned(), user.to_owned());
     let same = pair.clone();
     matching_topics(
@@ -238,10 +256,15 @@ async fn has_topics(api: &Api, vhost: &str, user: &str) -> Result<bool, ApiError
     api.read(any_topic_permission).await
 }
 
-pub(crate) async fn put_topic(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
+pub(crate) async fn put_topic(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    user: &str,
+) -> ApiResult {
     let body = call.object()?;
     require_vhost_and_user(api, vhost, user).await?;
-    let record = topic_record(vhost, user, &Members(&body))?;
+    let record = topic_record(vhost, user, &JsonMembers(&body))?;
     let existed = has_topics(api, vhost, user).await?;
     put_change(api, Change::PutTopicPermission(record)).await?;
     put_answer(existed)
@@ -252,7 +275,7 @@ pub(crate) async fn delete_topics(
     vhost: &str,
     user: &str,
     exchange: Option<&str>,
-) -> Answer {
+) -> ApiResult {
     if !has_topics(api, vhost, user).await? {
         return Err(ApiError::not_found());
     }

@@ -1,11 +1,11 @@
 //! `/api/policies` and `/api/operator-policies`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::dispatch::{ApiResult, json, no_content, put as put_answer};
 use crate::error::ApiError;
-use crate::json::{Members, from_table, term};
-use crate::page::Window;
+use crate::json::{JsonMembers, from_table, term};
+use crate::page::ListRequest;
 use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ pub(crate) fn show(policy: &PolicyRecord) -> Json {
 
 pub(crate) async fn list(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     scope: PolicyScope,
     vhost: Option<&str>,
-) -> Answer {
+) -> ApiResult {
     if let Some(vhost) = vhost {
         api.require_vhost_visible(call, vhost).await?;
     }
@@ -43,7 +43,7 @@ pub(crate) async fn list(
             .collect()
         })
         .await?;
-    let (part, cut) = Window::of(&call.query)?.cut(found, |p| &p.name)?;
+    let (part, cut) = ListRequest::of(&call.query)?.cut(found, |p| &p.name)?;
     Ok(cut.respond(part.iter().map(|p| show(p)).collect()))
 }
 
@@ -60,11 +60,11 @@ async fn find(
 
 pub(crate) async fn get(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     scope: PolicyScope,
     vhost: &str,
     name: &str,
-) -> Answer {
+) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     match find(api, scope, vhost, name).await? {
         Some(policy) => json(show(&policy)),
@@ -76,7 +76,7 @@ pub(crate) async fn get(
 /// change operator policies.
 async fn require_policy_access(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     scope: PolicyScope,
     vhost: &str,
 ) -> Result<(), ApiError> {
@@ -92,14 +92,14 @@ async fn require_policy_access(
 
 pub(crate) async fn put(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     scope: PolicyScope,
     vhost: &str,
     name: &str,
-) -> Answer {
+) -> ApiResult {
     require_policy_access(api, call, scope, vhost).await?;
     let body = call.object()?;
-    let record = record(scope, vhost, name, &Members(&body))?;
+    let record = record(scope, vhost, name, &JsonMembers(&body))?;
     let existed = find(api, scope, vhost, name).await?.is_some();
     api.change(Change::PutPolicy(record)).await?;
     put_answer(existed)
@@ -114,7 +114,7 @@ pub(crate) fn record(
     scope: PolicyScope,
     vhost: &str,
     name: &str,
-    body: &Members<'_>,
+    body: &JsonMembers<'_>,
 ) -> Result<PolicyRecord, ApiError> {
     body.require(&["pattern", "definition"])?;
     let member_or_null = |key: &str| body.0.get(key).unwrap_or(&Json::Null);
@@ -160,11 +160,11 @@ pub(crate) fn record(
 
 pub(crate) async fn delete(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     scope: PolicyScope,
     vhost: &str,
     name: &str,
-) -> Answer {
+) -> ApiResult {
     require_policy_access(api, call, scope, vhost).await?;
     if find(api, scope, vhost, name).await?.is_none() {
         return Err(ApiError::not_found());

@@ -2,7 +2,7 @@
 //! an orchestrator's probes.
 
 use crate::ask::Api;
-use crate::dispatch::Answer;
+use crate::dispatch::ApiResult;
 use crate::gate::Gate;
 use crate::listen::ConnectionTimeouts;
 use crate::{Config, Node, health, serving};
@@ -39,7 +39,7 @@ async fn readyz(State(api): State<Api>) -> Response {
     respond(health::readyz(&api).await)
 }
 
-fn respond(result: Answer) -> Response {
+fn respond(result: ApiResult) -> Response {
     result.unwrap_or_else(|error| error.into_response())
 }
 

@@ -1,13 +1,13 @@
 //! `/api/queues`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
 use crate::connections;
 use crate::consumers;
-use crate::dispatch::{Answer, json, no_content, put};
+use crate::dispatch::{ApiResult, json, no_content, put};
 use crate::error::ApiError;
-use crate::json::{Members, from_table};
-use crate::page::Window;
+use crate::json::{JsonMembers, from_table};
+use crate::page::ListRequest;
 use crate::rates::{self, Key, Samples};
 use axum::http::StatusCode;
 use control::{ControlRequest, QueueFacts};
@@ -152,8 +152,8 @@ fn show(
     shown
 }
 
-pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
-    let window = Window::of(&call.query)?;
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, vhost: Option<&str>) -> ApiResult {
+    let window = ListRequest::of(&call.query)?;
     let samples = Samples::of(call)?;
     if let Some(vhost) = vhost {
         api.require_vhost_visible(call, vhost).await?;
@@ -268,7 +268,12 @@ async fn find(api: &Api, vhost: &str, name: &str) -> Result<QueueView, ApiError>
     view.ok_or_else(ApiError::not_found)
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn get(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     let samples = Samples::of(call)?;
     let view = find(api, vhost, name).await?;
@@ -300,11 +305,16 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
 
 /// RabbitMQ keeps this path for actions on mirrored queues, which no longer exist: every action is
 /// rejected.
-pub(crate) async fn reject_action(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn reject_action(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     find_or_queue_not_found(api, vhost, name).await?;
     let body = call.object()?;
-    Members(&body).require(&["action"])?;
+    JsonMembers(&body).require(&["action"])?;
     Err(ApiError::bad_request(object!([
         "unknown",
         body.get("action")
@@ -341,7 +351,7 @@ async fn show_owner(api: &Api, shown: &mut Json, owner: SessionId) -> Result<(),
 /// Returns the queue whose messages a request consumes, after checking permissions.
 pub(crate) async fn find_readable(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     vhost: &str,
     name: &str,
 ) -> Result<QueueId, ApiError> {
@@ -357,10 +367,15 @@ pub(crate) async fn find_readable(
     Ok(record.id)
 }
 
-pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn declare(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
-    let declaration = declaration(name, &Members(&body))?;
+    let declaration = declaration(name, &JsonMembers(&body))?;
     let plan = move |caller: Caller<'_>| caller.plan_queue_declaration(declaration);
     match api.operate(call, vhost, plan).await? {
         QueueDeclarationPlan::Exists(_) => put(true),
@@ -389,7 +404,10 @@ pub(crate) fn definition(record: &QueueRecord) -> Json {
 }
 
 /// Parses the queue of a request.
-pub(crate) fn declaration(name: &str, body: &Members<'_>) -> Result<QueueDeclaration, ApiError> {
+pub(crate) fn declaration(
+    name: &str,
+    body: &JsonMembers<'_>,
+) -> Result<QueueDeclaration, ApiError> {
     Ok(QueueDeclaration {
         name: name.into(),
         is_server_named: false,
@@ -412,7 +430,12 @@ pub(crate) async fn place(api: &Api, mut record: QueueRecord) -> Result<QueueRec
     Ok(record)
 }
 
-pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn delete(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_access(call, vhost).await?;
     let deletion = QueueDeletion {
         if_unused: call.query.is_true("if-unused"),
@@ -439,7 +462,12 @@ pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> A
     no_content()
 }
 
-pub(crate) async fn purge(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn purge(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_access(call, vhost).await?;
     let queue = name.to_owned();
     let check = move |caller: Caller<'_>| caller.check(Right::Read, Resource::Queue(&queue));

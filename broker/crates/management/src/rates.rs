@@ -41,7 +41,7 @@ pub(crate) enum Key {
     /// Message counts of the cluster.
     Overview,
     /// Total lengths of all queues.
-    Depths,
+    MessageTotals,
     Churn,
     Queue(u64),
     /// Lengths of a queue.
@@ -62,13 +62,13 @@ pub(crate) enum Key {
 impl Key {
     /// Returns true for cluster totals, which are always sampled.
     fn is_cluster_total(&self) -> bool {
-        matches!(self, Key::Overview | Key::Depths | Key::Churn)
+        matches!(self, Key::Overview | Key::MessageTotals | Key::Churn)
     }
 }
 
 /// A reading of the monotonic clock and the wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(crate) struct ClockReading {
     pub(crate) now: Time,
     pub(crate) wall: WallTime,
 }
@@ -98,7 +98,7 @@ impl Rates {
     pub(crate) fn request(
         &mut self,
         key: Key,
-        at: Moment,
+        at: ClockReading,
         values: &[u64],
         range: Option<&Range>,
     ) -> SampledCounts {
@@ -118,7 +118,7 @@ impl Rates {
     }
 
     /// Adds a sample for a cluster total or a previously requested object.
-    pub(crate) fn note(&mut self, key: Key, at: Moment, values: &[u64]) {
+    pub(crate) fn note(&mut self, key: Key, at: ClockReading, values: &[u64]) {
         if !key.is_cluster_total() && !self.series.contains_key(&key) {
             return;
         }
@@ -258,8 +258,8 @@ fn observe(api: &Api, key: Key, values: &[u64], range: Option<&Range>) -> Sample
 mod unit {
     use super::*;
 
-    fn at(seconds: u64) -> Moment {
-        Moment {
+    fn at(seconds: u64) -> ClockReading {
+        ClockReading {
             now: Time::ZERO + Duration::from_secs(seconds),
             wall: WallTime(1_000_000 + seconds * 1000),
         }

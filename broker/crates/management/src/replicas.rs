@@ -1,46 +1,54 @@
 //! `/api/queues/quorum`: replica management of quorum queues. Paths and JSON are RabbitMQ's, except
 //! for `replace` and `evacuate`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content};
+use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
-use crate::json::Members;
+use crate::json::JsonMembers;
 use crate::nodes;
 use crate::queues::{NodeNames, node_names};
 use auth::Pattern;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use control::{ControlRequest, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, Vote};
+use control::{
+    ControlRequest, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, VotingState,
+};
 use env::NodeId;
 use metadata::{QueueCursor, QueueId, QueueRecord};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
-/// Handles a path below `/api/queues/quorum`. None if it is not a replica path: it may belong to a
-/// vhost named `quorum`.
-pub(crate) async fn route(api: &Api, call: &Call, method: &str, path: &[&str]) -> Option<Answer> {
-    let answer = match (method, path) {
-        ("GET", [vhost, name, "status"]) => status(api, call, vhost, name).await,
-        ("POST", [vhost, name, "replicas", "add"]) => {
-            let changed = change_one(api, call, vhost, name, MemberChange::Add).await;
-            changed.and_then(|()| no_content())
-        }
-        ("DELETE" | "POST", [vhost, name, "replicas", "delete"]) => {
-            let changed = change_one(api, call, vhost, name, MemberChange::Remove).await;
-            changed.map(|()| StatusCode::ACCEPTED.into_response())
-        }
-        ("POST", [vhost, name, "replicas", "replace"]) => replace(api, call, vhost, name).await,
-        ("POST", ["replicas", "on", node, "grow"]) => grow(api, call, node).await,
-        ("DELETE" | "POST", ["replicas", "on", node, "shrink"]) => {
-            change_on_node(api, call, node, MemberChange::Remove).await
-        }
-        ("POST", ["replicas", "on", node, "evacuate"]) => {
-            change_on_node(api, call, node, MemberChange::Evacuate).await
-        }
-        _ => return None,
-    };
-    Some(answer)
+/// Adds a member: `{"node": "new"}`.
+pub(crate) async fn add(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
+    change_one(api, call, vhost, name, MemberChange::Add).await?;
+    no_content()
+}
+
+/// Removes a member: `{"node": "old"}`.
+pub(crate) async fn remove(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
+    change_one(api, call, vhost, name, MemberChange::Remove).await?;
+    Ok(StatusCode::ACCEPTED.into_response())
+}
+
+/// Removes replicas of the matching queues from the node.
+pub(crate) async fn shrink(api: &Api, call: &AuthenticatedRequest, node: &str) -> ApiResult {
+    change_on_node(api, call, node, MemberChange::Remove).await
+}
+
+/// Moves replicas of the matching queues from the node to other nodes.
+pub(crate) async fn evacuate(api: &Api, call: &AuthenticatedRequest, node: &str) -> ApiResult {
+    change_on_node(api, call, node, MemberChange::Evacuate).await
 }
 
 fn name_of(names: &NodeNames, node: NodeId) -> String {
@@ -56,7 +64,12 @@ async fn queue(api: &Api, vhost: &str, name: &str) -> Result<Arc<QueueRecord>, A
     found.ok_or_else(ApiError::not_found)
 }
 
-async fn status(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn status(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     api.require_vhost_visible(call, vhost).await?;
     let record = queue(api, vhost, name).await?;
     if !record.kind.is_replicated() {
@@ -94,10 +107,10 @@ fn show(facts: &ReplicaFacts) -> Json {
             Some(_) => "follower",
         },
         "Membership": match facts.vote {
-            Vote::Voter => "voter",
-            Vote::Promotable => "promotable",
-            Vote::None => "none",
-            Vote::Unknown => "unknown",
+            VotingState::Voter => "voter",
+            VotingState::Promotable => "promotable",
+            VotingState::None => "none",
+            VotingState::Unknown => "unknown",
         },
         "Last Log Index": value(|r| r.last_index),
         "Last Written": value(|r| r.written),
@@ -124,9 +137,13 @@ async fn change(
 }
 
 /// Finds the node that the request's body names.
-async fn node_in_body(api: &Api, call: &Call, key: &str) -> Result<NodeId, ApiError> {
+async fn node_in_body(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    key: &str,
+) -> Result<NodeId, ApiError> {
     let body = call.object()?;
-    let name = Members(&body).required_text(key)?.to_owned();
+    let name = JsonMembers(&body).required_text(key)?.to_owned();
     let found = nodes::find(api, &name)
         .await
         .map_err(|_| ApiError::bad_request(format!("there is no node '{name}' in this cluster")))?;
@@ -135,7 +152,7 @@ async fn node_in_body(api: &Api, call: &Call, key: &str) -> Result<NodeId, ApiEr
 
 async fn change_one(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     vhost: &str,
     name: &str,
     member_change: impl FnOnce(NodeId) -> MemberChange,
@@ -155,7 +172,12 @@ fn single_outcome(outcomes: Vec<MemberOutcome>) -> Result<(), ApiError> {
 }
 
 /// Replaces a member: `{"node": "old", "with": "new"}`.
-async fn replace(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+pub(crate) async fn replace(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
     call.require_administrator()?;
     let record = queue(api, vhost, name).await?;
     let old = node_in_body(api, call, "node").await?;
@@ -168,11 +190,11 @@ async fn replace(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
 /// Adds a replica on the node to every matching queue that has none there. The body has
 /// `vhost_pattern`, `queue_pattern` and `strategy`: `all`, or `even` for queues with an even number
 /// of members.
-async fn grow(api: &Api, call: &Call, node: &str) -> Answer {
+pub(crate) async fn grow(api: &Api, call: &AuthenticatedRequest, node: &str) -> ApiResult {
     call.require_administrator()?;
     let node = nodes::find(api, node).await?;
     let body = call.object()?;
-    let members = Members(&body);
+    let members = JsonMembers(&body);
     let only_even = match members.required_text("strategy")? {
         "all" => false,
         "even" => true,
@@ -202,14 +224,14 @@ async fn grow(api: &Api, call: &Call, node: &str) -> Answer {
 /// Shrink and evacuate: every matching queue with a replica on the node, which may be down.
 async fn change_on_node(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     node: &str,
     member_change: fn(NodeId) -> MemberChange,
-) -> Answer {
+) -> ApiResult {
     call.require_administrator()?;
     let node = nodes::find(api, node).await?.id;
     let body = call.object()?;
-    let (vhosts, names) = patterns(&Members(&body))?;
+    let (vhosts, names) = patterns(&JsonMembers(&body))?;
     let matches = move |q: &QueueRecord| {
         q.members.contains(&node) && vhosts.matches(&q.vhost) && names.matches(&q.name)
     };
@@ -219,7 +241,7 @@ async fn change_on_node(
 }
 
 /// Parses `vhost_pattern` and `queue_pattern`; both default to all.
-fn patterns(body: &Members<'_>) -> Result<(Pattern, Pattern), ApiError> {
+fn patterns(body: &JsonMembers<'_>) -> Result<(Pattern, Pattern), ApiError> {
     let pattern = |key: &str| {
         let text = body.text(key)?.unwrap_or(".*");
         Pattern::compile(text).map_err(|e| ApiError::bad_request(format!("{key}: {e}")))

@@ -1,10 +1,20 @@
-//! The table of API routes: method, path, required tag and summary. Requests without a route are
+//! The table of API routes: method, path, required tag, summary and handler. Requests without a route are
 //! rejected, and `/api/openapi.json` is generated from this table.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
+use crate::ask::Api;
+use crate::bindings::BindingEnds;
+use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
+use crate::{
+    auth_paths, bindings, channels, connections, consumers, definitions, exchanges, features,
+    health, limits, messages, nodes, overview, parameters, permissions, policies, queues, replicas,
+    users, vhosts,
+};
 use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker};
-use serde_json::{Map, Value as Json, json};
+use metadata::PolicyScope;
+use serde_json::{Map, Value as Json, json as object};
+use std::pin::Pin;
 
 /// The user tag that a route requires. Handlers check permissions in vhosts in addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +29,7 @@ pub(crate) enum RequiredTag {
 }
 
 impl RequiredTag {
-    pub(crate) fn check(self, call: &Call) -> Result<(), ApiError> {
+    pub(crate) fn check(self, call: &AuthenticatedRequest) -> Result<(), ApiError> {
         if self != Login {
             call.require_management()?;
         }
@@ -42,156 +52,368 @@ impl RequiredTag {
     }
 }
 
-/// Method, path below `/api` with parameters in braces, required tag, and summary.
-pub(crate) type Route = (&'static str, &'static str, RequiredTag, &'static str);
+/// The response of a handler that is still running.
+type AnswerFuture<'a> = Pin<Box<dyn Future<Output = ApiResult> + Send + 'a>>;
+
+/// One request of the API.
+pub(crate) struct Route {
+    pub(crate) method: &'static str,
+    /// The path below `/api`, with parameters in braces.
+    pub(crate) path: &'static str,
+    pub(crate) required_tag: RequiredTag,
+    /// One line for the OpenAPI document.
+    pub(crate) summary: &'static str,
+    /// Handles a request, with the path's parameters in their order.
+    handler: for<'a> fn(&'a Api, &'a AuthenticatedRequest, Vec<&'a str>) -> AnswerFuture<'a>,
+}
+
+impl Route {
+    /// Handles a request whose path matches and whose user has the required tag.
+    pub(crate) async fn handle(
+        &self,
+        api: &Api,
+        call: &AuthenticatedRequest,
+        path: &[&str],
+    ) -> ApiResult {
+        debug_assert!(
+            matches(self.path, path),
+            "route {} {}: request for {path:?}",
+            self.method,
+            self.path
+        );
+        let elements = self.path.split('/').zip(path);
+        let parameters = elements.filter(|(element, _)| is_parameter(element));
+        let parameters = parameters.map(|(_, value)| *value).collect();
+        (self.handler)(api, call, parameters).await
+    }
+}
+
+/// The number of parameters of a path.
+const fn parameter_count(path: &str) -> usize {
+    let (bytes, mut at, mut count) = (path.as_bytes(), 0, 0);
+    while at < bytes.len() {
+        count += (bytes[at] == b'{') as usize;
+        at += 1;
+    }
+    count
+}
+
+/// A row of the table: method, path, required tag, summary, and the handler with a name for each parameter
+/// of the path.
+macro_rules! route {
+    ($method:literal, $path:literal, $tag:ident, $summary:literal,
+        |$api:pat_param, $call:pat_param, [$($parameter:ident),*]| $answer:expr) => {
+        Route {
+            method: $method,
+            path: $path,
+            required_tag: $tag,
+            summary: $summary,
+            handler: |$api, $call, parameters| {
+                const NAMES: &[&str] = &[$(stringify!($parameter)),*];
+                const { assert!(parameter_count($path) == NAMES.len()) };
+                Box::pin(async move {
+                    let &[$($parameter),*] = parameters.as_slice() else {
+                        return Err(ApiError::not_found());
+                    };
+                    $answer
+                })
+            },
+        }
+    };
+}
 
 #[rustfmt::skip]
 pub(crate) const ROUTES: &[Route] = &[
-    ("GET", "overview", Management, "The cluster at a glance: totals, rates, listeners"),
-    ("GET", "version", Login, "The RabbitMQ version whose API is implemented"),
-    ("GET", "whoami", Login, "The authenticated user"),
-    ("GET", "openapi.json", Management, "This document"),
-    ("GET", "cluster-name", Management, "The cluster name"),
-    ("PUT", "cluster-name", Administrator, "Sets the cluster name"),
-    ("GET", "extensions", Management, "Extensions of the API"),
-    ("GET", "auth", Login, "Authentication methods of this API"),
-    ("GET", "auth/attempts/{node}", Monitor, "Login attempts on a node by protocol"),
-    ("DELETE", "auth/attempts/{node}", Administrator, "Resets the login attempt counts"),
-    ("GET", "auth/hash_password/{password}", Administrator, "Hashes a password for use as password_hash"),
-    ("GET", "feature-flags", Management, "Feature flags and their state"),
-    ("PUT", "feature-flags/{name}/enable", Administrator, "Enables a feature flag"),
-    ("GET", "deprecated-features", Management, "Deprecated features"),
-    ("GET", "deprecated-features/used", Management, "Deprecated features in use"),
-    ("GET", "nodes", Monitor, "Nodes"),
-    ("GET", "nodes/{node}", Monitor, "A node"),
-    ("DELETE", "nodes/{node}", Administrator, "Forgets a node that left the cluster"),
-    ("PUT", "nodes/{node}/maintenance", Administrator, "Puts a node into maintenance mode"),
-    ("DELETE", "nodes/{node}/maintenance", Administrator, "Ends the maintenance mode of a node"),
-    ("PUT", "nodes/{node}/memory-watermark", Administrator, "Sets the memory high watermark of a node until it restarts"),
-    ("PUT", "nodes/{node}/disk-free-limit", Administrator, "Sets the free disk space limit of a node until it restarts"),
-    ("GET", "nodes/{node}/log-levels", Monitor, "Log levels of a node by category"),
-    ("PUT", "nodes/{node}/log-levels", Administrator, "Sets the log level of one or all categories until the node restarts"),
-    ("POST", "rebalance/queues", Administrator, "Rebalances queue leaders over the nodes"),
-    ("GET", "definitions", Administrator, "Exports the definitions of the cluster"),
-    ("POST", "definitions", Administrator, "Imports definitions"),
-    ("PUT", "definitions", Administrator, "Imports definitions"),
-    ("GET", "definitions/{vhost}", Administrator, "Exports the definitions of a vhost"),
-    ("POST", "definitions/{vhost}", Administrator, "Imports definitions into a vhost"),
-    ("PUT", "definitions/{vhost}", Administrator, "Imports definitions into a vhost"),
-    ("GET", "parameters", Policymaker, "Parameters of vhosts"),
-    ("GET", "parameters/{component}", Policymaker, "Parameters of one component"),
-    ("GET", "parameters/{component}/{vhost}", Policymaker, "Parameters of one component in a vhost"),
-    ("GET", "parameters/{component}/{vhost}/{name}", Policymaker, "A parameter"),
-    ("PUT", "parameters/{component}/{vhost}/{name}", Policymaker, "Sets a parameter"),
-    ("DELETE", "parameters/{component}/{vhost}/{name}", Policymaker, "Clears a parameter"),
-    ("GET", "global-parameters", Policymaker, "Global parameters"),
-    ("GET", "global-parameters/{name}", Policymaker, "A global parameter"),
-    ("PUT", "global-parameters/{name}", Administrator, "Sets a global parameter"),
-    ("DELETE", "global-parameters/{name}", Administrator, "Clears a global parameter"),
-    ("GET", "connections", Management, "Client connections"),
-    ("GET", "connections/{connection}", Management, "A connection"),
-    ("DELETE", "connections/{connection}", Management, "Closes a connection with the reason in X-Reason"),
-    ("GET", "connections/{connection}/channels", Management, "Channels of a connection"),
-    ("GET", "connections/username/{user}", Management, "Connections of a user"),
-    ("DELETE", "connections/username/{user}", Management, "Closes all connections of a user"),
-    ("GET", "channels", Management, "Channels"),
-    ("GET", "channels/{channel}", Management, "A channel"),
-    ("GET", "consumers", Management, "Consumers"),
-    ("GET", "consumers/{vhost}", Management, "Consumers of a vhost"),
-    ("GET", "exchanges", Management, "Exchanges"),
-    ("GET", "exchanges/{vhost}", Management, "Exchanges of a vhost"),
-    ("GET", "exchanges/{vhost}/{exchange}", Management, "An exchange"),
-    ("PUT", "exchanges/{vhost}/{exchange}", Management, "Declares an exchange"),
-    ("DELETE", "exchanges/{vhost}/{exchange}", Management, "Deletes an exchange"),
-    ("GET", "exchanges/{vhost}/{exchange}/bindings/source", Management, "Bindings with this exchange as source"),
-    ("GET", "exchanges/{vhost}/{exchange}/bindings/destination", Management, "Bindings with this exchange as destination"),
-    ("POST", "exchanges/{vhost}/{exchange}/publish", Management, "Publishes a message and waits for its confirmation"),
-    ("GET", "queues", Management, "Queues"),
-    ("GET", "queues/detailed", Management, "Queues with all details"),
-    ("GET", "queues/{vhost}", Management, "Queues of a vhost"),
-    ("GET", "queues/{vhost}/{queue}", Management, "A queue"),
-    ("PUT", "queues/{vhost}/{queue}", Management, "Declares a queue"),
-    ("DELETE", "queues/{vhost}/{queue}", Management, "Deletes a queue"),
-    ("DELETE", "queues/{vhost}/{queue}/contents", Management, "Purges a queue"),
-    ("GET", "queues/quorum/{vhost}/{queue}/status", Management, "Replicas of a quorum queue"),
-    ("POST", "queues/quorum/{vhost}/{queue}/replicas/add", Administrator, "Adds a member to a quorum queue"),
-    ("DELETE", "queues/quorum/{vhost}/{queue}/replicas/delete", Administrator, "Removes a member from a quorum queue"),
-    ("POST", "queues/quorum/{vhost}/{queue}/replicas/delete", Administrator, "Removes a member from a quorum queue, for clients whose DELETE has no body"),
-    ("POST", "queues/quorum/{vhost}/{queue}/replicas/replace", Administrator, "Replaces a member of a quorum queue"),
-    ("POST", "queues/quorum/replicas/on/{node}/grow", Administrator, "Adds replicas of quorum queues on a node"),
-    ("DELETE", "queues/quorum/replicas/on/{node}/shrink", Administrator, "Removes replicas of quorum queues from a node"),
-    ("POST", "queues/quorum/replicas/on/{node}/shrink", Administrator, "Removes replicas of quorum queues from a node"),
-    ("POST", "queues/quorum/replicas/on/{node}/evacuate", Administrator, "Moves replicas of quorum queues from a node to other nodes"),
-    ("GET", "queues/{vhost}/{queue}/bindings", Management, "Bindings of a queue"),
-    ("POST", "queues/{vhost}/{queue}/actions", Administrator, "Actions of RabbitMQ's mirrored queues: none is supported"),
-    ("POST", "queues/{vhost}/{queue}/get", Management, "Gets messages from the head of a queue"),
-    ("GET", "bindings", Management, "Bindings"),
-    ("GET", "bindings/{vhost}", Management, "Bindings of a vhost"),
-    ("GET", "bindings/{vhost}/e/{source}/q/{destination}", Management, "Bindings between an exchange and a queue"),
-    ("POST", "bindings/{vhost}/e/{source}/q/{destination}", Management, "Binds a queue"),
-    ("GET", "bindings/{vhost}/e/{source}/q/{destination}/{key}", Management, "A binding"),
-    ("DELETE", "bindings/{vhost}/e/{source}/q/{destination}/{key}", Management, "Unbinds a queue"),
-    ("GET", "bindings/{vhost}/e/{source}/e/{destination}", Management, "Bindings between two exchanges"),
-    ("POST", "bindings/{vhost}/e/{source}/e/{destination}", Management, "Binds an exchange"),
-    ("GET", "bindings/{vhost}/e/{source}/e/{destination}/{key}", Management, "A binding"),
-    ("DELETE", "bindings/{vhost}/e/{source}/e/{destination}/{key}", Management, "Unbinds an exchange"),
-    ("GET", "policies", Management, "Policies"),
-    ("GET", "policies/{vhost}", Management, "Policies of a vhost"),
-    ("GET", "policies/{vhost}/{name}", Management, "A policy"),
-    ("PUT", "policies/{vhost}/{name}", Policymaker, "Creates or replaces a policy"),
-    ("DELETE", "policies/{vhost}/{name}", Policymaker, "Deletes a policy"),
-    ("GET", "operator-policies", Management, "Operator policies"),
-    ("GET", "operator-policies/{vhost}", Management, "Operator policies of a vhost"),
-    ("GET", "operator-policies/{vhost}/{name}", Management, "An operator policy"),
-    ("PUT", "operator-policies/{vhost}/{name}", Administrator, "Creates or replaces an operator policy"),
-    ("DELETE", "operator-policies/{vhost}/{name}", Administrator, "Deletes an operator policy"),
-    ("GET", "vhosts", Management, "Virtual hosts"),
-    ("GET", "vhosts/{vhost}", Management, "A virtual host"),
-    ("PUT", "vhosts/{vhost}", Administrator, "Creates or changes a virtual host"),
-    ("DELETE", "vhosts/{vhost}", Administrator, "Deletes a virtual host and its contents"),
-    ("POST", "vhosts/{vhost}/start/{node}", Administrator, "Starts a virtual host on a node; without effect, because it runs on every node"),
-    ("POST", "vhosts/{vhost}/deletion/protection", Administrator, "Protects a virtual host from deletion"),
-    ("DELETE", "vhosts/{vhost}/deletion/protection", Administrator, "Removes the deletion protection"),
-    ("GET", "vhosts/{vhost}/permissions", Administrator, "Permissions in a virtual host"),
-    ("GET", "vhosts/{vhost}/topic-permissions", Administrator, "Topic permissions in a virtual host"),
-    ("GET", "vhosts/{vhost}/connections", Management, "Connections to a virtual host"),
-    ("GET", "vhosts/{vhost}/channels", Management, "Channels in a virtual host"),
-    ("GET", "vhost-limits", Management, "Limits of virtual hosts"),
-    ("GET", "vhost-limits/{vhost}", Management, "Limits of a virtual host"),
-    ("PUT", "vhost-limits/{vhost}/{limit}", Administrator, "Sets max-connections or max-queues"),
-    ("DELETE", "vhost-limits/{vhost}/{limit}", Administrator, "Clears a limit"),
-    ("GET", "users", Administrator, "Users"),
-    ("GET", "users/without-permissions", Administrator, "Users without permissions in any virtual host"),
-    ("POST", "users/bulk-delete", Administrator, "Deletes several users"),
-    ("GET", "users/{user}", Administrator, "A user"),
-    ("PUT", "users/{user}", Administrator, "Creates or changes a user"),
-    ("DELETE", "users/{user}", Administrator, "Deletes a user"),
-    ("GET", "users/{user}/permissions", Administrator, "Permissions of a user"),
-    ("GET", "users/{user}/topic-permissions", Administrator, "Topic permissions of a user"),
-    ("GET", "user-limits", Management, "Limits of users"),
-    ("GET", "user-limits/{user}", Management, "Limits of a user"),
-    ("PUT", "user-limits/{user}/{limit}", Administrator, "Sets max-connections or max-channels"),
-    ("DELETE", "user-limits/{user}/{limit}", Administrator, "Clears a limit"),
-    ("GET", "permissions", Administrator, "Permissions of all users"),
-    ("GET", "permissions/{vhost}/{user}", Administrator, "Permissions of a user in a virtual host"),
-    ("PUT", "permissions/{vhost}/{user}", Administrator, "Sets permissions of a user in a virtual host"),
-    ("DELETE", "permissions/{vhost}/{user}", Administrator, "Clears permissions of a user in a virtual host"),
-    ("GET", "topic-permissions", Administrator, "Topic permissions of all users"),
-    ("GET", "topic-permissions/{vhost}/{user}", Administrator, "Topic permissions of a user in a virtual host"),
-    ("PUT", "topic-permissions/{vhost}/{user}", Administrator, "Sets topic permissions of a user for an exchange"),
-    ("DELETE", "topic-permissions/{vhost}/{user}", Administrator, "Clears all topic permissions of a user in a virtual host"),
-    ("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", Administrator, "Clears topic permissions of a user for an exchange"),
-    ("GET", "aliveness-test/{vhost}", Management, "Checks that the node is ready to serve clients"),
-    ("GET", "healthchecks/node", Management, "Checks that the node responds; kept for old clients"),
-    ("GET", "health/checks/alarms", Management, "Alarms in the cluster"),
-    ("GET", "health/checks/local-alarms", Management, "Alarms of this node"),
-    ("GET", "health/checks/port-listener/{port}", Management, "Checks that this node listens on a port"),
-    ("GET", "health/checks/protocol-listener/{protocol}", Management, "Checks that this node has a listener for a protocol"),
-    ("GET", "health/checks/virtual-hosts", Management, "Checks that all virtual hosts are usable"),
-    ("GET", "health/checks/node-is-quorum-critical", Monitor, "Checks that no quorum queue would lose its quorum without this node"),
-    ("GET", "health/checks/lost-queues", Monitor, "Queues whose only copy was on a node that lost its data directory"),
-    ("GET", "health/checks/ready-to-serve-clients", Management, "Checks that the node is ready to serve clients, as /readyz"),
-    ("GET", "health/checks/certificate-expiration/{within}/{unit}", Management, "Checks for certificates that expire within a period"),
+    route!("GET", "overview", Management, "The cluster at a glance: totals, rates, listeners",
+        |api, call, []| overview::overview(api, call).await),
+    route!("GET", "version", Login, "The RabbitMQ version whose API is implemented",
+        |_, _, []| json(overview::RABBITMQ_VERSION.into())),
+    route!("GET", "whoami", Login, "The authenticated user",
+        |_, call, []| overview::whoami(call)),
+    route!("GET", "openapi.json", Management, "This document",
+        |api, _, []| json(openapi(api.config().version.version))),
+    route!("GET", "cluster-name", Management, "The cluster name",
+        |api, _, []| parameters::get_cluster_name(api).await),
+    route!("PUT", "cluster-name", Administrator, "Sets the cluster name",
+        |api, call, []| parameters::put_cluster_name(api, call).await),
+    route!("GET", "extensions", Management, "Extensions of the API",
+        |_, _, []| auth_paths::extensions()),
+    route!("GET", "auth", Login, "Authentication methods of this API",
+        |_, _, []| auth_paths::methods()),
+    route!("GET", "auth/attempts/{node}", Monitor, "Login attempts on a node by protocol",
+        |api, _, [node]| auth_paths::attempts(api, node).await),
+    route!("DELETE", "auth/attempts/{node}", Administrator, "Resets the login attempt counts",
+        |api, _, [node]| auth_paths::reset_attempts(api, node).await),
+    route!("GET", "auth/hash_password/{password}", Administrator, "Hashes a password for use as password_hash",
+        |api, _, [password]| auth_paths::hash_password(api, password).await),
+    route!("GET", "feature-flags", Management, "Feature flags and their state",
+        |api, _, []| features::list(api).await),
+    route!("PUT", "feature-flags/{name}/enable", Administrator, "Enables a feature flag",
+        |api, _, [name]| features::enable(api, name).await),
+    route!("GET", "deprecated-features", Management, "Deprecated features",
+        |_, _, []| features::deprecated()),
+    route!("GET", "deprecated-features/used", Management, "Deprecated features in use",
+        |api, _, []| features::deprecated_in_use(api).await),
+    route!("GET", "nodes", Monitor, "Nodes",
+        |api, call, []| nodes::list(api, call).await),
+    route!("GET", "nodes/{node}", Monitor, "A node",
+        |api, call, [node]| nodes::get(api, call, node).await),
+    route!("DELETE", "nodes/{node}", Administrator, "Forgets a node that left the cluster",
+        |api, call, [node]| nodes::forget(api, call, node).await),
+    route!("PUT", "nodes/{node}/maintenance", Administrator, "Puts a node into maintenance mode",
+        |api, call, [node]| nodes::maintenance(api, call, node, true).await),
+    route!("DELETE", "nodes/{node}/maintenance", Administrator, "Ends the maintenance mode of a node",
+        |api, call, [node]| nodes::maintenance(api, call, node, false).await),
+    route!("PUT", "nodes/{node}/memory-watermark", Administrator, "Sets the memory high watermark of a node until it restarts",
+        |api, call, [node]| nodes::memory_watermark(api, call, node).await),
+    route!("PUT", "nodes/{node}/disk-free-limit", Administrator, "Sets the free disk space limit of a node until it restarts",
+        |api, call, [node]| nodes::disk_free_limit(api, call, node).await),
+    route!("GET", "nodes/{node}/log-levels", Monitor, "Log levels of a node by category",
+        |api, _, [node]| nodes::show_log_levels(api, node).await),
+    route!("PUT", "nodes/{node}/log-levels", Administrator, "Sets the log level of one or all categories until the node restarts",
+        |api, call, [node]| nodes::set_log_level(api, call, node).await),
+    route!("POST", "rebalance/queues", Administrator, "Rebalances queue leaders over the nodes",
+        |api, call, []| nodes::rebalance(api, call).await),
+    route!("GET", "definitions", Administrator, "Exports the definitions of the cluster",
+        |api, call, []| definitions::export(api, call, None).await),
+    route!("POST", "definitions", Administrator, "Imports definitions",
+        |api, call, []| definitions::import(api, call, None).await),
+    route!("PUT", "definitions", Administrator, "Imports definitions",
+        |api, call, []| definitions::import(api, call, None).await),
+    route!("GET", "definitions/{vhost}", Administrator, "Exports the definitions of a vhost",
+        |api, call, [vhost]| definitions::export(api, call, Some(vhost)).await),
+    route!("POST", "definitions/{vhost}", Administrator, "Imports definitions into a vhost",
+        |api, call, [vhost]| definitions::import(api, call, Some(vhost)).await),
+    route!("PUT", "definitions/{vhost}", Administrator, "Imports definitions into a vhost",
+        |api, call, [vhost]| definitions::import(api, call, Some(vhost)).await),
+    route!("GET", "parameters", Policymaker, "Parameters of vhosts",
+        |api, call, []| parameters::list(api, call, None, None).await),
+    route!("GET", "parameters/{component}", Policymaker, "Parameters of one component",
+        |api, call, [component]| parameters::list(api, call, Some(component), None).await),
+    route!("GET", "parameters/{component}/{vhost}", Policymaker, "Parameters of one component in a vhost",
+        |api, call, [component, vhost]| parameters::list(api, call, Some(component), Some(vhost)).await),
+    route!("GET", "parameters/{component}/{vhost}/{name}", Policymaker, "A parameter",
+        |api, call, [component, vhost, name]| parameters::get(api, call, component, vhost, name).await),
+    route!("PUT", "parameters/{component}/{vhost}/{name}", Policymaker, "Sets a parameter",
+        |api, call, [component, vhost, name]| parameters::put(api, call, component, vhost, name).await),
+    route!("DELETE", "parameters/{component}/{vhost}/{name}", Policymaker, "Clears a parameter",
+        |api, call, [component, vhost, name]| parameters::delete(api, call, component, vhost, name).await),
+    route!("GET", "global-parameters", Policymaker, "Global parameters",
+        |api, _, []| parameters::list_globals(api).await),
+    route!("GET", "global-parameters/{name}", Policymaker, "A global parameter",
+        |api, _, [name]| parameters::get_global(api, name).await),
+    route!("PUT", "global-parameters/{name}", Administrator, "Sets a global parameter",
+        |api, call, [name]| parameters::put_global(api, call, name).await),
+    route!("DELETE", "global-parameters/{name}", Administrator, "Clears a global parameter",
+        |api, _, [name]| parameters::delete_global(api, name).await),
+    route!("GET", "connections", Management, "Client connections",
+        |api, call, []| connections::list(api, call, None).await),
+    route!("GET", "connections/{connection}", Management, "A connection",
+        |api, call, [connection]| connections::get(api, call, connection).await),
+    route!("DELETE", "connections/{connection}", Management, "Closes a connection with the reason in X-Reason",
+        |api, call, [connection]| connections::close(api, call, connection).await),
+    route!("GET", "connections/{connection}/channels", Management, "Channels of a connection",
+        |api, call, [connection]| channels::of_connection(api, call, connection).await),
+    route!("GET", "connections/username/{user}", Management, "Connections of a user",
+        |api, call, [user]| connections::of_user(api, call, user).await),
+    route!("DELETE", "connections/username/{user}", Management, "Closes all connections of a user",
+        |api, call, [user]| connections::close_of_user(api, call, user).await),
+    route!("GET", "channels", Management, "Channels",
+        |api, call, []| channels::list(api, call, None).await),
+    route!("GET", "channels/{channel}", Management, "A channel",
+        |api, call, [channel]| channels::get(api, call, channel).await),
+    route!("GET", "consumers", Management, "Consumers",
+        |api, call, []| consumers::list(api, call, None).await),
+    route!("GET", "consumers/{vhost}", Management, "Consumers of a vhost",
+        |api, call, [vhost]| consumers::list(api, call, Some(vhost)).await),
+    route!("GET", "exchanges", Management, "Exchanges",
+        |api, call, []| exchanges::list(api, call, None).await),
+    route!("GET", "exchanges/{vhost}", Management, "Exchanges of a vhost",
+        |api, call, [vhost]| exchanges::list(api, call, Some(vhost)).await),
+    route!("GET", "exchanges/{vhost}/{exchange}", Management, "An exchange",
+        |api, call, [vhost, exchange]| exchanges::get(api, call, vhost, exchange).await),
+    route!("PUT", "exchanges/{vhost}/{exchange}", Management, "Declares an exchange",
+        |api, call, [vhost, exchange]| exchanges::declare(api, call, vhost, exchange).await),
+    route!("DELETE", "exchanges/{vhost}/{exchange}", Management, "Deletes an exchange",
+        |api, call, [vhost, exchange]| exchanges::delete(api, call, vhost, exchange).await),
+    route!("GET", "exchanges/{vhost}/{exchange}/bindings/source", Management, "Bindings with this exchange as source",
+        |api, call, [vhost, exchange]| bindings::of_exchange(api, call, vhost, exchange, true).await),
+    route!("GET", "exchanges/{vhost}/{exchange}/bindings/destination", Management, "Bindings with this exchange as destination",
+        |api, call, [vhost, exchange]| bindings::of_exchange(api, call, vhost, exchange, false).await),
+    route!("POST", "exchanges/{vhost}/{exchange}/publish", Management, "Publishes a message and waits for its confirmation",
+        |api, call, [vhost, exchange]| messages::publish(api, call, vhost, exchange).await),
+    route!("GET", "queues", Management, "Queues",
+        |api, call, []| queues::list(api, call, None).await),
+    route!("GET", "queues/detailed", Management, "Queues with all details",
+        |api, call, []| queues::list(api, call, None).await),
+    route!("GET", "queues/{vhost}", Management, "Queues of a vhost",
+        |api, call, [vhost]| queues::list(api, call, Some(vhost)).await),
+    route!("GET", "queues/{vhost}/{queue}", Management, "A queue",
+        |api, call, [vhost, queue]| queues::get(api, call, vhost, queue).await),
+    route!("PUT", "queues/{vhost}/{queue}", Management, "Declares a queue",
+        |api, call, [vhost, queue]| queues::declare(api, call, vhost, queue).await),
+    route!("DELETE", "queues/{vhost}/{queue}", Management, "Deletes a queue",
+        |api, call, [vhost, queue]| queues::delete(api, call, vhost, queue).await),
+    route!("DELETE", "queues/{vhost}/{queue}/contents", Management, "Purges a queue",
+        |api, call, [vhost, queue]| queues::purge(api, call, vhost, queue).await),
+    route!("GET", "queues/quorum/{vhost}/{queue}/status", Management, "Replicas of a quorum queue",
+        |api, call, [vhost, queue]| replicas::status(api, call, vhost, queue).await),
+    route!("POST", "queues/quorum/{vhost}/{queue}/replicas/add", Administrator, "Adds a member to a quorum queue",
+        |api, call, [vhost, queue]| replicas::add(api, call, vhost, queue).await),
+    route!("DELETE", "queues/quorum/{vhost}/{queue}/replicas/delete", Administrator, "Removes a member from a quorum queue",
+        |api, call, [vhost, queue]| replicas::remove(api, call, vhost, queue).await),
+    route!("POST", "queues/quorum/{vhost}/{queue}/replicas/delete", Administrator, "Removes a member from a quorum queue, for clients whose DELETE has no body",
+        |api, call, [vhost, queue]| replicas::remove(api, call, vhost, queue).await),
+    route!("POST", "queues/quorum/{vhost}/{queue}/replicas/replace", Administrator, "Replaces a member of a quorum queue",
+        |api, call, [vhost, queue]| replicas::replace(api, call, vhost, queue).await),
+    route!("POST", "queues/quorum/replicas/on/{node}/grow", Administrator, "Adds replicas of quorum queues on a node",
+        |api, call, [node]| replicas::grow(api, call, node).await),
+    route!("DELETE", "queues/quorum/replicas/on/{node}/shrink", Administrator, "Removes replicas of quorum queues from a node",
+        |api, call, [node]| replicas::shrink(api, call, node).await),
+    route!("POST", "queues/quorum/replicas/on/{node}/shrink", Administrator, "Removes replicas of quorum queues from a node",
+        |api, call, [node]| replicas::shrink(api, call, node).await),
+    route!("POST", "queues/quorum/replicas/on/{node}/evacuate", Administrator, "Moves replicas of quorum queues from a node to other nodes",
+        |api, call, [node]| replicas::evacuate(api, call, node).await),
+    route!("GET", "queues/{vhost}/{queue}/bindings", Management, "Bindings of a queue",
+        |api, call, [vhost, queue]| bindings::of_queue(api, call, vhost, queue).await),
+    route!("POST", "queues/{vhost}/{queue}/actions", Administrator, "Actions of RabbitMQ's mirrored queues: none is supported",
+        |api, call, [vhost, queue]| queues::reject_action(api, call, vhost, queue).await),
+    route!("POST", "queues/{vhost}/{queue}/get", Management, "Gets messages from the head of a queue",
+        |api, call, [vhost, queue]| messages::get(api, call, vhost, queue).await),
+    route!("GET", "bindings", Management, "Bindings",
+        |api, call, []| bindings::list(api, call, None).await),
+    route!("GET", "bindings/{vhost}", Management, "Bindings of a vhost",
+        |api, call, [vhost]| bindings::list(api, call, Some(vhost)).await),
+    route!("GET", "bindings/{vhost}/e/{source}/q/{destination}", Management, "Bindings between an exchange and a queue",
+        |api, call, [vhost, source, destination]| bindings::between(api, call, &BindingEnds::new(vhost, source, "q", destination)).await),
+    route!("POST", "bindings/{vhost}/e/{source}/q/{destination}", Management, "Binds a queue",
+        |api, call, [vhost, source, destination]| bindings::bind(api, call, &BindingEnds::new(vhost, source, "q", destination)).await),
+    route!("GET", "bindings/{vhost}/e/{source}/q/{destination}/{key}", Management, "A binding",
+        |api, call, [vhost, source, destination, key]| bindings::get(api, call, &BindingEnds::new(vhost, source, "q", destination), key).await),
+    route!("DELETE", "bindings/{vhost}/e/{source}/q/{destination}/{key}", Management, "Unbinds a queue",
+        |api, call, [vhost, source, destination, key]| bindings::unbind(api, call, &BindingEnds::new(vhost, source, "q", destination), key).await),
+    route!("GET", "bindings/{vhost}/e/{source}/e/{destination}", Management, "Bindings between two exchanges",
+        |api, call, [vhost, source, destination]| bindings::between(api, call, &BindingEnds::new(vhost, source, "e", destination)).await),
+    route!("POST", "bindings/{vhost}/e/{source}/e/{destination}", Management, "Binds an exchange",
+        |api, call, [vhost, source, destination]| bindings::bind(api, call, &BindingEnds::new(vhost, source, "e", destination)).await),
+    route!("GET", "bindings/{vhost}/e/{source}/e/{destination}/{key}", Management, "A binding",
+        |api, call, [vhost, source, destination, key]| bindings::get(api, call, &BindingEnds::new(vhost, source, "e", destination), key).await),
+    route!("DELETE", "bindings/{vhost}/e/{source}/e/{destination}/{key}", Management, "Unbinds an exchange",
+        |api, call, [vhost, source, destination, key]| bindings::unbind(api, call, &BindingEnds::new(vhost, source, "e", destination), key).await),
+    route!("GET", "policies", Management, "Policies",
+        |api, call, []| policies::list(api, call, PolicyScope::User, None).await),
+    route!("GET", "policies/{vhost}", Management, "Policies of a vhost",
+        |api, call, [vhost]| policies::list(api, call, PolicyScope::User, Some(vhost)).await),
+    route!("GET", "policies/{vhost}/{name}", Management, "A policy",
+        |api, call, [vhost, name]| policies::get(api, call, PolicyScope::User, vhost, name).await),
+    route!("PUT", "policies/{vhost}/{name}", Policymaker, "Creates or replaces a policy",
+        |api, call, [vhost, name]| policies::put(api, call, PolicyScope::User, vhost, name).await),
+    route!("DELETE", "policies/{vhost}/{name}", Policymaker, "Deletes a policy",
+        |api, call, [vhost, name]| policies::delete(api, call, PolicyScope::User, vhost, name).await),
+    route!("GET", "operator-policies", Management, "Operator policies",
+        |api, call, []| policies::list(api, call, PolicyScope::Operator, None).await),
+    route!("GET", "operator-policies/{vhost}", Management, "Operator policies of a vhost",
+        |api, call, [vhost]| policies::list(api, call, PolicyScope::Operator, Some(vhost)).await),
+    route!("GET", "operator-policies/{vhost}/{name}", Management, "An operator policy",
+        |api, call, [vhost, name]| policies::get(api, call, PolicyScope::Operator, vhost, name).await),
+    route!("PUT", "operator-policies/{vhost}/{name}", Administrator, "Creates or replaces an operator policy",
+        |api, call, [vhost, name]| policies::put(api, call, PolicyScope::Operator, vhost, name).await),
+    route!("DELETE", "operator-policies/{vhost}/{name}", Administrator, "Deletes an operator policy",
+        |api, call, [vhost, name]| policies::delete(api, call, PolicyScope::Operator, vhost, name).await),
+    route!("GET", "vhosts", Management, "Virtual hosts",
+        |api, call, []| vhosts::list(api, call).await),
+    route!("GET", "vhosts/{vhost}", Management, "A virtual host",
+        |api, call, [vhost]| vhosts::get(api, call, vhost).await),
+    route!("PUT", "vhosts/{vhost}", Administrator, "Creates or changes a virtual host",
+        |api, call, [vhost]| vhosts::put(api, call, vhost).await),
+    route!("DELETE", "vhosts/{vhost}", Administrator, "Deletes a virtual host and its contents",
+        |api, call, [vhost]| vhosts::delete(api, call, vhost).await),
+    route!("POST", "vhosts/{vhost}/start/{node}", Administrator, "Starts a virtual host on a node; without effect, because it runs on every node",
+        |api, _, [vhost, node]| vhosts::start(api, vhost, node).await),
+    route!("POST", "vhosts/{vhost}/deletion/protection", Administrator, "Protects a virtual host from deletion",
+        |api, _, [vhost]| vhosts::protect(api, vhost, true).await),
+    route!("DELETE", "vhosts/{vhost}/deletion/protection", Administrator, "Removes the deletion protection",
+        |api, _, [vhost]| vhosts::protect(api, vhost, false).await),
+    route!("GET", "vhosts/{vhost}/permissions", Administrator, "Permissions in a virtual host",
+        |api, call, [vhost]| permissions::of_vhost(api, call, vhost).await),
+    route!("GET", "vhosts/{vhost}/topic-permissions", Administrator, "Topic permissions in a virtual host",
+        |api, call, [vhost]| permissions::topics_of_vhost(api, call, vhost).await),
+    route!("GET", "vhosts/{vhost}/connections", Management, "Connections to a virtual host",
+        |api, call, [vhost]| connections::list(api, call, Some(vhost)).await),
+    route!("GET", "vhosts/{vhost}/channels", Management, "Channels in a virtual host",
+        |api, call, [vhost]| channels::list(api, call, Some(vhost)).await),
+    route!("GET", "vhost-limits", Management, "Limits of virtual hosts",
+        |api, call, []| limits::list(api, call, None).await),
+    route!("GET", "vhost-limits/{vhost}", Management, "Limits of a virtual host",
+        |api, call, [vhost]| limits::list(api, call, Some(vhost)).await),
+    route!("PUT", "vhost-limits/{vhost}/{limit}", Administrator, "Sets max-connections or max-queues",
+        |api, call, [vhost, limit]| limits::set(api, call, vhost, limit).await),
+    route!("DELETE", "vhost-limits/{vhost}/{limit}", Administrator, "Clears a limit",
+        |api, _, [vhost, limit]| limits::clear(api, vhost, limit).await),
+    route!("GET", "users", Administrator, "Users",
+        |api, call, []| users::list(api, call).await),
+    route!("GET", "users/without-permissions", Administrator, "Users without permissions in any virtual host",
+        |api, call, []| users::without_permissions(api, call).await),
+    route!("POST", "users/bulk-delete", Administrator, "Deletes several users",
+        |api, call, []| users::bulk_delete(api, call).await),
+    route!("GET", "users/{user}", Administrator, "A user",
+        |api, call, [user]| users::get(api, call, user).await),
+    route!("PUT", "users/{user}", Administrator, "Creates or changes a user",
+        |api, call, [user]| users::put(api, call, user).await),
+    route!("DELETE", "users/{user}", Administrator, "Deletes a user",
+        |api, _, [user]| users::delete(api, user).await),
+    route!("GET", "users/{user}/permissions", Administrator, "Permissions of a user",
+        |api, call, [user]| permissions::of_user(api, call, user).await),
+    route!("GET", "users/{user}/topic-permissions", Administrator, "Topic permissions of a user",
+        |api, call, [user]| permissions::topics_of_user(api, call, user).await),
+    route!("GET", "user-limits", Management, "Limits of users",
+        |api, _, []| users::limits(api, None).await),
+    route!("GET", "user-limits/{user}", Management, "Limits of a user",
+        |api, _, [user]| users::limits(api, Some(user)).await),
+    route!("PUT", "user-limits/{user}/{limit}", Administrator, "Sets max-connections or max-channels",
+        |api, call, [user, limit]| users::set_limit(api, call, user, limit).await),
+    route!("DELETE", "user-limits/{user}/{limit}", Administrator, "Clears a limit",
+        |api, _, [user, limit]| users::clear_limit(api, user, limit).await),
+    route!("GET", "permissions", Administrator, "Permissions of all users",
+        |api, call, []| permissions::list(api, call).await),
+    route!("GET", "permissions/{vhost}/{user}", Administrator, "Permissions of a user in a virtual host",
+        |api, _, [vhost, user]| permissions::get(api, vhost, user).await),
+    route!("PUT", "permissions/{vhost}/{user}", Administrator, "Sets permissions of a user in a virtual host",
+        |api, call, [vhost, user]| permissions::put(api, call, vhost, user).await),
+    route!("DELETE", "permissions/{vhost}/{user}", Administrator, "Clears permissions of a user in a virtual host",
+        |api, _, [vhost, user]| permissions::delete(api, vhost, user).await),
+    route!("GET", "topic-permissions", Administrator, "Topic permissions of all users",
+        |api, call, []| permissions::topics(api, call).await),
+    route!("GET", "topic-permissions/{vhost}/{user}", Administrator, "Topic permissions of a user in a virtual host",
+        |api, call, [vhost, user]| permissions::get_topics(api, call, vhost, user).await),
+    route!("PUT", "topic-permissions/{vhost}/{user}", Administrator, "Sets topic permissions of a user for an exchange",
+        |api, call, [vhost, user]| permissions::put_topic(api, call, vhost, user).await),
+    route!("DELETE", "topic-permissions/{vhost}/{user}", Administrator, "Clears all topic permissions of a user in a virtual host",
+        |api, _, [vhost, user]| permissions::delete_topics(api, vhost, user, None).await),
+    route!("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", Administrator, "Clears topic permissions of a user for an exchange",
+        |api, _, [vhost, user, exchange]| permissions::delete_topics(api, vhost, user, Some(exchange)).await),
+    route!("GET", "aliveness-test/{vhost}", Management, "Checks that the node is ready to serve clients",
+        |api, call, [vhost]| health::aliveness(api, call, vhost).await),
+    route!("GET", "healthchecks/node", Management, "Checks that the node responds; kept for old clients",
+        |_, _, []| health::ok()),
+    route!("GET", "health/checks/alarms", Management, "Alarms in the cluster",
+        |api, _, []| health::alarms(api, false).await),
+    route!("GET", "health/checks/local-alarms", Management, "Alarms of this node",
+        |api, _, []| health::alarms(api, true).await),
+    route!("GET", "health/checks/port-listener/{port}", Management, "Checks that this node listens on a port",
+        |api, _, [port]| health::port_listener(api, port)),
+    route!("GET", "health/checks/protocol-listener/{protocol}", Management, "Checks that this node has a listener for a protocol",
+        |api, _, [protocol]| health::protocol_listener(api, protocol)),
+    route!("GET", "health/checks/virtual-hosts", Management, "Checks that all virtual hosts are usable",
+        |_, _, []| health::ok()),
+    route!("GET", "health/checks/node-is-quorum-critical", Monitor, "Checks that no quorum queue would lose its quorum without this node",
+        |api, _, []| health::quorum_critical(api).await),
+    route!("GET", "health/checks/lost-queues", Monitor, "Queues whose only copy was on a node that lost its data directory",
+        |api, _, []| health::lost_queues(api).await),
+    route!("GET", "health/checks/ready-to-serve-clients", Management, "Checks that the node is ready to serve clients, as /readyz",
+        |api, _, []| health::readyz(api).await),
+    route!("GET", "health/checks/certificate-expiration/{within}/{unit}", Management, "Checks for certificates that expire within a period",
+        |api, _, [within, unit]| health::certificates(api, within, unit)),
 ];
 
 fn is_parameter(element: &str) -> bool {
@@ -218,13 +440,9 @@ fn literal_count(pattern: &str) -> usize {
 /// method. Among matching routes, the one with the most literal elements wins: `users/bulk-delete`
 /// is not a user.
 pub(crate) fn find(method: &str, path: &[&str]) -> Result<&'static Route, ApiError> {
-    let candidates = || {
-        ROUTES
-            .iter()
-            .filter(|(_, pattern, ..)| matches(pattern, path))
-    };
-    let best = candidates().filter(|(m, ..)| *m == method);
-    match best.max_by_key(|(_, pattern, ..)| literal_count(pattern)) {
+    let candidates = || ROUTES.iter().filter(|route| matches(route.path, path));
+    let best = candidates().filter(|route| route.method == method);
+    match best.max_by_key(|route| literal_count(route.path)) {
         Some(route) => Ok(route),
         None if candidates().next().is_some() => Err(ApiError::method()),
         None => Err(ApiError::not_found()),
@@ -235,15 +453,12 @@ pub(crate) fn find(method: &str, path: &[&str]) -> Result<&'static Route, ApiErr
 /// exist.
 pub(crate) fn allowed_methods(path: &[&str]) -> Option<String> {
     let mut methods: Vec<&str> = Vec::new();
-    for (method, ..) in ROUTES
-        .iter()
-        .filter(|(_, pattern, ..)| matches(pattern, path))
-    {
-        if *method == "GET" && !methods.contains(&"HEAD") {
+    for route in ROUTES.iter().filter(|route| matches(route.path, path)) {
+        if route.method == "GET" && !methods.contains(&"HEAD") {
             methods.push("HEAD");
         }
-        if !methods.contains(method) {
-            methods.push(method);
+        if !methods.contains(&route.method) {
+            methods.push(route.method);
         }
     }
     if methods.is_empty() {
@@ -256,31 +471,32 @@ pub(crate) fn allowed_methods(path: &[&str]) -> Option<String> {
 /// Renders the table as an OpenAPI 3.1 document.
 pub(crate) fn openapi(version: &str) -> Json {
     let mut paths = Map::new();
-    for (method, path, required_tag, summary) in ROUTES {
+    for route in ROUTES {
+        let (method, path) = (route.method, route.path);
         let parameters = path.split('/').filter_map(|element| {
             let name = element.strip_prefix('{')?.strip_suffix('}')?;
             Some(
-                json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}),
+                object!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}),
             )
         });
-        let mut operation = json!({
-            "summary": summary,
-            "description": format!("Needs: {}.", required_tag.description()),
+        let mut operation = object!({
+            "summary": route.summary,
+            "description": format!("Needs: {}.", route.required_tag.description()),
             "parameters": parameters.collect::<Vec<_>>(),
             "responses": responses(),
         });
-        if matches!(*method, "PUT" | "POST") {
-            operation["requestBody"] = json!({
+        if matches!(method, "PUT" | "POST") {
+            operation["requestBody"] = object!({
                 "required": false,
                 "content": {"application/json": {"schema": {"type": "object"}}},
             });
         }
         let at = paths
             .entry(format!("/api/{path}"))
-            .or_insert_with(|| json!({}));
+            .or_insert_with(|| object!({}));
         at[method.to_lowercase()] = operation;
     }
-    json!({
+    object!({
         "openapi": "3.1.0",
         "info": {"title": "Posthorn management API", "version": version},
         "security": [{"basic": []}],
@@ -299,11 +515,11 @@ pub(crate) fn openapi(version: &str) -> Json {
 /// The responses that any path may return.
 fn responses() -> Json {
     let error = |text: &str| {
-        json!({"description": text, "content": {"application/json": {
+        object!({"description": text, "content": {"application/json": {
             "schema": {"$ref": "#/components/schemas/Error"},
         }}})
     };
-    json!({
+    object!({
         "200": {"description": "The requested object", "content": {"application/json": {}}},
         "201": {"description": "Created"},
         "202": {"description": "Accepted; the change is in progress", "content": {"application/json": {}}},
@@ -327,7 +543,7 @@ mod unit {
     fn most_specific_route_wins() {
         let of = |method, path: &str| {
             let path: Vec<&str> = path.split('/').collect();
-            find(method, &path).map(|(_, pattern, ..)| *pattern)
+            find(method, &path).map(|route| route.path)
         };
         assert_eq!(of("GET", "users/bob"), Ok("users/{user}"));
         assert_eq!(of("POST", "users/bulk-delete"), Ok("users/bulk-delete"));
@@ -362,10 +578,10 @@ mod unit {
 
     #[test]
     fn routes_are_unique() {
-        for (at, (method, path, ..)) in ROUTES.iter().enumerate() {
+        for (at, Route { method, path, .. }) in ROUTES.iter().enumerate() {
             let is_duplicate = ROUTES[..at]
                 .iter()
-                .any(|(m, p, ..)| (m, p) == (method, path));
+                .any(|other| (&other.method, &other.path) == (method, path));
             assert!(!is_duplicate, "{method} {path}");
         }
     }

@@ -34,7 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Configuration of a listener.
 pub(crate) struct ListenerConfig {
     pub(crate) gate: Gate,
-    pub(crate) tls: Option<Arc<tls::Server>>,
+    pub(crate) tls: Option<Arc<tls::ServerTls>>,
     /// The client certificate name of the operator.
     pub(crate) operator: Option<Arc<str>>,
     pub(crate) timeouts: ConnectionTimeouts,

@@ -2,7 +2,7 @@
 //! authentication: the page calls the API with the user's credentials. The server never sets a
 //! cookie, so no other site's page can act on behalf of a user.
 
-use crate::dispatch::Answer;
+use crate::dispatch::ApiResult;
 use crate::error::ApiError;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -126,7 +126,7 @@ pub(crate) fn is_ui_path(path: &str) -> bool {
 }
 
 /// Looks up the path verbatim: it is not decoded, so it cannot name any other file.
-pub(crate) fn get(method: &str, path: &str, headers: &HeaderMap) -> Answer {
+pub(crate) fn get(method: &str, path: &str, headers: &HeaderMap) -> ApiResult {
     let file = SERVED.get(path).ok_or_else(ApiError::not_found)?;
     if method != "GET" {
         return Err(ApiError::method());

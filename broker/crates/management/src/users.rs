@@ -1,15 +1,15 @@
 //! `/api/users` and `/api/user-limits`. Only for administrators, which the dispatcher checks.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::dispatch::{ApiResult, json, no_content, put as put_answer};
 use crate::entropy;
 use crate::error::ApiError;
-use crate::json::Members;
+use crate::json::JsonMembers;
 use crate::limits::{self, LimitError};
-use crate::page::Window;
+use crate::page::ListRequest;
 use crate::permissions;
-use auth::{BadHash, HashAlgorithm, PasswordHash, SALT_LEN};
+use auth::{HashAlgorithm, PasswordHash, PasswordHashError, SALT_LEN};
 use message::Value;
 use metadata::{Change, Name, PermissionRecord, UserRecord};
 use serde_json::{Value as Json, json as object};
@@ -44,25 +44,25 @@ async fn find(api: &Api, name: &str) -> Result<Option<Arc<UserRecord>>, ApiError
     api.read(move |tree| tree.user(&name).cloned()).await
 }
 
-pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
-    let window = Window::of(&call.query)?;
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
+    let window = ListRequest::of(&call.query)?;
     let users: Vec<Arc<UserRecord>> = api.read(|tree| tree.users().cloned().collect()).await?;
     let (part, cut) = window.cut(users, |u| &u.name)?;
     Ok(cut.respond(part.iter().map(|u| show(u)).collect()))
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn get(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     match find(api, name).await? {
         Some(user) => json(call.query.columns_of(show(&user))),
         None => Err(ApiError::not_found()),
     }
 }
 
-pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn put(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     let body = call.object()?;
     let existed = find(api, name).await?.is_some();
     let permissions_of_request = permissions_of_request(api, name, body.get("permissions")).await?;
-    let record = record(api, name, &Members(&body)).await?;
+    let record = record(api, name, &JsonMembers(&body)).await?;
     api.change(Change::PutUser(record)).await?;
     for permission in permissions_of_request {
         permissions::put_change(api, Change::PutPermission(permission)).await?;
@@ -93,7 +93,7 @@ async fn permissions_of_request(
         permissions_of_request.push(permissions::record(
             vhost,
             user,
-            &Members(vhost_permissions),
+            &JsonMembers(vhost_permissions),
         )?);
     }
     Ok(permissions_of_request)
@@ -103,7 +103,7 @@ async fn permissions_of_request(
 pub(crate) async fn record(
     api: &Api,
     name: &str,
-    body: &Members<'_>,
+    body: &JsonMembers<'_>,
 ) -> Result<UserRecord, ApiError> {
     let tags = match body.words("tags")? {
         Some(tags) => tags,
@@ -140,7 +140,7 @@ pub(crate) async fn record(
 
 /// Parses a password. As in RabbitMQ, None disables password login: an empty `password_hash`, or
 /// neither key.
-async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>, ApiError> {
+async fn password(api: &Api, body: &JsonMembers<'_>) -> Result<Option<PasswordHash>, ApiError> {
     let algorithm = match body.text("hashing_algorithm")? {
         None => None,
         Some(name) => Some(HashAlgorithm::from_name(name).ok_or_else(|| {
@@ -167,7 +167,7 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
             let parsed = PasswordHash::from_text(algorithm, hash);
             let parsed = parsed.map_err(|e| {
                 ApiError::bad_request(match e {
-                    BadHash::Base64 => object!(["not_base64", hash]),
+                    PasswordHashError::Base64 => object!(["not_base64", hash]),
                     other => object!(other.to_string()),
                 })
             })?;
@@ -202,7 +202,7 @@ pub(crate) async fn hash_password(
     hash.map_err(|e| ApiError::bad_request(e.to_string()))
 }
 
-pub(crate) async fn delete(api: &Api, name: &str) -> Answer {
+pub(crate) async fn delete(api: &Api, name: &str) -> ApiResult {
     if find(api, name).await?.is_none() {
         return Err(ApiError::not_found());
     }
@@ -211,7 +211,7 @@ pub(crate) async fn delete(api: &Api, name: &str) -> Answer {
 }
 
 /// Users without permissions in any vhost.
-pub(crate) async fn without_permissions(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn without_permissions(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     let users: Vec<Arc<UserRecord>> = api
         .read(|tree| {
             let users_with_permissions: BTreeSet<_> =
@@ -222,14 +222,14 @@ pub(crate) async fn without_permissions(api: &Api, call: &Call) -> Answer {
             users.cloned().collect()
         })
         .await?;
-    let (part, cut) = Window::of(&call.query)?.cut(users, |u| &u.name)?;
+    let (part, cut) = ListRequest::of(&call.query)?.cut(users, |u| &u.name)?;
     Ok(cut.respond(part.iter().map(|u| show(u)).collect()))
 }
 
 /// Deletes the existing users among `{"users": ["a", "b"]}`.
-pub(crate) async fn bulk_delete(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn bulk_delete(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     let body = call.object()?;
-    let body = Members(&body);
+    let body = JsonMembers(&body);
     body.require(&["users"])?;
     for name in body.words("users")?.unwrap_or_default() {
         api.change(Change::DeleteUser { name }).await?;
@@ -237,7 +237,7 @@ pub(crate) async fn bulk_delete(api: &Api, call: &Call) -> Answer {
     no_content()
 }
 
-pub(crate) async fn limits(api: &Api, name: Option<&str>) -> Answer {
+pub(crate) async fn limits(api: &Api, name: Option<&str>) -> ApiResult {
     let users: Vec<Arc<UserRecord>> = match name {
         None => api.read(|tree| tree.users().cloned().collect()).await?,
         Some(name) => vec![find(api, name).await?.ok_or_else(ApiError::not_found)?],
@@ -247,7 +247,12 @@ pub(crate) async fn limits(api: &Api, name: Option<&str>) -> Answer {
     json(Json::Array(shown.collect()))
 }
 
-pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -> Answer {
+pub(crate) async fn set_limit(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    name: &str,
+    limit: &str,
+) -> ApiResult {
     let value = match limits::value(call, limit, USER_LIMITS)? {
         Ok(value) => value,
         Err(LimitError::Unknown(terms)) => {
@@ -269,7 +274,7 @@ pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -
 }
 
 /// Clearing an unknown limit succeeds without effect.
-pub(crate) async fn clear_limit(api: &Api, name: &str, limit: &str) -> Answer {
+pub(crate) async fn clear_limit(api: &Api, name: &str, limit: &str) -> ApiResult {
     if !USER_LIMITS.contains(&limit) {
         return match find(api, name).await? {
             Some(_) => no_content(),

@@ -1,14 +1,14 @@
 //! `/api/vhosts`.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::dispatch::{ApiResult, json, no_content, put as put_answer};
 use crate::error::ApiError;
-use crate::json::{Members, term};
-use crate::lengths::{self, Depths};
+use crate::json::{JsonMembers, term};
+use crate::lengths::{self, MessageTotals};
 use crate::limits;
 use crate::nodes;
-use crate::page::Window;
+use crate::page::ListRequest;
 use crate::rates::{self, Key, Samples};
 use control::{NodeFacts, TrafficFacts, TrafficFilter};
 use metadata::{Change, Name, PermissionRecord, QueueType, VhostRecord};
@@ -40,7 +40,7 @@ fn show(
     api: &Api,
     vhost: &VhostRecord,
     nodes: &[NodeFacts],
-    (traffic, depths): (&TrafficFacts, &Depths),
+    (traffic, depths): (&TrafficFacts, &MessageTotals),
     samples: &Samples,
 ) -> Json {
     let mut shown = definition(vhost);
@@ -59,7 +59,7 @@ fn show(
     shown
 }
 
-pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     // Monitoring users see all vhosts, but not their contents.
     let visible = match call.is_monitor() {
         true => None,
@@ -71,7 +71,7 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
     let nodes = nodes::facts(api).await?;
     let samples = Samples::of(call)?;
     found.retain(|v| visible.as_ref().is_none_or(|set| set.contains(&*v.name)));
-    let (part, cut) = Window::of(&call.query)?.cut(found, |v| &v.name)?;
+    let (part, cut) = ListRequest::of(&call.query)?.cut(found, |v| &v.name)?;
     let stats_of = (&traffic(api, &part).await?, &*lengths::of_all(api).await?);
     let shown = part.iter();
     let shown = shown.map(|v| show(api, v, &nodes, stats_of, &samples));
@@ -92,7 +92,7 @@ async fn find(api: &Api, name: &str) -> Result<Option<Arc<VhostRecord>>, ApiErro
     api.read(move |tree| tree.vhost(&name).cloned()).await
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn get(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     api.require_vhost_visible(call, name).await?;
     let samples = Samples::of(call)?;
     let vhost = find(api, name).await?.ok_or_else(ApiError::not_found)?;
@@ -102,17 +102,17 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     json(show(api, &vhost, &nodes, (&traffic, &depths), &samples))
 }
 
-pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn put(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     call.require_administrator()?;
     let body = call.object()?;
     let before = find(api, name).await?;
-    declare(api, call, name, &Members(&body), before.as_deref()).await?;
+    declare(api, call, name, &JsonMembers(&body), before.as_deref()).await?;
     put_answer(before.is_some())
 }
 
 /// Parses the default queue type: a top-level key, or in `metadata` as in RabbitMQ's definitions
 /// files.
-fn default_type(body: &Members<'_>) -> Result<Option<QueueType>, ApiError> {
+fn default_type(body: &JsonMembers<'_>) -> Result<Option<QueueType>, ApiError> {
     let metadata = body.0.get("metadata").and_then(Json::as_object);
     let type_in_metadata = metadata.and_then(|m| m.get("default_queue_type")?.as_str());
     // RabbitMQ exports "undefined" if no type is set.
@@ -131,9 +131,9 @@ fn default_type(body: &Members<'_>) -> Result<Option<QueueType>, ApiError> {
 /// permissions in a new vhost.
 pub(crate) async fn declare(
     api: &Api,
-    call: &Call,
+    call: &AuthenticatedRequest,
     name: &str,
-    body: &Members<'_>,
+    body: &JsonMembers<'_>,
     old: Option<&VhostRecord>,
 ) -> Result<(), ApiError> {
     let kind = default_type(body)?;
@@ -185,7 +185,7 @@ pub(crate) async fn declare(
 
 /// A vhost runs on every running node, so there is nothing to start. In RabbitMQ it may have
 /// stopped.
-pub(crate) async fn start(api: &Api, name: &str, node: &str) -> Answer {
+pub(crate) async fn start(api: &Api, name: &str, node: &str) -> ApiResult {
     let failed =
         |why: &str| ApiError::bad_request(format!("Request to node {node} failed with {why}"));
     let nodes = nodes::facts(api).await?;
@@ -201,18 +201,22 @@ pub(crate) async fn start(api: &Api, name: &str, node: &str) -> Answer {
     }
 }
 
-pub(crate) async fn protect(api: &Api, name: &str, on: bool) -> Answer {
+pub(crate) async fn protect(api: &Api, name: &str, on: bool) -> ApiResult {
     let vhost = name.into();
     api.change(Change::ProtectVhost { vhost, on }).await?;
     no_content()
 }
 
 /// Builds the change of a request. Omitted values are kept from `old`.
-fn change(name: &str, body: &Members<'_>, old: Option<&VhostRecord>) -> Result<Change, ApiError> {
+fn change(
+    name: &str,
+    body: &JsonMembers<'_>,
+    old: Option<&VhostRecord>,
+) -> Result<Change, ApiError> {
     let empty = Map::new();
     // RabbitMQ's definitions files have these keys only in `metadata`.
     let metadata = body.0.get("metadata").and_then(Json::as_object);
-    let metadata = Members(metadata.unwrap_or(&empty));
+    let metadata = JsonMembers(metadata.unwrap_or(&empty));
     let description: Name = match body.text("description")?.or(metadata.text("description")?) {
         Some(text) => text.into(),
         None => old.map_or_else(|| "".into(), |v| v.description.clone()),
@@ -228,7 +232,7 @@ fn change(name: &str, body: &Members<'_>, old: Option<&VhostRecord>) -> Result<C
     })
 }
 
-pub(crate) async fn delete(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn delete(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     call.require_administrator()?;
     if find(api, name).await?.is_none() {
         return Err(ApiError::not_found());

@@ -2,7 +2,7 @@
 
 use crate::apply::{check_name, no_vhost, unknown_user};
 use crate::traffic::TrafficCounter;
-use crate::tree::{Map, TreeEvent, Vhost, VhostRecord};
+use crate::tree::{NameMap, TreeEvent, Vhost, VhostRecord};
 use crate::{
     ChangeError, ChangeResult, ExchangeRecord, Name, PermissionRecord, Right,
     TopicPermissionRecord, Tree, UserRecord, limits,
@@ -149,7 +149,7 @@ impl Tree {
         };
         if let Some(vhost) = self.vhosts.get_mut(name) {
             if *vhost.record == record {
-                return Ok(ChangeResult::AsBefore);
+                return Ok(ChangeResult::Unchanged);
             }
             vhost.record = Arc::new(record);
             return Ok(ChangeResult::Changed);
@@ -163,10 +163,10 @@ impl Tree {
         let name = record.name.clone();
         let vhost = Vhost {
             record: Arc::new(record),
-            exchanges: Map::default(),
+            exchanges: NameMap::default(),
             alternates: 0,
             default_exchange: TrafficCounter::default(),
-            queues: Map::default(),
+            queues: NameMap::default(),
             policies: BTreeMap::new(),
             effective: BTreeMap::new(),
         };
@@ -197,7 +197,7 @@ impl Tree {
 
     pub(crate) fn delete_vhost(&mut self, name: &Name) -> Result<ChangeResult, ChangeError> {
         let Some(vhost) = self.vhosts.get(name) else {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         };
         if vhost.record.protected {
             return Err(ChangeError::PreconditionFailed(format!(
@@ -240,7 +240,7 @@ impl Tree {
             check_limit(limit)?;
         }
         if self.user(&user.name).is_some_and(|old| **old == *user) {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.insert_user(user.clone());
         self.push_permissions_changed(&user.name);
@@ -270,7 +270,7 @@ impl Tree {
 
     pub(crate) fn delete_user(&mut self, name: &Name) -> Result<ChangeResult, ChangeError> {
         if self.users.remove(name).is_none() {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.push_permissions_changed(name);
         Ok(ChangeResult::Changed)
@@ -289,7 +289,7 @@ impl Tree {
         limits.extend(value.map(|v| (limit.clone(), v)));
         limits.sort();
         if limits == user.record.limits {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         Arc::make_mut(&mut user.record).limits = limits;
         self.push_permissions_changed(name);
@@ -308,7 +308,7 @@ impl Tree {
             .permission(&record.user, &record.vhost)
             .is_some_and(|old| **old == *record)
         {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.insert_permission(record.clone());
         self.push_permissions_changed(&record.user);
@@ -337,7 +337,7 @@ impl Tree {
     ) -> Result<ChangeResult, ChangeError> {
         let user = self.users.get_mut(name);
         if user.and_then(|u| u.rights.remove(vhost)).is_none() {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.push_permissions_changed(name);
         Ok(ChangeResult::Changed)
@@ -362,7 +362,7 @@ impl Tree {
             .get(&record.user)
             .and_then(|u| u.topics.get(&key));
         if existing.is_some_and(|old| *old.record == *record) {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.insert_topic_permission(record.clone());
         self.push_permissions_changed(&record.user);
@@ -391,13 +391,13 @@ impl Tree {
         exchange: Option<&Name>,
     ) -> Result<ChangeResult, ChangeError> {
         let Some(user) = self.users.get_mut(name) else {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         };
         let before = user.topics.len();
         user.topics
             .retain(|(v, x), _| v != vhost || exchange.is_some_and(|only| only != x));
         if user.topics.len() == before {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.push_permissions_changed(name);
         Ok(ChangeResult::Changed)

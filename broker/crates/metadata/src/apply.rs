@@ -41,7 +41,7 @@ impl Tree {
             } => self.delete_exchange(vhost, name, *if_unused),
             Change::DeclareQueue(queue) => self.declare_queue(index, queue),
             Change::DeleteQueue { vhost, name, id } => self.delete_queue(vhost, name, *id),
-            Change::Barrier {} => Ok(ChangeResult::AsBefore),
+            Change::Barrier {} => Ok(ChangeResult::Unchanged),
             Change::EndSession { session } => self.end_session(*session),
             Change::EndIncarnation { node, incarnation } => {
                 self.end_incarnation(*node, *incarnation)
@@ -95,7 +95,7 @@ impl Tree {
         user: &UserRecord,
     ) -> Result<ChangeResult, ChangeError> {
         if !self.cluster.is_empty() {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         let before = self.clone();
         let result = self.form_cluster(cluster, nodes, user);

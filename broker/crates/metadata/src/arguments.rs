@@ -11,12 +11,12 @@ const MAX_PRIORITY: i64 = 255;
 
 /// The result of checking a value. The error is RabbitMQ's text.
 type CheckResult = Result<(), String>;
-type Check = fn(&Value, &Table) -> CheckResult;
+type ArgumentCheck = fn(&Value, &Table) -> CheckResult;
 
 /// Checks of arguments, in the order in which they are performed. Arguments that RabbitMQ accepts with any value have
 /// no check (`x-delivery-limit`, `x-consumer-timeout`, `x-quorum-target-group-size`): a value that is not a number is
 /// ignored.
-const CHECKS: &[(&str, Check)] = &[
+const CHECKS: &[(&str, ArgumentCheck)] = &[
     ("x-expires", |v, _| {
         let n = integer(v)?;
         if n == 0 {

@@ -63,7 +63,7 @@ impl Tree {
         sorted.sort();
         sorted.dedup();
         if self.client_addresses(node) == sorted {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         match sorted.is_empty() {
             true => self.client_addresses.remove(&node),

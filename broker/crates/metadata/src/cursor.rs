@@ -13,11 +13,11 @@ pub trait Cursor: Send {
     /// The record that the cursor visits.
     type Item;
     /// Advances to the next item. Each call costs about the same, however large the collection is.
-    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, Self::Item>;
+    fn next<'t>(&mut self, tree: &'t Tree) -> CursorStep<'t, Self::Item>;
 }
 
 /// One step of a cursor.
-pub enum Step<'t, T> {
+pub enum CursorStep<'t, T> {
     /// The next item.
     Item(&'t Arc<T>),
     /// A position without an item, which costs as much as an item.
@@ -35,12 +35,13 @@ pub struct QueueCursor {
 impl Cursor for QueueCursor {
     type Item = QueueRecord;
 
-    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, QueueRecord> {
+    fn next<'t>(&mut self, tree: &'t Tree) -> CursorStep<'t, QueueRecord> {
         let Some(id) = tree.queue_ids.range(self.next..).next() else {
-            return Step::End;
+            return CursorStep::End;
         };
         self.next = QueueId(id.0.saturating_add(1));
-        tree.queue_by_id(*id).map_or(Step::Skipped, Step::Item)
+        tree.queue_by_id(*id)
+            .map_or(CursorStep::Skipped, CursorStep::Item)
     }
 }
 
@@ -61,10 +62,12 @@ impl From<Vec<QueueId>> for QueuesById {
 impl Cursor for QueuesById {
     type Item = QueueRecord;
 
-    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, QueueRecord> {
+    fn next<'t>(&mut self, tree: &'t Tree) -> CursorStep<'t, QueueRecord> {
         match self.ids.next() {
-            Some(id) => tree.queue_by_id(id).map_or(Step::Skipped, Step::Item),
-            None => Step::End,
+            Some(id) => tree
+                .queue_by_id(id)
+                .map_or(CursorStep::Skipped, CursorStep::Item),
+            None => CursorStep::End,
         }
     }
 }
@@ -78,12 +81,13 @@ pub struct ExchangeCursor {
 impl Cursor for ExchangeCursor {
     type Item = ExchangeRecord;
 
-    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, ExchangeRecord> {
+    fn next<'t>(&mut self, tree: &'t Tree) -> CursorStep<'t, ExchangeRecord> {
         let Some((number, (vhost, name))) = tree.exchange_names.range(self.next..).next() else {
-            return Step::End;
+            return CursorStep::End;
         };
         self.next = number.saturating_add(1);
-        tree.exchange(vhost, name).map_or(Step::Skipped, Step::Item)
+        tree.exchange(vhost, name)
+            .map_or(CursorStep::Skipped, CursorStep::Item)
     }
 }
 
@@ -98,18 +102,18 @@ pub struct BindingCursor {
 impl Cursor for BindingCursor {
     type Item = BindingRecord;
 
-    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, BindingRecord> {
+    fn next<'t>(&mut self, tree: &'t Tree) -> CursorStep<'t, BindingRecord> {
         let Some((number, (vhost, name))) = tree.exchange_names.range(self.source..).next() else {
-            return Step::End;
+            return CursorStep::End;
         };
         if *number != self.source {
             (self.source, self.last) = (*number, None);
         }
         match next_binding(tree, (vhost, name), &mut self.last) {
-            Some(binding) => Step::Item(binding),
+            Some(binding) => CursorStep::Item(binding),
             None => {
                 (self.source, self.last) = (number.saturating_add(1), None);
-                Step::Skipped
+                CursorStep::Skipped
             }
         }
     }
@@ -137,9 +141,9 @@ impl SourceCursor {
 impl Cursor for SourceCursor {
     type Item = BindingRecord;
 
-    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, BindingRecord> {
+    fn next<'t>(&mut self, tree: &'t Tree) -> CursorStep<'t, BindingRecord> {
         let source = (&*self.vhost, &*self.exchange);
-        next_binding(tree, source, &mut self.last).map_or(Step::End, Step::Item)
+        next_binding(tree, source, &mut self.last).map_or(CursorStep::End, CursorStep::Item)
     }
 }
 

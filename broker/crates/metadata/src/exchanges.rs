@@ -12,13 +12,13 @@ use crate::{
 };
 use bytes::Bytes;
 use message::Value;
-use routing::{Bindings, Kind};
+use routing::{Bindings, ExchangeType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The destination of a binding, as routing uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Target {
+pub(crate) enum BindingTarget {
     Queue(QueueId),
     /// [`Exchange::number`].
     Exchange(u64),
@@ -27,7 +27,7 @@ pub(crate) enum Target {
 /// A binding's identity within its source: destination, key and arguments.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BindingKey {
-    pub(crate) target: Target,
+    pub(crate) target: BindingTarget,
     pub(crate) routing_key: Name,
     /// Canonical encoding of the arguments.
     pub(crate) arguments: Bytes,
@@ -35,7 +35,7 @@ pub(crate) struct BindingKey {
 
 /// A binding seen from its destination.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Bound {
+pub(crate) struct IncomingBinding {
     pub(crate) source: Name,
     pub(crate) key: BindingKey,
 }
@@ -45,11 +45,11 @@ pub(crate) struct Exchange {
     pub(crate) record: Arc<ExchangeRecord>,
     /// Number of the exchange in this tree, which is not replicated.
     pub(crate) number: u64,
-    pub(crate) kind: Kind,
-    pub(crate) matcher: Bindings<Target>,
+    pub(crate) kind: ExchangeType,
+    pub(crate) matcher: Bindings<BindingTarget>,
     pub(crate) bindings: BTreeMap<BindingKey, Arc<BindingRecord>>,
     /// Bindings that have this exchange as destination.
-    pub(crate) bound: BTreeSet<Bound>,
+    pub(crate) bound: BTreeSet<IncomingBinding>,
     pub(crate) effective: Arc<EffectivePolicy>,
     /// The alternate exchange, from the argument or else from the policy.
     pub(crate) alternate: Option<Name>,
@@ -77,7 +77,7 @@ impl Tree {
         &mut self,
         requested: &ExchangeRecord,
     ) -> Result<ChangeResult, ChangeError> {
-        let Some(kind) = Kind::from_name(&requested.kind) else {
+        let Some(kind) = ExchangeType::from_name(&requested.kind) else {
             return Err(ChangeError::PreconditionFailed(format!(
                 "unknown exchange type '{}'",
                 requested.kind
@@ -91,7 +91,7 @@ impl Tree {
         }
         if let Some(existing) = self.exchange(&requested.vhost, &requested.name) {
             check_exchange(existing, requested)?;
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         check_name("exchange", &requested.name)?;
         let resource = ResourceName::exchange(&requested.vhost, &requested.name);
@@ -105,7 +105,7 @@ impl Tree {
 
     /// Returns false if the exchange type or the vhost is unknown.
     pub(crate) fn insert_exchange(&mut self, mut record: ExchangeRecord) -> bool {
-        let Some(kind) = Kind::from_name(&record.kind) else {
+        let Some(kind) = ExchangeType::from_name(&record.kind) else {
             return false;
         };
         let Some(vhost) = self.vhosts.get_mut(&record.vhost) else {
@@ -145,7 +145,7 @@ impl Tree {
             return Err(default_exchange_refused());
         }
         let Some(exchange) = self.find_exchange(vhost, name) else {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         };
         if name.starts_with("amq.") {
             return Err(ChangeError::AccessRefused(format!(
@@ -175,11 +175,11 @@ impl Tree {
             self.exchange_names.remove(&exchange.number);
             for key in exchange.bindings.into_keys() {
                 let target = key.target;
-                let bound = Bound {
+                let bound = IncomingBinding {
                     source: name.clone(),
                     key,
                 };
-                if let Some(set) = self.bound_of(target) {
+                if let Some(set) = self.incoming_bindings_mut(target) {
                     set.remove(&bound);
                 }
             }
@@ -192,7 +192,11 @@ impl Tree {
     }
 
     /// Removes bindings whose destination was removed, and auto-delete exchanges that have no binding left.
-    pub(crate) fn remove_bound(&mut self, vhost: &str, bound: BTreeSet<Bound>) {
+    pub(crate) fn remove_incoming_bindings(
+        &mut self,
+        vhost: &str,
+        bound: BTreeSet<IncomingBinding>,
+    ) {
         for bound in bound {
             if self.remove_from_source(vhost, &bound) {
                 self.remove_exchange(vhost, &bound.source);
@@ -201,7 +205,7 @@ impl Tree {
     }
 
     /// Removes a binding from its source. Returns true if the source is auto-delete and this was its last binding.
-    fn remove_from_source(&mut self, vhost: &str, bound: &Bound) -> bool {
+    fn remove_from_source(&mut self, vhost: &str, bound: &IncomingBinding) -> bool {
         let Some(source) = self
             .vhosts
             .get_mut(vhost)
@@ -218,10 +222,13 @@ impl Tree {
         source.record.auto_delete && source.bindings.is_empty()
     }
 
-    fn bound_of(&mut self, target: Target) -> Option<&mut BTreeSet<Bound>> {
+    fn incoming_bindings_mut(
+        &mut self,
+        target: BindingTarget,
+    ) -> Option<&mut BTreeSet<IncomingBinding>> {
         match target {
-            Target::Queue(id) => self.queues.get_mut(&id).map(|q| &mut q.bound),
-            Target::Exchange(number) => {
+            BindingTarget::Queue(id) => self.queues.get_mut(&id).map(|q| &mut q.bound),
+            BindingTarget::Exchange(number) => {
                 let (vhost, name) = self.exchange_names.get(&number)?;
                 let exchange = self.vhosts.get_mut(vhost)?.exchanges.get_mut(name)?;
                 Some(&mut exchange.bound)
@@ -230,19 +237,19 @@ impl Tree {
     }
 
     /// The destination of a binding. `None`: its destination or vhost does not exist.
-    fn target_of(&self, binding: &BindingRecord) -> Option<Target> {
+    fn target_of(&self, binding: &BindingRecord) -> Option<BindingTarget> {
         let vhost = self.vhosts.get(&binding.vhost)?;
         match &binding.destination {
-            Destination::Queue(name) => vhost.queues.get(name).copied().map(Target::Queue),
+            Destination::Queue(name) => vhost.queues.get(name).copied().map(BindingTarget::Queue),
             Destination::Exchange(name) => {
                 let exchange = vhost.exchanges.get(name)?;
-                Some(Target::Exchange(exchange.number))
+                Some(BindingTarget::Exchange(exchange.number))
             }
         }
     }
 
-    fn bound_entry(target: Target, binding: &BindingRecord) -> Bound {
-        Bound {
+    fn incoming_binding(target: BindingTarget, binding: &BindingRecord) -> IncomingBinding {
+        IncomingBinding {
             source: binding.source.clone(),
             key: BindingKey {
                 target,
@@ -283,25 +290,25 @@ impl Tree {
                 Destination::Exchange(name) => no_exchange(vhost, name),
             });
         };
-        if source.kind == Kind::LocalRandom {
+        if source.kind == ExchangeType::LocalRandom {
             self.check_local(target)?;
         }
         if source
             .bindings
-            .contains_key(&Tree::bound_entry(target, binding).key)
+            .contains_key(&Tree::incoming_binding(target, binding).key)
         {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.insert_binding(binding.clone());
         Ok(ChangeResult::Changed)
     }
 
     /// Refuses a destination that cannot be local to a node.
-    fn check_local(&self, target: Target) -> Result<(), ChangeError> {
+    fn check_local(&self, target: BindingTarget) -> Result<(), ChangeError> {
         let refuse = |reason: &str| Err(ChangeError::PreconditionFailed(reason.into()));
         match target {
-            Target::Exchange(_) => refuse("Destination not found"),
-            Target::Queue(id) => match self.queue_by_id(id).map(|q| q.kind.descriptor()) {
+            BindingTarget::Exchange(_) => refuse("Destination not found"),
+            BindingTarget::Queue(id) => match self.queue_by_id(id).map(|q| q.kind.descriptor()) {
                 Some(kind) if !kind.local => refuse(&format!(
                     "Queue type {} not valid for this exchange type",
                     kind.module
@@ -316,7 +323,7 @@ impl Tree {
         let Some(target) = self.target_of(&binding) else {
             return false;
         };
-        let mut bound = Tree::bound_entry(target, &binding);
+        let mut bound = Tree::incoming_binding(target, &binding);
         let Some(source) = self
             .vhosts
             .get_mut(&binding.vhost)
@@ -333,7 +340,7 @@ impl Tree {
             .matcher
             .add(&binding.routing_key, &binding.arguments, target, name);
         source.bindings.insert(bound.key.clone(), Arc::new(binding));
-        if let Some(set) = self.bound_of(target) {
+        if let Some(set) = self.incoming_bindings_mut(target) {
             set.insert(bound);
         }
         true
@@ -342,16 +349,16 @@ impl Tree {
     pub(crate) fn unbind(&mut self, binding: &BindingRecord) -> Result<ChangeResult, ChangeError> {
         self.check_binding(binding)?;
         let Some(target) = self.target_of(binding) else {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         };
-        let bound = Tree::bound_entry(target, binding);
+        let bound = Tree::incoming_binding(target, binding);
         let is_bound = self
             .find_exchange(&binding.vhost, &binding.source)
             .is_some_and(|x| x.bindings.contains_key(&bound.key));
         if !is_bound {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
-        if let Some(set) = self.bound_of(target) {
+        if let Some(set) = self.incoming_bindings_mut(target) {
             set.remove(&bound);
         }
         if self.remove_from_source(&binding.vhost, &bound) {

@@ -3,7 +3,7 @@
 //! starts with all flags that its founders know.
 //!
 //! The tree stores any flag by name, so the result of a change never depends on the version that applies it. A node
-//! that finds an enabled flag that it does not know ends ([`Version::misfit`]).
+//! that finds an enabled flag that it does not know ends ([`Version::explain_incompatibility`]).
 
 use crate::apply::check_name;
 use crate::{ChangeError, ChangeResult, Name, Tree, limits};
@@ -60,8 +60,11 @@ impl Version {
     }
 
     /// Explains why this version cannot be in a cluster with these enabled flags. `None`: it can.
-    pub fn misfit<'a>(&self, enabled: impl IntoIterator<Item = &'a str>) -> Option<String> {
-        misfit(self.version, |name| self.knows(name), enabled)
+    pub fn explain_incompatibility<'a>(
+        &self,
+        enabled: impl IntoIterator<Item = &'a str>,
+    ) -> Option<String> {
+        explain_incompatibility(self.version, |name| self.knows(name), enabled)
     }
 
     /// The facts that a node announces to others.
@@ -88,13 +91,16 @@ impl VersionFacts {
         self.features.iter().any(|f| &**f == name)
     }
 
-    /// Like [`Version::misfit`].
-    pub fn misfit<'a>(&self, enabled: impl IntoIterator<Item = &'a str>) -> Option<String> {
-        misfit(&self.version, |name| self.knows(name), enabled)
+    /// Like [`Version::explain_incompatibility`].
+    pub fn explain_incompatibility<'a>(
+        &self,
+        enabled: impl IntoIterator<Item = &'a str>,
+    ) -> Option<String> {
+        explain_incompatibility(&self.version, |name| self.knows(name), enabled)
     }
 }
 
-fn misfit<'a>(
+fn explain_incompatibility<'a>(
     version: &str,
     knows: impl Fn(&str) -> bool,
     enabled: impl IntoIterator<Item = &'a str>,
@@ -124,7 +130,7 @@ impl Tree {
     pub(crate) fn enable_feature(&mut self, name: &Name) -> Result<ChangeResult, ChangeError> {
         check_name("feature flag", name)?;
         if self.features.contains(name) {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         if self.features.len() >= limits::FEATURES {
             return Err(ChangeError::PreconditionFailed(format!(
@@ -143,7 +149,7 @@ impl Tree {
         known_by: &[NodeId],
     ) -> Result<ChangeResult, ChangeError> {
         if self.features.contains(name) {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         let lacking = self.nodes().filter(|n| !known_by.contains(&n.id));
         let lacking: Vec<Name> = lacking.map(|n| n.name.clone()).collect();

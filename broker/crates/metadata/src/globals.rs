@@ -30,7 +30,7 @@ impl Tree {
             )));
         }
         match self.globals.get(name) {
-            Some(value_before) if value_before == value => return Ok(ChangeResult::AsBefore),
+            Some(value_before) if value_before == value => return Ok(ChangeResult::Unchanged),
             None if self.globals.len() >= limits::PARAMETERS => {
                 return Err(ChangeError::PreconditionFailed(format!(
                     "there are {} global parameters, the maximum",
@@ -49,7 +49,7 @@ impl Tree {
     ) -> Result<ChangeResult, ChangeError> {
         Ok(match self.globals.remove(name) {
             Some(_) => ChangeResult::Changed,
-            None => ChangeResult::AsBefore,
+            None => ChangeResult::Unchanged,
         })
     }
 }

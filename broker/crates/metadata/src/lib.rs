@@ -38,7 +38,7 @@ mod vhosts;
 
 pub use client_addresses::ClientAddress;
 pub use cursor::{
-    BindingCursor, Cursor, ExchangeCursor, QueueCursor, QueuesById, SourceCursor, Step,
+    BindingCursor, Cursor, CursorStep, ExchangeCursor, QueueCursor, QueuesById, SourceCursor,
 };
 pub use globals::CLUSTER_NAME;
 pub use ids::{
@@ -90,7 +90,7 @@ pub struct ExchangeRecord {
     pub vhost: Name,
     /// Unique within the vhost.
     pub name: Name,
-    /// Exchange type, for example `topic`; see `routing::Kind`.
+    /// Exchange type, for example `topic`; see `routing::ExchangeType`.
     pub kind: Name,
     /// The flag `durable` of the declaration.
     pub durable: bool,
@@ -514,7 +514,7 @@ pub enum ChangeResult {
     /// The object was created, changed or removed.
     Changed,
     /// Nothing changed: the object was already in the requested state.
-    AsBefore,
+    Unchanged,
     /// The queue, created by this change or existing before.
     Queue {
         /// The queue as it is now.

@@ -65,7 +65,7 @@ impl Tree {
         self.remove_node(index, old);
         self.mark_lost(old, &name);
         match (known, put) {
-            (false, ChangeResult::AsBefore) => Ok(ChangeResult::AsBefore),
+            (false, ChangeResult::Unchanged) => Ok(ChangeResult::Unchanged),
             _ => Ok(ChangeResult::Changed),
         }
     }

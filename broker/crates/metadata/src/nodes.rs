@@ -26,7 +26,7 @@ impl Tree {
         }
         let old = self.nodes.get(&node.id);
         if old.is_some_and(|old| **old == *node) {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         let event: fn(_) -> _ = if old.is_some() {
             TreeEvent::NodeChanged
@@ -80,7 +80,7 @@ impl Tree {
 
     fn remove_member(&mut self, id: NodeId) -> ChangeResult {
         let Some(node) = self.nodes.get(&id).cloned() else {
-            return ChangeResult::AsBefore;
+            return ChangeResult::Unchanged;
         };
         // Non-durable queues on the node are lost with it.
         let non_durable: Vec<QueueId> = self
@@ -178,7 +178,7 @@ impl Tree {
             return Err(ChangeError::NotFound(format!("no node {:016x}", id.0)));
         };
         if self.zone(id) == &**zone {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         match zone.is_empty() {
             true => self.zones.remove(&id),
@@ -197,7 +197,7 @@ impl Tree {
             return Err(ChangeError::NotFound(format!("no node {:016x}", id.0)));
         };
         if node.maintenance == on {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         Arc::make_mut(node).maintenance = on;
         let node = node.clone();
@@ -218,10 +218,10 @@ impl Tree {
             )));
         }
         let Some(queue) = self.queues.get_mut(&id) else {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         };
         if queue.record.members == members {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.member_counts.remove(&queue.record);
         let before = std::mem::replace(

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 /// Numbers of quorum queues by node. Derived from their records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MemberCounts(BTreeMap<NodeId, NodeCount>);
+pub(crate) struct MemberCounts(BTreeMap<NodeId, NodeMemberCount>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct NodeCount {
+struct NodeMemberCount {
     member: usize,
     first: usize,
 }
@@ -35,6 +35,11 @@ impl MemberCounts {
             let Some(count) = self.0.get_mut(node) else {
                 continue;
             };
+            debug_assert!(
+                count.member > 0 && count.first >= usize::from(position == 0),
+                "queue {:?}: its member {node:?} was not counted",
+                queue.id
+            );
             count.member = count.member.saturating_sub(1);
             count.first = count.first.saturating_sub(usize::from(position == 0));
             if count.member == 0 {
@@ -56,7 +61,7 @@ impl Tree {
     }
 
     /// Whether the counts agree with the queue records. Visits all queues.
-    pub fn member_counts_are_right(&self) -> bool {
+    pub fn member_counts_match_queues(&self) -> bool {
         let mut counted = MemberCounts::default();
         self.queues.values().for_each(|q| counted.add(&q.record));
         counted == self.member_counts
@@ -65,7 +70,7 @@ impl Tree {
     /// Number of queue records that [`Tree::all_queues`] has returned, in builds with debug assertions. Tests of the
     /// cost of an operation compare it.
     #[cfg(debug_assertions)]
-    pub fn queues_walked(&self) -> u64 {
-        self.walked.get()
+    pub fn visited_queue_count(&self) -> u64 {
+        self.visited_queues.get()
     }
 }

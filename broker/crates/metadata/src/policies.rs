@@ -35,17 +35,19 @@ pub(crate) struct Policy {
 
 /// An object that policies are matched against.
 #[derive(Clone, Copy)]
-enum Subject<'a> {
+enum PolicySubject<'a> {
     Queue(QueueType, &'a str),
     Exchange(&'a str),
 }
 
 impl Policy {
-    fn matches(&self, subject: Subject<'_>) -> bool {
+    fn matches(&self, subject: PolicySubject<'_>) -> bool {
         let to = self.record.apply_to;
         let (is_target, name) = match subject {
-            Subject::Exchange(name) => (matches!(to, ApplyTo::All | ApplyTo::Exchanges), name),
-            Subject::Queue(kind, name) => {
+            PolicySubject::Exchange(name) => {
+                (matches!(to, ApplyTo::All | ApplyTo::Exchanges), name)
+            }
+            PolicySubject::Queue(kind, name) => {
                 let target = kind.descriptor().policy_target;
                 let is_target = matches!(to, ApplyTo::All | ApplyTo::Queues) || to.name() == target;
                 (
@@ -64,15 +66,15 @@ impl Vhost {
         kind: QueueType,
         name: &str,
     ) -> Arc<EffectivePolicy> {
-        self.effective_of(Subject::Queue(kind, name))
+        self.effective_of(PolicySubject::Queue(kind, name))
     }
 
     pub(crate) fn effective_of_exchange(&mut self, name: &str) -> Arc<EffectivePolicy> {
-        self.effective_of(Subject::Exchange(name))
+        self.effective_of(PolicySubject::Exchange(name))
     }
 
     /// The matching policy of a scope with the highest priority. Of policies with equal priority, the first by name.
-    fn best_policy(&self, scope: PolicyScope, subject: Subject<'_>) -> Option<&Policy> {
+    fn best_policy(&self, scope: PolicyScope, subject: PolicySubject<'_>) -> Option<&Policy> {
         let mut best: Option<&Policy> = None;
         for policy in self.policies.values().filter(|p| p.record.scope == scope) {
             let better = best.is_none_or(|b| policy.record.priority > b.record.priority);
@@ -83,7 +85,7 @@ impl Vhost {
         best
     }
 
-    fn effective_of(&mut self, subject: Subject<'_>) -> Arc<EffectivePolicy> {
+    fn effective_of(&mut self, subject: PolicySubject<'_>) -> Arc<EffectivePolicy> {
         let user = self
             .best_policy(PolicyScope::User, subject)
             .map(|p| &p.record);
@@ -125,7 +127,7 @@ impl Tree {
         let Some(vhost) = self.vhosts.get(&queue.vhost) else {
             return Table::default();
         };
-        let subject = Subject::Queue(queue.kind, &queue.name);
+        let subject = PolicySubject::Queue(queue.kind, &queue.name);
         let best_policy = |scope| {
             vhost
                 .best_policy(scope, subject)
@@ -151,7 +153,7 @@ impl Tree {
             .get(&policy.vhost)
             .and_then(|v| v.policies.get(&(policy.scope, policy.name.clone())));
         policy.vhost == queue.vhost
-            && found.is_some_and(|p| p.matches(Subject::Queue(queue.kind, &queue.name)))
+            && found.is_some_and(|p| p.matches(PolicySubject::Queue(queue.kind, &queue.name)))
     }
 
     pub(crate) fn put_policy(
@@ -174,7 +176,7 @@ impl Tree {
         let key = (policy.scope, policy.name.clone());
         let existing = vhost.policies.get(&key);
         if existing.is_some_and(|old| *old.record == *policy) {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.insert_policy(policy.clone());
         self.update_effective_policies(&policy.vhost);
@@ -203,7 +205,7 @@ impl Tree {
         let key = (scope, name.clone());
         let found = self.vhosts.get_mut(vhost);
         if found.and_then(|v| v.policies.remove(&key)).is_none() {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.update_effective_policies(vhost);
         Ok(ChangeResult::Changed)

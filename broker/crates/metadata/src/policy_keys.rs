@@ -4,13 +4,13 @@ use crate::{ChangeError, PolicyScope, QueueType};
 use message::{Table, Value};
 
 /// A key of a policy definition.
-struct Key {
+struct PolicyKey {
     name: &'static str,
     /// The name of its value in error texts.
     value_name: &'static str,
     accepted: AcceptedValues,
     /// How an operator policy merges with a user policy. `None`: operator policies cannot set the key.
-    operator: Option<Merge>,
+    operator: Option<PolicyMerge>,
     /// The queue type that does not support the key. A policy with the key does not apply to queues of this type.
     unsupported_by: Option<QueueType>,
 }
@@ -23,7 +23,7 @@ enum AcceptedValues {
 }
 
 #[derive(Clone, Copy)]
-enum Merge {
+enum PolicyMerge {
     Smaller,
     Larger,
     /// The smaller value. A negative value means no limit and loses.
@@ -32,8 +32,8 @@ enum Merge {
     OperatorValue,
 }
 
-const fn key(name: &'static str, value_name: &'static str, accepted: AcceptedValues) -> Key {
-    Key {
+const fn key(name: &'static str, value_name: &'static str, accepted: AcceptedValues) -> PolicyKey {
+    PolicyKey {
         name,
         value_name,
         accepted,
@@ -42,16 +42,16 @@ const fn key(name: &'static str, value_name: &'static str, accepted: AcceptedVal
     }
 }
 
-impl Key {
-    const fn operator(self, merge: Merge) -> Key {
-        Key {
+impl PolicyKey {
+    const fn operator(self, merge: PolicyMerge) -> PolicyKey {
+        PolicyKey {
             operator: Some(merge),
             ..self
         }
     }
 
-    const fn unsupported_by(self, kind: QueueType) -> Key {
-        Key {
+    const fn unsupported_by(self, kind: QueueType) -> PolicyKey {
+        PolicyKey {
             unsupported_by: Some(kind),
             ..self
         }
@@ -59,10 +59,10 @@ impl Key {
 }
 
 use AcceptedValues::{AtLeast, Between, OneOf, Text};
-use Merge::{Larger, OperatorValue, Smaller, SmallerUnlessNegative};
+use PolicyMerge::{Larger, OperatorValue, Smaller, SmallerUnlessNegative};
 use QueueType::{Classic, Quorum};
 
-const KEYS: &[Key] = &[
+const KEYS: &[PolicyKey] = &[
     key("alternate-exchange", "alternate exchange name", Text),
     key("consumer-timeout", "consumer timeout", AtLeast(0)),
     key("dead-letter-exchange", "dead letter exchange name", Text),
@@ -124,7 +124,7 @@ const KEYS: &[Key] = &[
         .unsupported_by(Classic),
 ];
 
-fn find(name: &str) -> Option<&'static Key> {
+fn find(name: &str) -> Option<&'static PolicyKey> {
     KEYS.iter().find(|k| k.name == name)
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn merge(user: Option<&Table>, operator: Option<&Table>) -> Table {
     all
 }
 
-fn merge_values(rule: Merge, user_value: &Value, operator_value: &Value) -> Value {
+fn merge_values(rule: PolicyMerge, user_value: &Value, operator_value: &Value) -> Value {
     let (Some(u), Some(o)) = (user_value.as_integer(), operator_value.as_integer()) else {
         return operator_value.clone();
     };

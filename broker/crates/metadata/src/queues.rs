@@ -150,7 +150,7 @@ impl Tree {
         expires_ms: Option<u64>,
     ) -> Result<ChangeResult, ChangeError> {
         let Some(queue) = self.queues.get_mut(&id) else {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         };
         let mut record = QueueRecord::clone(&queue.record);
         record.arguments.0.retain(|(key, _)| &**key != EXPIRES);
@@ -161,7 +161,7 @@ impl Tree {
         let resource = ResourceName::queue(&record.vhost, &record.name);
         check_queue_arguments(&resource, record.kind, &record.arguments)?;
         if record == *queue.record {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         queue.record = Arc::new(record);
         self.events.push(TreeEvent::PolicyChanged(vec![id]));
@@ -180,7 +180,7 @@ impl Tree {
                 self.remove_queue(existing);
                 Ok(ChangeResult::Changed)
             }
-            _ => Ok(ChangeResult::AsBefore),
+            _ => Ok(ChangeResult::Unchanged),
         }
     }
 
@@ -212,12 +212,12 @@ impl Tree {
                 self.transient.remove(node);
             }
         }
-        self.remove_bound(&record.vhost, queue.bound);
+        self.remove_incoming_bindings(&record.vhost, queue.bound);
         self.events.push(TreeEvent::QueueRemoved(record));
     }
 
     fn remove_queues(&mut self, ids: impl IntoIterator<Item = QueueId>) -> ChangeResult {
-        let mut result = ChangeResult::AsBefore;
+        let mut result = ChangeResult::Unchanged;
         for id in ids {
             self.remove_queue(id);
             result = ChangeResult::Changed;
@@ -241,7 +241,7 @@ impl Tree {
             .get(&node)
             .is_some_and(|last| *last >= incarnation)
         {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         self.ended.insert(node, incarnation);
         let session = |incarnation, number| SessionId {

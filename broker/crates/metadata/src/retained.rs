@@ -7,14 +7,14 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Retained {
+pub(crate) struct RetainedMessages {
     vhosts: BTreeMap<Name, BTreeMap<Name, Bytes>>,
     messages: usize,
     /// Bytes of topics and messages.
     bytes: usize,
 }
 
-impl Retained {
+impl RetainedMessages {
     pub(crate) fn set(&mut self, vhost: &Name, topic: &Name, message: Bytes) {
         self.remove(vhost, topic);
         self.messages += 1;
@@ -31,6 +31,10 @@ impl Retained {
         let Some(old) = topics.remove(topic) else {
             return false;
         };
+        debug_assert!(
+            self.messages > 0 && self.bytes >= topic.len() + old.len(),
+            "the retained message of topic {topic:?} in vhost {vhost:?} was not counted"
+        );
         self.messages -= 1;
         self.bytes -= topic.len() + old.len();
         if topics.is_empty() {
@@ -41,6 +45,10 @@ impl Retained {
 
     pub(crate) fn remove_vhost(&mut self, vhost: &str) {
         for (topic, message) in self.vhosts.remove(vhost).unwrap_or_default() {
+            debug_assert!(
+                self.messages > 0 && self.bytes >= topic.len() + message.len(),
+                "the retained message of topic {topic:?} in vhost {vhost:?} was not counted"
+            );
             self.messages -= 1;
             self.bytes -= topic.len() + message.len();
         }
@@ -56,11 +64,11 @@ impl Tree {
     ) -> Result<ChangeResult, ChangeError> {
         match message {
             Some(message) => {
-                self.room_to_retain(vhost, topic, message.len())?;
+                self.check_retained_limits(vhost, topic, message.len())?;
                 self.retained.set(vhost, topic, message.clone());
             }
             None if self.retained.remove(vhost, topic) => {}
-            None => return Ok(ChangeResult::AsBefore),
+            None => return Ok(ChangeResult::Unchanged),
         }
         self.events.push(TreeEvent::Retained {
             vhost: vhost.clone(),
@@ -70,7 +78,12 @@ impl Tree {
     }
 
     /// Checks that a message of `len` bytes can be retained for a topic within the limits.
-    pub fn room_to_retain(&self, vhost: &str, topic: &str, len: usize) -> Result<(), ChangeError> {
+    pub fn check_retained_limits(
+        &self,
+        vhost: &str,
+        topic: &str,
+        len: usize,
+    ) -> Result<(), ChangeError> {
         if !self.vhost_exists(vhost) {
             return Err(no_vhost(vhost));
         }

@@ -1,10 +1,10 @@
 //! Routing of a message from an exchange and routing keys to queues.
 
-use crate::exchanges::{Exchange, Target};
+use crate::exchanges::{BindingTarget, Exchange};
 use crate::traffic::TrafficCounter;
 use crate::tree::Vhost;
 use crate::{QueueId, QueueRecord, Tree, limits};
-use routing::{Envelope, Kind};
+use routing::{ExchangeType, RoutingInput};
 use smallvec::SmallVec;
 
 /// Result of routing a message.
@@ -26,7 +26,7 @@ impl Tree {
         vhost: &str,
         exchange: &str,
         keys: &[&str],
-        message: &dyn Envelope,
+        message: &dyn RoutingInput,
         out: &mut Vec<QueueId>,
     ) -> RouteResult {
         match self.find_routes(vhost, exchange, keys, message, out) {
@@ -42,7 +42,7 @@ impl Tree {
         vhost: &str,
         exchange: &str,
         keys: &[&str],
-        message: &dyn Envelope,
+        message: &dyn RoutingInput,
         out: &mut Vec<QueueId>,
     ) -> RouteResult {
         let Some((found, counter)) = self.find_routes(vhost, exchange, keys, message, out) else {
@@ -57,12 +57,12 @@ impl Tree {
 
     /// Whether a message that is published to one exchange passes another one, because of bindings between exchanges or
     /// as an alternate exchange.
-    pub fn comes_by(
+    pub fn passes_exchange(
         &self,
         vhost: &str,
         (exchange, target_exchange): (&str, &str),
         keys: &[&str],
-        message: &dyn Envelope,
+        message: &dyn RoutingInput,
     ) -> bool {
         let Some(vhost) = self.vhosts.get(vhost) else {
             return false;
@@ -88,7 +88,7 @@ impl Tree {
         vhost: &str,
         exchange: &str,
         keys: &[&str],
-        message: &dyn Envelope,
+        message: &dyn RoutingInput,
         out: &mut Vec<QueueId>,
     ) -> Option<(usize, &TrafficCounter)> {
         let vhost = self.vhosts.get(vhost)?;
@@ -122,12 +122,12 @@ impl Tree {
         vhost: &Vhost,
         first: &Exchange,
         keys: &[&str],
-        message: &dyn Envelope,
+        message: &dyn RoutingInput,
         out: &mut Vec<QueueId>,
     ) -> SmallVec<[u64; 4]> {
         let mut seen: SmallVec<[u64; 4]> = SmallVec::from_slice(&[first.number]);
         let mut next = 0;
-        let mut found: Vec<Target> = Vec::new();
+        let mut found: Vec<BindingTarget> = Vec::new();
         while let Some(number) = seen.get(next).copied() {
             next += 1;
             let exchange = if number == first.number {
@@ -142,19 +142,19 @@ impl Tree {
             };
             found.clear();
             exchange.matcher.route(keys, message, &mut found);
-            if exchange.kind == Kind::LocalRandom {
+            if exchange.kind == ExchangeType::LocalRandom {
                 self.keep_one_local(message, &mut found);
             }
             if found.is_empty()
                 && let Some(alternate) = &exchange.alternate
                 && let Some(alternate) = vhost.exchanges.get(alternate)
             {
-                found.push(Target::Exchange(alternate.number));
+                found.push(BindingTarget::Exchange(alternate.number));
             }
             for target in &found {
                 match *target {
-                    Target::Queue(id) => out.push(id),
-                    Target::Exchange(number) => {
+                    BindingTarget::Queue(id) => out.push(id),
+                    BindingTarget::Exchange(number) => {
                         if !seen.contains(&number) && seen.len() < limits::HOPS {
                             seen.push(number);
                         }
@@ -167,14 +167,14 @@ impl Tree {
 
     /// Keeps one random destination of a local random exchange on the publisher's node, or none if it has none there.
     /// For a message that no client publishes, every node counts as local.
-    fn keep_one_local(&self, message: &dyn Envelope, found: &mut Vec<Target>) {
+    fn keep_one_local(&self, message: &dyn RoutingInput, found: &mut Vec<BindingTarget>) {
         let origin = message.origin();
         let is_local = |queue: &QueueRecord| {
             origin.is_none_or(|o| queue.members.first().is_some_and(|n| n.0 == o.node))
         };
         found.retain(|target| match target {
-            Target::Queue(id) => self.queue_by_id(*id).is_some_and(|q| is_local(q)),
-            Target::Exchange(_) => false,
+            BindingTarget::Queue(id) => self.queue_by_id(*id).is_some_and(|q| is_local(q)),
+            BindingTarget::Exchange(_) => false,
         });
         if found.len() > 1 {
             let chosen = origin.map_or(0, |o| o.random) % found.len() as u64;

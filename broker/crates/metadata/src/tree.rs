@@ -1,10 +1,10 @@
 //! The applied state and its queries. `apply` changes it.
 
 use crate::access::User;
-use crate::exchanges::{BindingKey, Bound, Exchange, Target};
+use crate::exchanges::{BindingKey, BindingTarget, Exchange, IncomingBinding};
 use crate::placed::MemberCounts;
 use crate::policies::{EffectivePolicy, Policy};
-use crate::retained::Retained;
+use crate::retained::RetainedMessages;
 use crate::traffic::TrafficCounter;
 use crate::{
     BindingRecord, ClientAddress, ExchangeRecord, Name, NodeRecord, PermissionRecord, PolicyRecord,
@@ -17,14 +17,14 @@ use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub(crate) type Map<V> = HashMap<Name, V, FixedState>;
+pub(crate) type NameMap<V> = HashMap<Name, V, FixedState>;
 
 /// The applied tree. Each shard has one, so reading takes no lock.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     pub(crate) applied: u64,
     pub(crate) cluster: Name,
-    pub(crate) vhosts: Map<Vhost>,
+    pub(crate) vhosts: NameMap<Vhost>,
     /// Whether any vhost is traced. Derived from `vhosts`.
     pub(crate) traces: bool,
     pub(crate) queues: HashMap<QueueId, Queue, FixedState>,
@@ -54,12 +54,12 @@ pub struct Tree {
     /// Derived from `queues`.
     pub(crate) member_counts: MemberCounts,
     #[cfg(debug_assertions)]
-    pub(crate) walked: std::cell::Cell<u64>,
+    pub(crate) visited_queues: std::cell::Cell<u64>,
     /// Durable queues without a copy, and the name of the node that had the last one.
     pub(crate) lost: BTreeMap<QueueId, Name>,
     /// Global parameters: JSON values by name.
     pub(crate) globals: BTreeMap<Name, Name>,
-    pub(crate) retained: Retained,
+    pub(crate) retained: RetainedMessages,
     /// Enabled feature flags.
     pub(crate) features: BTreeSet<Name>,
     /// Effects of the last change.
@@ -88,12 +88,12 @@ pub struct VhostRecord {
 #[derive(Clone, Debug)]
 pub(crate) struct Vhost {
     pub(crate) record: Arc<VhostRecord>,
-    pub(crate) exchanges: Map<Exchange>,
+    pub(crate) exchanges: NameMap<Exchange>,
     /// Number of exchanges that have an alternate exchange.
     pub(crate) alternates: usize,
     /// Counts publishes to the default exchange.
     pub(crate) default_exchange: TrafficCounter,
-    pub(crate) queues: Map<QueueId>,
+    pub(crate) queues: NameMap<QueueId>,
     pub(crate) policies: BTreeMap<(PolicyScope, Name), Policy>,
     /// Effective policies by the names of the combined policies, shared by all objects that they apply to.
     pub(crate) effective: BTreeMap<(Option<Name>, Option<Name>), Arc<EffectivePolicy>>,
@@ -104,7 +104,7 @@ pub(crate) struct Queue {
     pub(crate) record: Arc<QueueRecord>,
     pub(crate) effective: Arc<EffectivePolicy>,
     /// Bindings that have this queue as destination.
-    pub(crate) bound: BTreeSet<Bound>,
+    pub(crate) bound: BTreeSet<IncomingBinding>,
 }
 
 /// An effect of a change, for state outside the tree: Raft groups, queues, caches.
@@ -211,7 +211,7 @@ impl Tree {
     pub fn all_queues(&self) -> impl Iterator<Item = &Arc<QueueRecord>> {
         self.queues.values().map(|q| {
             #[cfg(debug_assertions)]
-            self.walked.set(self.walked.get() + 1);
+            self.visited_queues.set(self.visited_queues.get() + 1);
             &q.record
         })
     }
@@ -290,20 +290,20 @@ impl Tree {
         let Some(queue) = self.queues.get(&queue) else {
             return Vec::new();
         };
-        self.resolve_bound(&queue.record.vhost, &queue.bound)
+        self.resolve_incoming_bindings(&queue.record.vhost, &queue.bound)
     }
 
     /// Bindings of a queue with this source and routing key. They differ in their arguments.
-    pub fn bindings_of_queue_under<'a>(
+    pub fn bindings_of_queue_with_key<'a>(
         &'a self,
         queue: QueueId,
         source: &str,
         routing_key: &str,
     ) -> impl Iterator<Item = &'a Arc<BindingRecord>> {
-        let first = Bound {
+        let first = IncomingBinding {
             source: source.into(),
             key: BindingKey {
-                target: Target::Queue(queue),
+                target: BindingTarget::Queue(queue),
                 routing_key: routing_key.into(),
                 arguments: Bytes::new(),
             },
@@ -325,15 +325,15 @@ impl Tree {
     /// Bindings that have this exchange as destination.
     pub fn bindings_of_exchange(&self, vhost: &str, name: &str) -> Vec<&Arc<BindingRecord>> {
         match self.find_exchange(vhost, name) {
-            Some(exchange) => self.resolve_bound(vhost, &exchange.bound),
+            Some(exchange) => self.resolve_incoming_bindings(vhost, &exchange.bound),
             None => Vec::new(),
         }
     }
 
-    fn resolve_bound<'a>(
+    fn resolve_incoming_bindings<'a>(
         &'a self,
         vhost: &str,
-        bound: &BTreeSet<Bound>,
+        bound: &BTreeSet<IncomingBinding>,
     ) -> Vec<&'a Arc<BindingRecord>> {
         bound
             .iter()

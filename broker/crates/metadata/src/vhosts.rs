@@ -50,7 +50,7 @@ impl Tree {
         }
     }
 
-    /// Changes a vhost's record. The result is `AsBefore` if the record is equal afterwards.
+    /// Changes a vhost's record. The result is `Unchanged` if the record is equal afterwards.
     fn change_vhost(
         &mut self,
         vhost: &Name,
@@ -60,7 +60,7 @@ impl Tree {
         let mut record = (*found.record).clone();
         change(&mut record);
         if record == *found.record {
-            return Ok(ChangeResult::AsBefore);
+            return Ok(ChangeResult::Unchanged);
         }
         found.record = Arc::new(record);
         Ok(ChangeResult::Changed)

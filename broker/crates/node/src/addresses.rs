@@ -155,13 +155,13 @@ pub fn check_plain(config: &Config) -> Result<(), AddressError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Sources, load};
+    use crate::config::{ConfigSources, load};
 
     fn config(flags: &[&str]) -> Result<Config, String> {
         let flags = flags.iter().map(|f| (*f).to_owned()).collect();
-        let sources = Sources {
+        let sources = ConfigSources {
             flags,
-            ..Sources::default()
+            ..ConfigSources::default()
         };
         load(&sources).map_err(|e| e.to_string())
     }

@@ -1,11 +1,11 @@
 //! Disk and memory alarms of this node: while one is raised, shards block their publishers.
 
-use reactor::{Inbound, Mailbox};
+use reactor::{Mailbox, ShardMessage};
 use std::sync::{Mutex, PoisonError};
 
 /// The cause of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum AlarmCause {
     /// The log ran out of disk space.
     LogFull,
     /// Free space is below `disk_free_limit.absolute`.
@@ -15,13 +15,13 @@ pub enum Cause {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct State {
+struct AlarmState {
     log_full: bool,
     low_disk: bool,
     memory: bool,
 }
 
-impl State {
+impl AlarmState {
     fn disk(self) -> bool {
         self.log_full || self.low_disk
     }
@@ -29,7 +29,7 @@ impl State {
 
 /// The alarms of the node. Every change is sent to every shard.
 pub struct Alarms {
-    state: Mutex<State>,
+    state: Mutex<AlarmState>,
     mailboxes: Vec<Mailbox>,
 }
 
@@ -41,14 +41,14 @@ impl Alarms {
         }
     }
 
-    pub fn set(&self, cause: Cause, on: bool) {
+    pub fn set(&self, cause: AlarmCause, on: bool) {
         // Held while sending, so that all shards receive changes in order.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = *state;
         match cause {
-            Cause::LogFull => state.log_full = on,
-            Cause::LowDisk => state.low_disk = on,
-            Cause::Memory => state.memory = on,
+            AlarmCause::LogFull => state.log_full = on,
+            AlarmCause::LowDisk => state.low_disk = on,
+            AlarmCause::Memory => state.memory = on,
         }
         if before.disk() != state.disk() {
             self.tell("disk", state.disk());
@@ -65,7 +65,7 @@ impl Alarms {
             tracing::info!(event = "alarm.cleared", reason);
         }
         for mailbox in &self.mailboxes {
-            mailbox.post_waiting(Inbound::Alarm { reason, on });
+            mailbox.post_waiting(ShardMessage::Alarm { reason, on });
         }
     }
 }
@@ -73,24 +73,24 @@ impl Alarms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reactor::Wake;
+    use reactor::ThreadWaker;
     use std::sync::Arc;
 
     #[test]
     fn shards_receive_only_changes() {
-        let wake = Arc::new(Wake::for_thread());
+        let wake = Arc::new(ThreadWaker::for_thread());
         let (mailbox, inlet) = reactor::mailbox(wake);
         let alarms = Alarms::new(vec![mailbox]);
-        alarms.set(Cause::LowDisk, true);
-        alarms.set(Cause::LogFull, true);
-        alarms.set(Cause::LowDisk, false);
-        alarms.set(Cause::Memory, true);
-        alarms.set(Cause::LogFull, false);
+        alarms.set(AlarmCause::LowDisk, true);
+        alarms.set(AlarmCause::LogFull, true);
+        alarms.set(AlarmCause::LowDisk, false);
+        alarms.set(AlarmCause::Memory, true);
+        alarms.set(AlarmCause::LogFull, false);
         let received: Vec<(&str, bool)> = inlet
             .drain()
             .into_iter()
             .filter_map(|m| match m {
-                Inbound::Alarm { reason, on } => Some((reason, on)),
+                ShardMessage::Alarm { reason, on } => Some((reason, on)),
                 _ => None,
             })
             .collect();

@@ -1,6 +1,6 @@
 //! Threads that verify passwords: hashing is deliberately expensive and would stall a shard.
 
-use reactor::{Inbound, Mailbox};
+use reactor::{Mailbox, ShardMessage};
 use shard::Check;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// other work.
 const MAX_THREADS: u16 = 4;
 
-struct Work {
+struct PasswordCheckTask {
     check: Check,
     /// The shard that receives the result.
     shard: Mailbox,
@@ -19,10 +19,10 @@ struct Work {
 /// A handle of the pool, which ends when the last handle is dropped. The shards bound the queue
 /// length (`shard::logins`).
 #[derive(Clone)]
-pub(crate) struct CheckPool(Sender<Work>);
+pub(crate) struct PasswordCheckPool(Sender<PasswordCheckTask>);
 
-impl CheckPool {
-    pub fn start(cpus: u16) -> io::Result<CheckPool> {
+impl PasswordCheckPool {
+    pub fn start(cpus: u16) -> io::Result<PasswordCheckPool> {
         let (sender, inbox) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
         for n in 0..(cpus / 2).clamp(1, MAX_THREADS) {
@@ -32,7 +32,7 @@ impl CheckPool {
                 .name(format!("login-{n}"))
                 .spawn(move || run_worker(&inbox))?;
         }
-        Ok(CheckPool(sender))
+        Ok(PasswordCheckPool(sender))
     }
 
     /// Returns the function with which a shard starts a check.
@@ -41,20 +41,20 @@ impl CheckPool {
         Box::new(move |check| {
             let shard = shard.clone();
             // Sending fails only if the pool is gone, which means that the process is ending.
-            let _ = pool.0.send(Work { check, shard });
+            let _ = pool.0.send(PasswordCheckTask { check, shard });
         })
     }
 }
 
-fn run_worker(inbox: &Mutex<Receiver<Work>>) {
+fn run_worker(inbox: &Mutex<Receiver<PasswordCheckTask>>) {
     loop {
         // Held while receiving: the other threads wait for the lock instead.
         let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Work { check, shard }) = next else {
+        let Ok(PasswordCheckTask { check, shard }) = next else {
             return;
         };
         let right = auth::verify(&check.hash, &check.password);
-        shard.post_waiting(Inbound::Checked {
+        shard.post_waiting(ShardMessage::Checked {
             id: check.id,
             right,
         });

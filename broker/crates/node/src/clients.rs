@@ -56,26 +56,29 @@ fn endpoints(registrations: &[Registration]) -> Vec<Endpoint> {
     all
 }
 
-pub(crate) struct Clients {
+pub(crate) struct ClientListeners {
     endpoints: Vec<Endpoint>,
     protocols: Protocols,
     largest_frame: usize,
-    tls: Option<Arc<tls::Server>>,
-    management: Option<Arc<tls::Server>>,
-    prometheus: Option<Arc<tls::Server>>,
-    operator: Option<Arc<tls::Server>>,
-    certificates: Vec<tls::Watched>,
+    tls: Option<Arc<tls::ServerTls>>,
+    management: Option<Arc<tls::ServerTls>>,
+    prometheus: Option<Arc<tls::ServerTls>>,
+    operator: Option<Arc<tls::ServerTls>>,
+    certificates: Vec<tls::WatchedFiles>,
 }
 
-impl Clients {
+impl ClientListeners {
     /// Loads the certificates of all enabled TLS listeners.
-    pub fn new(config: &Config, registrations: Vec<Registration>) -> Result<Clients, NodeError> {
+    pub fn new(
+        config: &Config,
+        registrations: Vec<Registration>,
+    ) -> Result<ClientListeners, NodeError> {
         let endpoints = endpoints(&registrations);
         let mut certificates = Vec::new();
-        let mut load = |is_enabled, options: tls::Options| match is_enabled {
+        let mut load = |is_enabled, options: tls::TlsOptions| match is_enabled {
             false => Ok(None),
             true => {
-                let (server, watched) = tls::Server::load(options)?;
+                let (server, watched) = tls::ServerTls::load(options)?;
                 certificates.push(watched);
                 Ok::<_, tls::FileError>(Some(server))
             }
@@ -93,7 +96,7 @@ impl Clients {
             .filter(|r| r.plain != Listen::None || r.secure != Listen::None);
         let largest_frame = listening.map(|r| r.largest_frame).max().unwrap_or(0);
         let protocols = registrations.into_iter().map(|r| r.protocol).collect();
-        Ok(Clients {
+        Ok(ClientListeners {
             endpoints,
             protocols: Protocols::new(protocols),
             largest_frame,
@@ -182,17 +185,17 @@ impl Clients {
     }
 
     /// TLS of the HTTP API, if enabled.
-    pub fn management(&self) -> Option<Arc<tls::Server>> {
+    pub fn management(&self) -> Option<Arc<tls::ServerTls>> {
         self.management.clone()
     }
 
     /// TLS of the metrics endpoint, if enabled.
-    pub fn prometheus(&self) -> Option<Arc<tls::Server>> {
+    pub fn prometheus(&self) -> Option<Arc<tls::ServerTls>> {
         self.prometheus.clone()
     }
 
     /// TLS of the operator's listener, if enabled.
-    pub fn operator(&self) -> Option<Arc<tls::Server>> {
+    pub fn operator(&self) -> Option<Arc<tls::ServerTls>> {
         self.operator.clone()
     }
 
@@ -205,7 +208,7 @@ impl Clients {
     }
 
     /// Takes the watchers of the certificate files. They can be taken once.
-    pub fn certificates(&mut self) -> Vec<tls::Watched> {
+    pub fn certificates(&mut self) -> Vec<tls::WatchedFiles> {
         std::mem::take(&mut self.certificates)
     }
 }

@@ -14,8 +14,8 @@ mod values;
 mod web_mqtt_keys;
 
 pub use budget_keys::BudgetConfig;
-pub use keys::{Key, keys, reference};
-pub use load::{ConfigError, ConfigErrors, Origin, Sources, load};
+pub use keys::{ConfigKey, keys, reference};
+pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load};
 pub use mqtt_keys::MqttConfig;
 pub use values::{Listen, PeerAddress, parse_bytes};
 pub use web_mqtt_keys::WebMqttConfig;
@@ -25,7 +25,7 @@ use metadata::QueueType;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use tls::{LoginFrom, SanType, Verify, Versions};
+use tls::{CertificateLoginSource, ClientVerification, SanType, TlsVersions};
 
 /// All settings. [`keys`] describes each of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,27 +122,27 @@ pub struct TlsConfig {
     pub fail_if_no_peer_cert: bool,
     /// By index; empty: all versions.
     pub versions: BTreeMap<u32, &'static str>,
-    pub login_from: LoginFrom,
+    pub login_from: CertificateLoginSource,
     pub san_type: SanType,
     pub san_index: usize,
 }
 
 impl TlsConfig {
     /// TLS options of a listener. [`load`] has checked that nothing is missing.
-    pub fn options(&self) -> tls::Options {
+    pub fn options(&self) -> tls::TlsOptions {
         let spoken =
             |version| self.versions.is_empty() || self.versions.values().any(|v| *v == version);
-        tls::Options {
+        tls::TlsOptions {
             cacertfile: self.cacertfile.clone(),
             certfile: self.certfile.clone().unwrap_or_default(),
             keyfile: self.keyfile.clone().unwrap_or_default(),
             verify: match self.verify_peer {
-                false => Verify::None,
-                true => Verify::Peer {
+                false => ClientVerification::None,
+                true => ClientVerification::Peer {
                     required: self.fail_if_no_peer_cert,
                 },
             },
-            versions: Versions {
+            versions: TlsVersions {
                 tls12: spoken("tlsv1.2"),
                 tls13: spoken("tlsv1.3"),
             },
@@ -196,26 +196,26 @@ impl Config {
     }
 
     /// TLS options of the HTTP API, which authenticates users only by password.
-    pub fn management_options(&self) -> tls::Options {
+    pub fn management_options(&self) -> tls::TlsOptions {
         self.http_options(&self.management_files)
     }
 
     /// TLS options of the operator's listener, which requires client certificates.
-    pub fn operator_options(&self) -> tls::Options {
-        tls::Options {
+    pub fn operator_options(&self) -> tls::TlsOptions {
+        tls::TlsOptions {
             cacertfile: self.operator.files.cacertfile.clone(),
-            verify: Verify::Peer { required: true },
-            login_from: LoginFrom::CommonName,
+            verify: ClientVerification::Peer { required: true },
+            login_from: CertificateLoginSource::CommonName,
             ..self.http_options(&self.operator.files)
         }
     }
 
     /// TLS options of the metrics endpoint, which has no authentication.
-    pub fn prometheus_options(&self) -> tls::Options {
+    pub fn prometheus_options(&self) -> tls::TlsOptions {
         self.http_options(&self.prometheus_files)
     }
 
-    fn http_options(&self, own: &TlsConfig) -> tls::Options {
+    fn http_options(&self, own: &TlsConfig) -> tls::TlsOptions {
         let files = TlsConfig {
             certfile: own.certfile.clone().or_else(|| self.tls.certfile.clone()),
             keyfile: own.keyfile.clone().or_else(|| self.tls.keyfile.clone()),

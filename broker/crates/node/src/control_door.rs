@@ -2,21 +2,21 @@
 
 use crate::links::LinkStatus;
 use control::{ControlRequest, Readiness};
-use reactor::{Inbound, Mailbox};
+use reactor::{Mailbox, ShardMessage};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Forwards requests to shard 0. While the node starts or stops, it answers readiness itself and
 /// drops other requests.
-pub struct ControlDoor {
+pub struct ControlGateway {
     shard: OnceLock<Mailbox>,
     links: Arc<LinkStatus>,
     stopping: AtomicBool,
 }
 
-impl ControlDoor {
-    pub fn new(links: Arc<LinkStatus>) -> ControlDoor {
-        ControlDoor {
+impl ControlGateway {
+    pub fn new(links: Arc<LinkStatus>) -> ControlGateway {
+        ControlGateway {
             shard: OnceLock::new(),
             links,
             stopping: AtomicBool::new(false),
@@ -49,7 +49,7 @@ impl ControlDoor {
             }
             (request, _) => {
                 if let Some(shard) = self.shard.get()
-                    && shard.post(Inbound::Control(request)).is_err()
+                    && shard.post(ShardMessage::Control(request)).is_err()
                 {
                     tracing::warn!(event = "control.overloaded");
                 }
@@ -61,10 +61,10 @@ impl ControlDoor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reactor::Wake;
+    use reactor::ThreadWaker;
     use std::sync::mpsc;
 
-    fn readiness(door: &ControlDoor) -> Option<Readiness> {
+    fn readiness(door: &ControlGateway) -> Option<Readiness> {
         let (tx, rx) = mpsc::channel();
         let reply = Box::new(move |r| drop(tx.send(r)));
         door.ask(ControlRequest::Readiness { reply });
@@ -73,15 +73,18 @@ mod tests {
 
     #[test]
     fn readiness_is_answered_while_starting_and_stopping() {
-        let door = ControlDoor::new(Arc::default());
+        let door = ControlGateway::new(Arc::default());
         assert_eq!(
             readiness(&door),
             Some(Readiness::NotReady("recovering".into()))
         );
-        let (mailbox, inlet) = reactor::mailbox(Arc::new(Wake::for_thread()));
+        let (mailbox, inlet) = reactor::mailbox(Arc::new(ThreadWaker::for_thread()));
         door.open(mailbox);
         assert_eq!(readiness(&door), None);
-        assert!(matches!(inlet.drain().as_slice(), [Inbound::Control(_)]));
+        assert!(matches!(
+            inlet.drain().as_slice(),
+            [ShardMessage::Control(_)]
+        ));
         door.stopping();
         assert_eq!(
             readiness(&door),

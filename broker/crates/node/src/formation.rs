@@ -45,7 +45,7 @@ pub enum PeerView {
 
 /// Input of [`decide_formation`].
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct FormationInput {
     pub me: Founder,
     pub peers_hash: u64,
     /// Feature flags that this node supports.
@@ -57,7 +57,7 @@ pub struct View {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum FormationDecision {
     Wait {
         why: String,
     },
@@ -72,12 +72,12 @@ pub enum Decision {
     },
 }
 
-fn wait(why: impl Into<String>) -> Decision {
-    Decision::Wait { why: why.into() }
+fn wait(why: impl Into<String>) -> FormationDecision {
+    FormationDecision::Wait { why: why.into() }
 }
 
 /// Implements the table above; rows are evaluated in order.
-pub fn decide_formation(view: &View) -> Decision {
+pub fn decide_formation(view: &FormationInput) -> FormationDecision {
     let mut members = view.peers.iter().filter_map(|p| match p {
         PeerView::Member { cluster } => Some(*cluster),
         _ => None,
@@ -86,7 +86,7 @@ pub fn decide_formation(view: &View) -> Decision {
         if members.any(|other| other != cluster) {
             return wait("configured peers belong to different clusters");
         }
-        return Decision::Join { cluster };
+        return FormationDecision::Join { cluster };
     }
     let silent: Vec<&str> = view
         .peers
@@ -112,7 +112,7 @@ pub fn decide_formation(view: &View) -> Decision {
 }
 
 /// Rows 6 to 9: all peers are reachable and without a cluster.
-fn form_or_wait(view: &View) -> Decision {
+fn form_or_wait(view: &FormationInput) -> FormationDecision {
     let mut founders = vec![view.me.clone()];
     let mut common = view.features.clone();
     for peer in &view.peers {
@@ -144,7 +144,7 @@ fn form_or_wait(view: &View) -> Decision {
         return wait("two of cluster.peers lead to the same node");
     }
     match founders.first() {
-        Some(first) if first.id == view.me.id => Decision::Form {
+        Some(first) if first.id == view.me.id => FormationDecision::Form {
             founders,
             features: common,
         },
@@ -184,8 +184,8 @@ mod tests {
         PeerView::Member { cluster }
     }
 
-    fn seen(me: Founder, peers: Vec<PeerView>) -> Decision {
-        decide_formation(&View {
+    fn seen(me: Founder, peers: Vec<PeerView>) -> FormationDecision {
+        decide_formation(&FormationInput {
             me,
             peers_hash: 9,
             features: vec!["two".into(), "three".into()],
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_table() {
+    fn formation_follows_the_truth_table() {
         use PeerView::ThisNode;
         let (a, b) = (founder(1, "a"), founder(2, "b"));
         let other_list = PeerView::Unclustered {
@@ -203,13 +203,18 @@ mod tests {
             peers_hash: 8,
             features: Vec::new(),
         };
-        let form = Decision::Form {
+        let form = FormationDecision::Form {
             founders: vec![a.clone(), b.clone(), founder(3, "c")],
             features: vec!["two".into()],
         };
         let waits = |why: &str| Err(why.to_owned());
-        type Row<'a> = (u8, &'a Founder, Vec<PeerView>, Result<Decision, String>);
-        let rows: Vec<Row<'_>> = vec![
+        type FormationCase<'a> = (
+            u8,
+            &'a Founder,
+            Vec<PeerView>,
+            Result<FormationDecision, String>,
+        );
+        let rows: Vec<FormationCase<'_>> = vec![
             (
                 1,
                 &a,
@@ -220,19 +225,19 @@ mod tests {
                 2,
                 &a,
                 vec![ThisNode, member(5), silent("c")],
-                Ok(Decision::Join { cluster: 5 }),
+                Ok(FormationDecision::Join { cluster: 5 }),
             ),
             (
                 2,
                 &a,
                 vec![ThisNode, member(5), fresh(3, "c")],
-                Ok(Decision::Join { cluster: 5 }),
+                Ok(FormationDecision::Join { cluster: 5 }),
             ),
             (
                 2,
                 &a,
                 vec![member(5), member(5), member(5)],
-                Ok(Decision::Join { cluster: 5 }),
+                Ok(FormationDecision::Join { cluster: 5 }),
             ),
             (
                 3,
@@ -298,7 +303,7 @@ mod tests {
         ];
         for (row, me, peers, expected) in rows {
             match (seen(me.clone(), peers), expected) {
-                (Decision::Wait { why }, Err(part)) => {
+                (FormationDecision::Wait { why }, Err(part)) => {
                     assert!(why.contains(&part), "row {row}: {why}")
                 }
                 (decision, Ok(expected)) => assert_eq!(decision, expected, "row {row}"),
@@ -317,7 +322,7 @@ mod tests {
             features: Vec::new(),
         };
         let peers = vec![PeerView::ThisNode, fresh(2, "b"), silent_one];
-        let Decision::Form { features, .. } = seen(founder(1, "a"), peers) else {
+        let FormationDecision::Form { features, .. } = seen(founder(1, "a"), peers) else {
             panic!("expected Form");
         };
         assert!(features.is_empty());
@@ -348,7 +353,7 @@ mod tests {
                     });
                 }
                 let decision = seen(founder(i as u64 + 1, name), peers);
-                let forms = matches!(decision, Decision::Form { .. });
+                let forms = matches!(decision, FormationDecision::Form { .. });
                 prop_assert!(!forms || all_fresh);
                 forming += usize::from(forms);
             }

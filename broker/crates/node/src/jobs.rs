@@ -1,7 +1,7 @@
 //! The thread that runs storage jobs: segments, checkpoints, deletions.
 
 use env::Disk;
-use reactor::{Inbound, Receiver, Sender, ToJobs, Wake};
+use reactor::{Receiver, Sender, ShardMessage, StorageMessage, ThreadWaker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,8 +14,8 @@ const IDLE: Duration = Duration::from_secs(60);
 
 pub struct JobThread {
     disk: Arc<dyn Disk>,
-    rings: Vec<Receiver<ToJobs>>,
-    shards: Vec<Sender<Inbound>>,
+    rings: Vec<Receiver<StorageMessage>>,
+    shards: Vec<Sender<ShardMessage>>,
     /// In bytes; see [`RESERVE`].
     reserve: u64,
     /// The last job that writes did not find enough space.
@@ -26,8 +26,8 @@ impl JobThread {
     /// `rings` and `shards` are indexed by shard.
     pub fn new(
         disk: Arc<dyn Disk>,
-        rings: Vec<Receiver<ToJobs>>,
-        shards: Vec<Sender<Inbound>>,
+        rings: Vec<Receiver<StorageMessage>>,
+        shards: Vec<Sender<ShardMessage>>,
     ) -> JobThread {
         JobThread {
             disk,
@@ -39,7 +39,7 @@ impl JobThread {
     }
 
     /// Runs until `stop` is set. Pending jobs are repeated after the next start.
-    pub fn run(mut self, wake: &Arc<Wake>, stop: &AtomicBool) {
+    pub fn run(mut self, wake: &Arc<ThreadWaker>, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             if self.turn() {
                 wake.begin_turn();
@@ -61,7 +61,8 @@ impl JobThread {
                 continue;
             };
             sender.flush();
-            let Some(ToJobs { id, job }) = self.rings.get_mut(shard).and_then(Receiver::receive)
+            let Some(StorageMessage { id, job }) =
+                self.rings.get_mut(shard).and_then(Receiver::receive)
             else {
                 continue;
             };
@@ -74,7 +75,7 @@ impl JobThread {
                 tracing::error!(event = "storage.job_failed", %error);
             }
             if let Some(sender) = self.shards.get_mut(shard) {
-                sender.send(Inbound::JobDone { id, result });
+                sender.send(ShardMessage::JobDone { id, result });
                 sender.flush();
             }
         }
@@ -111,9 +112,9 @@ mod tests {
     use env::sim::SimDisk;
 
     #[derive(Debug)]
-    struct Touch(&'static str, u64);
+    struct CreateFile(&'static str, u64);
 
-    impl StorageJob for Touch {
+    impl StorageJob for CreateFile {
         fn space(&self) -> u64 {
             self.1
         }
@@ -132,20 +133,20 @@ mod tests {
         }
     }
 
-    struct Rig {
+    struct TestThread {
         disk: SimDisk,
         thread: JobThread,
-        to: Sender<ToJobs>,
-        answers: Receiver<Inbound>,
+        to: Sender<StorageMessage>,
+        answers: Receiver<ShardMessage>,
     }
 
-    impl Rig {
-        fn new() -> Rig {
+    impl TestThread {
+        fn new() -> TestThread {
             let disk = SimDisk::new();
-            let wake = Arc::new(Wake::for_thread());
+            let wake = Arc::new(ThreadWaker::for_thread());
             let (to, ring) = reactor::ring(8, wake.clone());
             let (shard, answers) = reactor::ring(8, wake);
-            Rig {
+            TestThread {
                 thread: JobThread::new(Arc::new(disk.clone()), vec![ring], vec![shard]),
                 disk,
                 to,
@@ -157,10 +158,10 @@ mod tests {
         /// its result.
         fn run(&mut self, file: &'static str, space: u64, free: u64) -> Result<String, String> {
             self.disk.set_capacity(Some(free));
-            let job = Box::new(Touch(file, space));
-            self.to.send(ToJobs { id: JobId(1), job });
+            let job = Box::new(CreateFile(file, space));
+            self.to.send(StorageMessage { id: JobId(1), job });
             assert!(self.thread.turn());
-            let Some(Inbound::JobDone { result, .. }) = self.answers.receive() else {
+            let Some(ShardMessage::JobDone { result, .. }) = self.answers.receive() else {
                 return Err("no answer".to_owned());
             };
             let text = result.map_err(|e| e.to_string())?;
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn large_jobs_leave_space_for_small_ones() {
-        let mut rig = Rig::new();
+        let mut rig = TestThread::new();
         let refused = Ok("refused".to_owned());
         assert_eq!(rig.run("a", RESERVE + 1, RESERVE * 2), refused);
         assert_eq!(rig.run("b", RESERVE / 2, RESERVE / 2 - 1), refused);
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn failed_job_is_reported() {
-        let mut rig = Rig::new();
+        let mut rig = TestThread::new();
         assert_eq!(rig.run("a", 1, 100), Ok("a".to_owned()));
         let again = rig.run("a", 1, 100);
         assert!(again.is_err_and(|e| e.contains("a: ")));

@@ -26,5 +26,7 @@ mod watch;
 pub mod wire;
 
 pub use clients::Registration;
-pub use node::{ControlParts, MakeShard, NodeError, NodeParts, ServeControl, ShardMaterial, run};
-pub use threads::Notice;
+pub use node::{
+    ControlParts, ControlServer, NodeError, NodeParts, ShardFactory, ShardMaterial, run,
+};
+pub use threads::ThreadNotification;

@@ -14,7 +14,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::path::Path;
 use std::sync::Arc;
-use tls::{FileError, Stamp};
+use tls::{FileError, FileStamp};
 
 /// The files of `cluster.auth` are unusable.
 #[derive(Debug, thiserror::Error)]
@@ -26,20 +26,20 @@ fn bad(file: &Path, what: impl ToString) -> TlsError {
 }
 
 /// TLS configurations of both sides, and a stamp of the files they were loaded from.
-pub struct Tls {
+pub struct LinkTls {
     files: AuthFiles,
-    stamp: Stamp,
+    stamp: FileStamp,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
-impl Tls {
-    pub fn load(files: &AuthFiles) -> Result<Tls, TlsError> {
+impl LinkTls {
+    pub fn load(files: &AuthFiles) -> Result<LinkTls, TlsError> {
         // Taken before the files are read, so that a concurrent change is noticed at the next
         // refresh.
         let stamp = stamp(files);
         let (server, client) = configs(files)?;
-        Ok(Tls {
+        Ok(LinkTls {
             files: files.clone(),
             stamp,
             server,
@@ -78,8 +78,8 @@ impl Tls {
     }
 }
 
-fn stamp(files: &AuthFiles) -> Stamp {
-    Stamp::of([
+fn stamp(files: &AuthFiles) -> FileStamp {
+    FileStamp::of([
         files.cacertfile.as_path(),
         files.certfile.as_path(),
         files.keyfile.as_path(),
@@ -103,7 +103,7 @@ fn configs(files: &AuthFiles) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), 
         .with_single_cert(chain.clone(), key.clone_key())
         .map_err(|e| bad(&files.certfile, e))?;
 
-    let chain_only = ChainOnly(
+    let chain_only = ChainVerifier(
         WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
             .build()
             .map_err(|e| bad(&files.cacertfile, e))?,
@@ -121,9 +121,9 @@ fn configs(files: &AuthFiles) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), 
 
 /// Verifies a server's certificate chain, but not its name.
 #[derive(Debug)]
-struct ChainOnly(Arc<WebPkiServerVerifier>);
+struct ChainVerifier(Arc<WebPkiServerVerifier>);
 
-impl ServerCertVerifier for ChainOnly {
+impl ServerCertVerifier for ChainVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -226,7 +226,7 @@ mod tests {
     }
 
     /// Returns true if a handshake between the two succeeds on both sides.
-    fn handshake_succeeds(server: &Tls, client: &Tls) -> Result<bool> {
+    fn handshake_succeeds(server: &LinkTls, client: &LinkTls) -> Result<bool> {
         let mut server = server.accept()?;
         let mut client = client.dial("c-0.nodes.example")?;
         while server.is_handshaking() || client.is_handshaking() {
@@ -261,14 +261,14 @@ mod tests {
     #[test]
     fn handshake_requires_the_same_authority() -> Result<()> {
         let dir = Scratch::new("authority")?;
-        let good = Tls::load(&files(&dir, "good", &both())?)?;
-        let other = Tls::load(&files(&dir, "other", &both())?)?;
+        let good = LinkTls::load(&files(&dir, "good", &both())?)?;
+        let other = LinkTls::load(&files(&dir, "other", &both())?)?;
         // The dialed name is in no certificate, which is allowed.
         assert!(handshake_succeeds(&good, &good)?);
         assert!(!handshake_succeeds(&good, &other)?);
         assert!(!handshake_succeeds(&other, &good)?);
         let server_only = files(&dir, "server-only", &[ExtendedKeyUsagePurpose::ServerAuth])?;
-        let server_only = Tls::load(&server_only)?;
+        let server_only = LinkTls::load(&server_only)?;
         assert!(
             !handshake_succeeds(&server_only, &server_only)?,
             "clients must also present a certificate"
@@ -287,7 +287,7 @@ mod tests {
             cacertfile: ours.cacertfile.clone(),
             ..theirs
         };
-        let (ours, foreign) = (Tls::load(&ours)?, Tls::load(&foreign)?);
+        let (ours, foreign) = (LinkTls::load(&ours)?, LinkTls::load(&foreign)?);
         assert!(!handshake_succeeds(&ours, &foreign)?);
         assert!(!handshake_succeeds(&foreign, &ours)?);
         Ok(())
@@ -297,12 +297,12 @@ mod tests {
     fn refresh_loads_new_files_and_keeps_old_ones_on_error() -> Result<()> {
         let dir = Scratch::new("rotate")?;
         let first = files(&dir, "rotate", &both())?;
-        let mut tls = Tls::load(&first)?;
-        let before = Tls::load(&first)?;
+        let mut tls = LinkTls::load(&first)?;
+        let before = LinkTls::load(&first)?;
         // The same paths under a new authority.
         let again = files(&dir, "rotate", &both())?;
         tls.refresh();
-        assert!(handshake_succeeds(&tls, &Tls::load(&again)?)?);
+        assert!(handshake_succeeds(&tls, &LinkTls::load(&again)?)?);
         assert!(!handshake_succeeds(&tls, &before)?);
         std::fs::write(&again.certfile, "no certificate")?;
         tls.refresh();
@@ -321,7 +321,7 @@ mod tests {
             keyfile: good.cacertfile.clone(),
             ..good
         };
-        let error = Tls::load(&broken).err().ok_or("loaded")?.to_string();
+        let error = LinkTls::load(&broken).err().ok_or("loaded")?.to_string();
         assert!(error.contains("named-ca.pem"), "{error}");
         Ok(())
     }

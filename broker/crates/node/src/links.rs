@@ -1,16 +1,16 @@
 //! The thread of the links to other nodes: sockets, TLS and rings around [`Peering`].
 
 use crate::identity::ClusterRecord;
-use crate::link_tls::Tls;
-use crate::peering::{Action, HANDSHAKE_TIMEOUT, LinkId, Peering, TargetId};
+use crate::link_tls::LinkTls;
+use crate::peering::{HANDSHAKE_TIMEOUT, LinkId, Peering, PeeringAction, TargetId};
 use crate::resolver::{ResolveTarget, Resolver};
-use crate::socket::{ReadEnd, Socket};
+use crate::socket::{ReadOutcome, Socket};
 use crate::wire::{self, DATA_HEADER, Frame, MAX_FRAME, MAX_HANDSHAKE_FRAME};
 use bytes::Bytes;
 use env::{Clock, NodeId, Time};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use reactor::{Inbound, Receiver, Sender, ToPeers, Wake};
+use reactor::{LinkMessage, Receiver, Sender, ShardMessage, ThreadWaker};
 use shard::{Route, shard_of};
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -40,25 +40,25 @@ const ACCEPTS_PER_TURN: usize = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Stores a cluster record durably. An error stops the node.
-pub type Persist = Box<dyn FnMut(&ClusterRecord) -> Result<(), String> + Send>;
+pub type StoreClusterRecord = Box<dyn FnMut(&ClusterRecord) -> Result<(), String> + Send>;
 
 /// Parts of the link thread.
 pub struct LinkParts {
     pub peering: Peering,
     pub clock: Arc<dyn Clock + Send + Sync>,
     pub poll: Poll,
-    pub wake: Arc<Wake>,
+    pub wake: Arc<ThreadWaker>,
     /// None: this is a single node.
     pub listener: Option<std::net::TcpListener>,
     /// None: no TLS, only between loopback addresses.
-    pub tls: Option<Tls>,
+    pub tls: Option<LinkTls>,
     /// From the shards, indexed by shard.
-    pub rings: Vec<Receiver<ToPeers>>,
+    pub rings: Vec<Receiver<LinkMessage>>,
     /// To the shards, indexed by shard.
-    pub shards: Vec<Sender<Inbound>>,
+    pub shards: Vec<Sender<ShardMessage>>,
     /// Maximum number of bytes buffered for one peer.
     pub peer_buffer: usize,
-    pub persist: Persist,
+    pub persist: StoreClusterRecord,
     pub status: Arc<LinkStatus>,
 }
 
@@ -85,7 +85,7 @@ impl LinkStatus {
     }
 }
 
-enum State {
+enum LinkThreadState {
     /// A connection attempt to a target, with its deadline.
     Connecting {
         target: TargetId,
@@ -95,15 +95,15 @@ enum State {
     Linked(LinkId),
 }
 
-struct Entry {
+struct LinkEntry {
     socket: Socket,
-    state: State,
+    state: LinkThreadState,
 }
 
 /// Creates the poll of the thread and the waker that its rings need.
-pub fn poll_and_wake() -> io::Result<(Poll, Arc<Wake>)> {
+pub fn poll_and_wake() -> io::Result<(Poll, Arc<ThreadWaker>)> {
     let poll = Poll::new()?;
-    let wake = Wake::for_poll(poll.registry(), WAKE)?;
+    let wake = ThreadWaker::for_poll(poll.registry(), WAKE)?;
     Ok((poll, Arc::new(wake)))
 }
 
@@ -111,19 +111,19 @@ pub struct LinkThread {
     peering: Peering,
     clock: Arc<dyn Clock + Send + Sync>,
     poll: Poll,
-    wake: Arc<Wake>,
+    wake: Arc<ThreadWaker>,
     listener: Option<TcpListener>,
     accept_ready: bool,
     accept_paused_until: Option<Time>,
-    tls: Option<Tls>,
+    tls: Option<LinkTls>,
     refresh_at: Time,
-    rings: Vec<Receiver<ToPeers>>,
-    shards: Vec<Sender<Inbound>>,
+    rings: Vec<Receiver<LinkMessage>>,
+    shards: Vec<Sender<ShardMessage>>,
     peer_buffer: usize,
-    persist: Persist,
+    persist: StoreClusterRecord,
     status: Arc<LinkStatus>,
     resolver: Resolver,
-    sockets: Slab<Entry>,
+    sockets: Slab<LinkEntry>,
     by_link: BTreeMap<LinkId, usize>,
     next_link: u64,
     dials: usize,
@@ -244,8 +244,8 @@ impl LinkThread {
 
     fn timeout(&self) -> Duration {
         let connecting = self.sockets.iter().filter_map(|(_, e)| match e.state {
-            State::Connecting { until, .. } => Some(until),
-            State::Linked(_) => None,
+            LinkThreadState::Connecting { until, .. } => Some(until),
+            LinkThreadState::Linked(_) => None,
         });
         let next = connecting
             .chain(self.accept_paused_until)
@@ -307,7 +307,10 @@ impl LinkThread {
             tracing::warn!(event = "peer.too_many_strangers", %from);
             return;
         }
-        if self.add(stream, tls, State::Linked(link)).is_none() {
+        if self
+            .add(stream, tls, LinkThreadState::Linked(link))
+            .is_none()
+        {
             self.peering.closed(link);
         }
     }
@@ -322,7 +325,7 @@ impl LinkThread {
         &mut self,
         mut stream: TcpStream,
         tls: Option<rustls::Connection>,
-        state: State,
+        state: LinkThreadState,
     ) -> Option<usize> {
         let entry = self.sockets.vacant_entry();
         let key = entry.key();
@@ -335,11 +338,11 @@ impl LinkThread {
             tracing::warn!(event = "peer.register_failed", %error);
             return None;
         }
-        if let State::Linked(link) = state {
+        if let LinkThreadState::Linked(link) = state {
             self.by_link.insert(link, key);
         }
         let socket = Socket::new(stream, tls);
-        entry.insert(Entry { socket, state });
+        entry.insert(LinkEntry { socket, state });
         Some(key)
     }
 
@@ -372,7 +375,7 @@ impl LinkThread {
                 .peering
                 .dial_failed(target, "not on loopback, and cluster.auth is not set");
         }
-        let state = State::Connecting {
+        let state = LinkThreadState::Connecting {
             target,
             host: host.to_owned(),
             until: self.now + HANDSHAKE_TIMEOUT,
@@ -389,7 +392,7 @@ impl LinkThread {
     /// Connections that were made, or failed, or take too long.
     fn finish_connecting(&mut self) {
         let pending = self.sockets.iter().filter_map(|(key, e)| match &e.state {
-            State::Connecting {
+            LinkThreadState::Connecting {
                 target,
                 host,
                 until,
@@ -397,7 +400,7 @@ impl LinkThread {
                 let due = e.socket.writable || *until <= self.now;
                 due.then(|| (key, *target, host.clone()))
             }
-            State::Linked(_) => None,
+            LinkThreadState::Linked(_) => None,
         });
         let due: Vec<(usize, TargetId, String)> = pending.collect();
         for (key, target, host) in due {
@@ -423,7 +426,7 @@ impl LinkThread {
         if let Some(tls) = tls {
             entry.socket.begin_tls(tls);
         }
-        entry.state = State::Linked(link);
+        entry.state = LinkThreadState::Linked(link);
         self.by_link.insert(link, key);
         self.peering.dialled(target, link);
         Ok(())
@@ -448,8 +451,8 @@ impl LinkThread {
                         self.peering.note_activity(link);
                         self.take_frames(link, key);
                     }
-                    more |= end == ReadEnd::More;
-                    if end == ReadEnd::Closed {
+                    more |= end == ReadOutcome::More;
+                    if end == ReadOutcome::Closed {
                         self.lose(link, "closed by the other side");
                     }
                 }
@@ -493,7 +496,7 @@ impl LinkThread {
             Route::Owner(key) => shard_of(key, count),
         };
         match self.shards.get_mut(usize::from(shard)) {
-            Some(ring) => ring.send(Inbound::PeerFrame { from, frame }),
+            Some(ring) => ring.send(ShardMessage::PeerFrame { from, frame }),
             None => tracing::warn!(event = "peer.no_such_shard", shard),
         }
     }
@@ -507,8 +510,8 @@ impl LinkThread {
                     break;
                 }
                 match self.rings.get_mut(i).and_then(Receiver::receive) {
-                    Some(ToPeers::Send { to, route, frame }) => self.send(to, route, frame),
-                    Some(ToPeers::Nodes(view)) => {
+                    Some(LinkMessage::Send { to, route, frame }) => self.send(to, route, frame),
+                    Some(LinkMessage::Nodes(view)) => {
                         self.peering.set_nodes(&view.nodes);
                         self.peering.set_enabled(view.enabled);
                     }
@@ -548,32 +551,32 @@ impl LinkThread {
     fn act(&mut self) -> Result<(), String> {
         while let Some(action) = self.peering.poll() {
             match action {
-                Action::Dial { target, address } => {
+                PeeringAction::Dial { target, address } => {
                     self.resolver.ask(ResolveTarget::Dial(target), address)
                 }
-                Action::Expand(address) => self.resolver.ask(ResolveTarget::Expand, address),
-                Action::Send { link, frame } => {
+                PeeringAction::Expand(address) => self.resolver.ask(ResolveTarget::Expand, address),
+                PeeringAction::Send { link, frame } => {
                     if let Some(socket) = self.socket_of(link) {
                         socket.out.push(wire::encode(&frame));
                     }
                 }
-                Action::Close { link } => self.close(link),
-                Action::PeerVersion { node, version } => {
+                PeeringAction::Close { link } => self.close(link),
+                PeeringAction::PeerVersion { node, version } => {
                     if let Some(first) = self.shards.first_mut() {
-                        first.send(Inbound::PeerVersion { node, version });
+                        first.send(ShardMessage::PeerVersion { node, version });
                     }
                 }
-                Action::End(why) => return Err(why),
-                Action::Up { node, incarnation } => {
-                    self.tell(|| Inbound::PeerUp { node, incarnation })
+                PeeringAction::End(why) => return Err(why),
+                PeeringAction::Up { node, incarnation } => {
+                    self.tell(|| ShardMessage::PeerUp { node, incarnation })
                 }
-                Action::Down { node } => self.tell(|| Inbound::PeerDown { node }),
-                Action::Join(node) => {
+                PeeringAction::Down { node } => self.tell(|| ShardMessage::PeerDown { node }),
+                PeeringAction::Join(node) => {
                     if let Some(first) = self.shards.first_mut() {
-                        first.send(Inbound::Join(node));
+                        first.send(ShardMessage::Join(node));
                     }
                 }
-                Action::Adopt(record) => {
+                PeeringAction::Adopt(record) => {
                     (self.persist)(&record)?;
                     self.peering.adopted(record);
                 }
@@ -582,7 +585,7 @@ impl LinkThread {
         Ok(())
     }
 
-    fn tell(&mut self, message: impl Fn() -> Inbound) {
+    fn tell(&mut self, message: impl Fn() -> ShardMessage) {
         for shard in &mut self.shards {
             shard.send(message());
         }

@@ -3,7 +3,7 @@
 
 use consensus::WalToken;
 use env::Disk;
-use reactor::{Inbound, Receiver, Sender, ToWal, Wake};
+use reactor::{Receiver, Sender, ShardMessage, ThreadWaker, WalMessage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,22 +27,22 @@ const FULL_RETRY: Duration = Duration::from_millis(250);
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Called when the disk becomes (almost) full (true) or has space again (false).
-pub type DiskFull = Box<dyn FnMut(bool) + Send>;
+pub type DiskFullCallback = Box<dyn FnMut(bool) + Send>;
 
 /// The disk that holds the log.
-pub struct Space {
+pub struct LogDisk {
     pub disk: Arc<dyn Disk>,
     /// For log messages.
     pub directory: String,
     /// Free disk space in bytes below which the disk counts as full; see `KEEP_FREE`.
     pub keep_free: u64,
-    pub on_full: DiskFull,
+    pub on_full: DiskFullCallback,
 }
 
 pub struct LogThread {
     writer: Writer<(usize, WalToken)>,
-    rings: Vec<Receiver<ToWal>>,
-    shards: Vec<Sender<Inbound>>,
+    rings: Vec<Receiver<WalMessage>>,
+    shards: Vec<Sender<ShardMessage>>,
     /// The newest file that each shard no longer needs.
     freed: Vec<u64>,
     deleted: u64,
@@ -50,7 +50,7 @@ pub struct LogThread {
     is_full: bool,
     /// Free space is below `keep_free`.
     is_short: bool,
-    space: Space,
+    space: LogDisk,
     durable: Vec<(usize, WalToken)>,
 }
 
@@ -58,9 +58,9 @@ impl LogThread {
     /// `rings` and `shards` are indexed by shard.
     pub fn new(
         writer: Writer<(usize, WalToken)>,
-        rings: Vec<Receiver<ToWal>>,
-        shards: Vec<Sender<Inbound>>,
-        space: Space,
+        rings: Vec<Receiver<WalMessage>>,
+        shards: Vec<Sender<ShardMessage>>,
+        space: LogDisk,
     ) -> LogThread {
         LogThread {
             writer,
@@ -77,7 +77,7 @@ impl LogThread {
 
     /// Runs until `stop` is set and all previous records are written. An error is fatal to the
     /// node.
-    pub fn run(mut self, wake: &Arc<Wake>, stop: &AtomicBool) -> Result<(), WalError> {
+    pub fn run(mut self, wake: &Arc<ThreadWaker>, stop: &AtomicBool) -> Result<(), WalError> {
         loop {
             // Read before the turn: records sent before it was set are already in the rings.
             let stopping = stop.load(Ordering::Acquire);
@@ -118,7 +118,7 @@ impl LogThread {
             if let Some(rolled) = progress.rolled {
                 // Sent before the notifications of this step: their records are in the next file.
                 tracing::info!(event = "wal.rolled", file = rolled.file);
-                self.tell(|| Inbound::WalRolled { file: rolled.file });
+                self.tell(|| ShardMessage::WalRolled { file: rolled.file });
             }
             self.answer();
         }
@@ -133,10 +133,10 @@ impl LogThread {
         for (shard, ring) in self.rings.iter_mut().enumerate() {
             while self.writer.queued_bytes() < MAX_QUEUED {
                 match ring.receive() {
-                    Some(ToWal::Append { token, records }) => {
+                    Some(WalMessage::Append { token, records }) => {
                         self.writer.push((shard, token), records)
                     }
-                    Some(ToWal::Free { up_to }) => {
+                    Some(WalMessage::Free { up_to }) => {
                         if let Some(freed) = self.freed.get_mut(shard) {
                             *freed = up_to.max(*freed);
                         }
@@ -152,7 +152,7 @@ impl LogThread {
         for (shard, sender) in self.shards.iter_mut().enumerate() {
             let newest = self.durable.iter().rev().find(|(s, _)| *s == shard);
             if let Some((_, token)) = newest {
-                sender.send(Inbound::Durable(*token));
+                sender.send(ShardMessage::Durable(*token));
             }
         }
         self.durable.clear();
@@ -247,7 +247,7 @@ impl LogThread {
         }
     }
 
-    fn tell(&mut self, message: impl Fn() -> Inbound) {
+    fn tell(&mut self, message: impl Fn() -> ShardMessage) {
         for shard in &mut self.shards {
             shard.send(message());
         }
@@ -263,11 +263,11 @@ mod tests {
     use std::sync::Mutex;
     use wal::{Entry, GroupId, Record, RecordBody, Wal, WalConfig};
 
-    struct Rig {
+    struct TestThread {
         disk: SimDisk,
         thread: LogThread,
-        to_wal: Vec<Sender<ToWal>>,
-        from_wal: Vec<Receiver<Inbound>>,
+        to_wal: Vec<Sender<WalMessage>>,
+        from_wal: Vec<Receiver<ShardMessage>>,
         is_full: Arc<Mutex<Vec<bool>>>,
     }
 
@@ -281,20 +281,20 @@ mod tests {
         }
     }
 
-    fn rig(disk: SimDisk) -> std::result::Result<Rig, WalError> {
+    fn rig(disk: SimDisk) -> std::result::Result<TestThread, WalError> {
         let (wal, _) = Wal::open(Arc::new(disk.clone()), config())?;
-        let wake = Arc::new(Wake::for_thread());
+        let wake = Arc::new(ThreadWaker::for_thread());
         let (to_wal, rings) = (0..2).map(|_| reactor::ring(64, wake.clone())).unzip();
         let (shards, from_wal) = (0..2).map(|_| reactor::ring(1024, wake.clone())).unzip();
         let is_full = Arc::new(Mutex::new(Vec::new()));
         let seen = is_full.clone();
-        let space = Space {
+        let space = LogDisk {
             disk: Arc::new(disk.clone()),
             directory: "simulated".to_owned(),
             keep_free: 0,
             on_full: Box::new(move |on| seen.lock().expect("lock").push(on)),
         };
-        Ok(Rig {
+        Ok(TestThread {
             disk,
             thread: LogThread::new(Writer::new(wal), rings, shards, space),
             to_wal,
@@ -303,14 +303,14 @@ mod tests {
         })
     }
 
-    fn append(group: u64, index: u64, size: usize) -> ToWal {
+    fn append(group: u64, index: u64, size: usize) -> WalMessage {
         let entry = Entry {
             index,
             term: 1,
             kind: 0,
             data: Bytes::from(vec![7; size]),
         };
-        ToWal::Append {
+        WalMessage::Append {
             token: WalToken(index),
             records: vec![Record {
                 group: GroupId(group),
@@ -319,11 +319,11 @@ mod tests {
         }
     }
 
-    fn drain_notifications(ring: &mut Receiver<Inbound>) -> Vec<String> {
+    fn drain_notifications(ring: &mut Receiver<ShardMessage>) -> Vec<String> {
         let all = std::iter::from_fn(|| ring.receive());
         all.map(|i| match i {
-            Inbound::Durable(token) => format!("durable {}", token.0),
-            Inbound::WalRolled { file } => format!("rolled {file}"),
+            ShardMessage::Durable(token) => format!("durable {}", token.0),
+            ShardMessage::WalRolled { file } => format!("rolled {file}"),
             _ => "other".to_owned(),
         })
         .collect()
@@ -478,10 +478,10 @@ mod tests {
         );
         let files = rig.thread.writer.wal().files();
         let oldest = files.first().copied().ok_or("no file")?;
-        rig.to_wal[0].send(ToWal::Free { up_to: oldest });
+        rig.to_wal[0].send(WalMessage::Free { up_to: oldest });
         rig.thread.turn()?;
         assert_eq!(rig.thread.writer.wal().files(), files);
-        rig.to_wal[1].send(ToWal::Free { up_to: oldest });
+        rig.to_wal[1].send(WalMessage::Free { up_to: oldest });
         rig.thread.turn()?;
         assert_eq!(rig.thread.writer.wal().files()[..], files[1..]);
         Ok(())
@@ -502,7 +502,7 @@ mod tests {
         let newest = files.last().copied().ok_or("no file")?;
         rig.disk.set_capacity(Some(0));
         for shard in &mut rig.to_wal {
-            shard.send(ToWal::Free { up_to: newest });
+            shard.send(WalMessage::Free { up_to: newest });
         }
         assert!(!rig.thread.turn()?);
         assert_eq!(rig.thread.writer.wal().files(), files);

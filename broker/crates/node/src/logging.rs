@@ -44,22 +44,22 @@ const LEVELS: &[(&str, &str)] = &[
     ("trace", "trace"),
 ];
 
-type Apply = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+type ApplyFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
 /// The log levels of the process.
-pub struct Levels {
-    apply: Apply,
-    now: Mutex<CurrentLevels>,
+pub struct LogLevelControl {
+    apply: ApplyFilter,
+    now: Mutex<LevelsByCategory>,
 }
 
 #[derive(Clone)]
-struct CurrentLevels {
+struct LevelsByCategory {
     /// Level of categories without their own level.
     all: &'static str,
     categories: BTreeMap<&'static str, &'static str>,
 }
 
-impl CurrentLevels {
+impl LevelsByCategory {
     fn filter(&self) -> Result<EnvFilter, String> {
         let mut text = self.all.to_owned();
         for (category, crates) in CATEGORIES {
@@ -96,12 +96,12 @@ fn category(name: &str) -> Result<&'static str, String> {
     })
 }
 
-impl Levels {
-    fn new(all: &'static str, apply: Apply) -> Levels {
+impl LogLevelControl {
+    fn new(all: &'static str, apply: ApplyFilter) -> LogLevelControl {
         let categories = BTreeMap::new();
-        Levels {
+        LogLevelControl {
             apply,
-            now: Mutex::new(CurrentLevels { all, categories }),
+            now: Mutex::new(LevelsByCategory { all, categories }),
         }
     }
 
@@ -130,7 +130,7 @@ impl Levels {
     }
 }
 
-fn reload_filter<S: 'static>(handle: Handle<EnvFilter, S>) -> Apply {
+fn reload_filter<S: 'static>(handle: Handle<EnvFilter, S>) -> ApplyFilter {
     Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()))
 }
 
@@ -178,7 +178,7 @@ fn escape(event: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Initializes logging. Called once, before threads are started.
-pub fn init(config: &LogConfig) -> Result<Arc<Levels>, String> {
+pub fn init(config: &LogConfig) -> Result<Arc<LogLevelControl>, String> {
     let all = level(&config.level)?;
     let filter = EnvFilter::try_new(all).map_err(|e| e.to_string())?;
     let builder = tracing_subscriber::fmt()
@@ -196,21 +196,21 @@ pub fn init(config: &LogConfig) -> Result<Arc<Levels>, String> {
         (builder.finish().try_init(), apply)
     };
     set.map_err(|e| e.to_string())?;
-    Ok(Arc::new(Levels::new(all, apply)))
+    Ok(Arc::new(LogLevelControl::new(all, apply)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn levels() -> (Levels, Arc<Mutex<Vec<String>>>) {
+    fn levels() -> (LogLevelControl, Arc<Mutex<Vec<String>>>) {
         let applied = Arc::new(Mutex::new(Vec::new()));
         let recorded = applied.clone();
         let apply = move |filter: EnvFilter| {
             recorded.lock().unwrap().push(filter.to_string());
             Ok(())
         };
-        (Levels::new("info", Box::new(apply)), applied)
+        (LogLevelControl::new("info", Box::new(apply)), applied)
     }
 
     #[test]

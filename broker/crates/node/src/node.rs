@@ -1,26 +1,26 @@
 //! The lifecycle of a node: start, form or join a cluster, serve, drain, stop.
 
 use crate::addresses::{self, AddressError};
-use crate::alarms::{Alarms, Cause};
-use crate::checks::CheckPool;
-use crate::clients::{Clients, Registration};
+use crate::alarms::{AlarmCause, Alarms};
+use crate::checks::PasswordCheckPool;
+use crate::clients::{ClientListeners, Registration};
 use crate::config::{Config, Limits};
-use crate::control_door::ControlDoor;
+use crate::control_door::ControlGateway;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, random_nonzero};
-use crate::link_tls::{Tls, TlsError};
+use crate::link_tls::{LinkTls, TlsError};
 use crate::links::LinkStatus;
 use crate::machine;
 use crate::not_ready::NotReadyLog;
 use crate::peering::PeeringConfig;
-use crate::threads::{Notice, Threads, Wiring};
-use crate::watch::{self, LastLook, Watch};
+use crate::threads::{ThreadNotification, ThreadParts, Threads};
+use crate::watch::{self, LastDiskCheck, ResourceMonitor};
 use control::{ControlRequest, NodeResources, Readiness};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::features::Version;
 use metadata::{ClientAddress, NodeRecord, QueueType, UserRecord};
-use reactor::Report;
+use reactor::LoopReport;
 use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, StartCheck};
 use std::collections::BTreeSet;
 use std::io;
@@ -32,7 +32,7 @@ use std::time::Duration;
 use wal::Recovered;
 
 /// Creates a shard on its own thread, because recovering its data may take long.
-pub type MakeShard =
+pub type ShardFactory =
     Arc<dyn Fn(ShardMaterial) -> Result<Box<dyn ShardDriver>, String> + Send + Sync>;
 
 /// Parts from which a shard is built.
@@ -47,7 +47,7 @@ pub struct ShardMaterial {
 }
 
 /// Serves the HTTP API and metrics on its own thread, until the process ends.
-pub type ServeControl = Box<dyn FnOnce(ControlParts) -> Result<(), String> + Send>;
+pub type ControlServer = Box<dyn FnOnce(ControlParts) -> Result<(), String> + Send>;
 
 /// Parts of the control plane.
 pub struct ControlParts {
@@ -68,16 +68,16 @@ pub struct ControlParts {
     pub certificates_expire: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     pub management: Option<TcpListener>,
     /// HTTP API with TLS.
-    pub management_tls: Option<(TcpListener, Arc<tls::Server>)>,
-    pub prometheus_tls: Option<(TcpListener, Arc<tls::Server>)>,
+    pub management_tls: Option<(TcpListener, Arc<tls::ServerTls>)>,
+    pub prometheus_tls: Option<(TcpListener, Arc<tls::ServerTls>)>,
     /// HTTP API of the operator, and the name in its certificate.
-    pub operator: Option<(TcpListener, Arc<tls::Server>, Arc<str>)>,
+    pub operator: Option<(TcpListener, Arc<tls::ServerTls>, Arc<str>)>,
     pub prometheus: Option<TcpListener>,
     /// Serves only `/livez` and `/readyz`.
     pub probes: Option<TcpListener>,
     /// Memory limit of the process in bytes, if known.
     pub memory_limit: Option<u64>,
-    /// Sends a request to shard 0; see [`ControlDoor::ask`].
+    /// Sends a request to shard 0; see [`ControlGateway::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
     /// Returns the resource usage of the node as last measured.
     pub resources: Arc<dyn Fn() -> NodeResources + Send + Sync>,
@@ -94,9 +94,9 @@ pub struct NodeParts {
     pub protocols: Vec<Registration>,
     /// The version of this node.
     pub version: Version,
-    pub make_shard: MakeShard,
+    pub make_shard: ShardFactory,
     /// None: no HTTP on this node.
-    pub serve_control: Option<ServeControl>,
+    pub serve_control: Option<ControlServer>,
     /// Receives the ports as JSON when the node serves clients.
     pub ready_file: Option<PathBuf>,
 }
@@ -128,8 +128,11 @@ fn io_error(name: &'static str) -> impl Fn(io::Error) -> NodeError {
     move |error| NodeError::Io { name, error }
 }
 
-/// Runs a node until it receives [`Notice::Stop`] through `notices`, or fails.
-pub fn run(parts: NodeParts, channel: (Sender<Notice>, Receiver<Notice>)) -> Result<(), NodeError> {
+/// Runs a node until it receives [`ThreadNotification::Stop`] through `notices`, or fails.
+pub fn run(
+    parts: NodeParts,
+    channel: (Sender<ThreadNotification>, Receiver<ThreadNotification>),
+) -> Result<(), NodeError> {
     let (notices, inbox) = channel;
     let node = Node::prepare(parts, notices)?;
     node.live(&inbox)
@@ -141,7 +144,7 @@ const READY_POLL: Duration = Duration::from_millis(25);
 struct Node {
     config: Config,
     version: Version,
-    notices: Sender<Notice>,
+    notices: Sender<ThreadNotification>,
     name: String,
     address: String,
     shards: u16,
@@ -151,24 +154,29 @@ struct Node {
     data: DataDir,
     recovered: Recovered,
     threads: Threads,
-    door: Arc<ControlDoor>,
-    make_shard: MakeShard,
+    door: Arc<ControlGateway>,
+    make_shard: ShardFactory,
     ready_file: Option<PathBuf>,
     /// For the ready file.
     ports: Vec<(&'static str, SocketAddr)>,
     /// Of the client listeners, as clients reach them.
     client_addresses: Vec<ClientAddress>,
-    clients: Clients,
-    last_look: Arc<LastLook>,
+    clients: ClientListeners,
+    last_look: Arc<LastDiskCheck>,
 }
 
 impl Node {
     /// Prepares everything that does not need a cluster.
-    fn prepare(parts: NodeParts, notices: Sender<Notice>) -> Result<Node, NodeError> {
+    fn prepare(parts: NodeParts, notices: Sender<ThreadNotification>) -> Result<Node, NodeError> {
         let config = parts.config;
         addresses::check_plain(&config)?;
-        let tls = config.cluster.auth.as_ref().map(Tls::load).transpose()?;
-        let clients = Clients::new(&config, parts.protocols)?;
+        let tls = config
+            .cluster
+            .auth
+            .as_ref()
+            .map(LinkTls::load)
+            .transpose()?;
+        let clients = ClientListeners::new(&config, parts.protocols)?;
         let name = addresses::node_name(&config)?;
         let mut rng = env::real::seeded_rng().map_err(io_error("random numbers"))?;
         let shards = if config.shards == 0 {
@@ -188,8 +196,8 @@ impl Node {
         }
         let data = DataDir::open(&config.data_dir, &name, &mut rng)?;
         let status = Arc::new(LinkStatus::default());
-        let door = Arc::new(ControlDoor::new(status.clone()));
-        let last_look = Arc::<LastLook>::default();
+        let door = Arc::new(ControlGateway::new(status.clone()));
+        let last_look = Arc::<LastDiskCheck>::default();
         if let Some(serve) = parts.serve_control {
             // Started before the log is recovered, so that probes are answered meanwhile.
             let me = (data.identity().node, name.as_str(), parts.version);
@@ -203,7 +211,7 @@ impl Node {
         let identity = data.identity();
         log_start(&identity, parts.version, shards, recovered.groups.len());
         let clock = Arc::new(RealClock::new());
-        let wiring = Wiring {
+        let wiring = ThreadParts {
             shards,
             clock: clock.clone(),
             notices: notices.clone(),
@@ -246,7 +254,7 @@ impl Node {
         })
     }
 
-    fn live(mut self, inbox: &Receiver<Notice>) -> Result<(), NodeError> {
+    fn live(mut self, inbox: &Receiver<ThreadNotification>) -> Result<(), NodeError> {
         let Some(cluster) = self.wait_for_cluster(inbox)? else {
             self.threads.stop(Duration::ZERO);
             return Ok(());
@@ -267,35 +275,34 @@ impl Node {
     /// Returns None if the node was stopped before it had a cluster.
     fn wait_for_cluster(
         &self,
-        inbox: &Receiver<Notice>,
+        inbox: &Receiver<ThreadNotification>,
     ) -> Result<Option<ClusterRecord>, NodeError> {
         loop {
             if let Some(cluster) = self.data.identity().cluster {
                 return Ok(Some(cluster));
             }
             match inbox.recv() {
-                Ok(Notice::Stop) | Err(_) => return Ok(None),
-                Ok(Notice::Adopted) => {}
+                Ok(ThreadNotification::Stop) | Err(_) => return Ok(None),
+                Ok(ThreadNotification::Adopted) => {}
                 Ok(notice) => self.check_fatal(notice)?,
             }
         }
     }
 
     /// Fails for notices that stop the node at any time.
-    fn check_fatal(&self, notice: Notice) -> Result<(), NodeError> {
+    fn check_fatal(&self, notice: ThreadNotification) -> Result<(), NodeError> {
         match notice {
-            Notice::Report(_, Report::Fatal(text)) | Notice::Died(text) => {
-                Err(NodeError::Fatal(text))
-            }
-            Notice::DiskFull(_)
-            | Notice::DiskWritten
-            | Notice::NotReady(_)
-            | Notice::MemoryWatermark(_)
-            | Notice::DiskFreeLimit(_)
-            | Notice::Ready
-            | Notice::Adopted
-            | Notice::Stop
-            | Notice::Report(_, Report::Drained) => Ok(()),
+            ThreadNotification::LoopReport(_, LoopReport::Fatal(text))
+            | ThreadNotification::Died(text) => Err(NodeError::Fatal(text)),
+            ThreadNotification::DiskFull(_)
+            | ThreadNotification::DiskWritten
+            | ThreadNotification::NotReady(_)
+            | ThreadNotification::MemoryWatermark(_)
+            | ThreadNotification::DiskFreeLimit(_)
+            | ThreadNotification::Ready
+            | ThreadNotification::Adopted
+            | ThreadNotification::Stop
+            | ThreadNotification::LoopReport(_, LoopReport::Drained) => Ok(()),
         }
     }
 
@@ -309,7 +316,7 @@ impl Node {
             self.client_addresses = self.clients.addresses(&self.config, first);
         }
         let loop_config = self.loop_config();
-        let pool = CheckPool::start(machine::cpus()).map_err(io_error("login threads"))?;
+        let pool = PasswordCheckPool::start(machine::cpus()).map_err(io_error("login threads"))?;
         let mailboxes = self.threads.mailboxes();
         let parts = RecoveredShard::split(recovered, self.shards);
         for ((index, part), mailbox) in (0u16..).zip(parts).zip(&mailboxes) {
@@ -422,7 +429,7 @@ impl Node {
     /// Serves, and checks disk, memory and certificates periodically.
     fn watch_until_stopped(
         &mut self,
-        inbox: &Receiver<Notice>,
+        inbox: &Receiver<ThreadNotification>,
         alarms: &Alarms,
         cluster: &ClusterRecord,
     ) -> Result<(), NodeError> {
@@ -431,8 +438,9 @@ impl Node {
         let files = self.data.open_files();
         let writes = self.data.write_budget();
         let notices = self.notices.clone();
-        writes.on_spent(move || drop(notices.send(Notice::DiskWritten)));
-        let mut watch = Watch::new(disk, files, writes, &self.config, certificates, last_look);
+        writes.on_spent(move || drop(notices.send(ThreadNotification::DiskWritten)));
+        let mut watch =
+            ResourceMonitor::new(disk, files, writes, &self.config, certificates, last_look);
         let mut not_ready = NotReadyLog::new(self.clock.now());
         let mut ready = false;
         loop {
@@ -445,40 +453,42 @@ impl Node {
                 }
             };
             match inbox.recv_timeout(timeout) {
-                Ok(Notice::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                Ok(Notice::Ready) if !ready => {
+                Ok(ThreadNotification::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(ThreadNotification::Ready) if !ready => {
                     ready = true;
                     self.write_ready_file()?;
                     let cluster = id_text(cluster.id);
                     tracing::info!(event = "node.ready", name = self.name, cluster);
                 }
                 // Handled by the next iteration.
-                Ok(Notice::DiskWritten) => {}
-                Ok(Notice::NotReady(reason)) if !ready => not_ready.note(self.clock.now(), &reason),
-                Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
-                Ok(Notice::MemoryWatermark(share)) => watch.set_memory_watermark(share),
-                Ok(Notice::DiskFreeLimit(bytes)) => watch.set_disk_free_limit(bytes),
+                Ok(ThreadNotification::DiskWritten) => {}
+                Ok(ThreadNotification::NotReady(reason)) if !ready => {
+                    not_ready.note(self.clock.now(), &reason)
+                }
+                Ok(ThreadNotification::DiskFull(full)) => alarms.set(AlarmCause::LogFull, full),
+                Ok(ThreadNotification::MemoryWatermark(share)) => watch.set_memory_watermark(share),
+                Ok(ThreadNotification::DiskFreeLimit(bytes)) => watch.set_disk_free_limit(bytes),
                 Ok(notice) => self.check_fatal(notice)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    /// Requests a [`Notice::Ready`], or a [`Notice::NotReady`] if the node does not serve clients
+    /// Requests a [`ThreadNotification::Ready`], or a [`ThreadNotification::NotReady`] if the node does not serve clients
     /// yet.
     fn ask_readiness(&self) {
         let notices = self.notices.clone();
         let reply = Box::new(move |readiness| {
             let _ = notices.send(match readiness {
-                Readiness::Ready => Notice::Ready,
-                Readiness::NotReady(reason) => Notice::NotReady(reason),
+                Readiness::Ready => ThreadNotification::Ready,
+                Readiness::NotReady(reason) => ThreadNotification::NotReady(reason),
             });
         });
         self.door.ask(ControlRequest::Readiness { reply });
     }
 
     /// Closes client connections and transfers leaders, for at most the shutdown timeout.
-    fn drain(&self, inbox: &Receiver<Notice>) -> Result<(), NodeError> {
+    fn drain(&self, inbox: &Receiver<ThreadNotification>) -> Result<(), NodeError> {
         tracing::info!(event = "node.draining", name = self.name);
         self.door.stopping();
         self.threads.shut_down_shards();
@@ -487,7 +497,9 @@ impl Node {
         while !left.is_empty() {
             let remaining: Duration = until.since(self.clock.now());
             match inbox.recv_timeout(remaining) {
-                Ok(Notice::Report(shard, Report::Drained)) => drop(left.remove(&shard)),
+                Ok(ThreadNotification::LoopReport(shard, LoopReport::Drained)) => {
+                    left.remove(&shard);
+                }
                 Ok(notice) => self.check_fatal(notice)?,
                 Err(RecvTimeoutError::Timeout) if until > self.clock.now() => {}
                 Err(_) => {
@@ -620,10 +632,10 @@ fn peering_config(
 fn start_control(
     config: &Config,
     (node, name, version): (NodeId, &str, Version),
-    (clients, last_look): (&Clients, Arc<LastLook>),
-    serve: ServeControl,
-    door: &Arc<ControlDoor>,
-    notices: &Sender<Notice>,
+    (clients, last_look): (&ClientListeners, Arc<LastDiskCheck>),
+    serve: ControlServer,
+    door: &Arc<ControlGateway>,
+    notices: &Sender<ThreadNotification>,
 ) -> Result<Vec<(&'static str, SocketAddr)>, NodeError> {
     let management = addresses::bind_exclusive("management", config.management)?;
     let secure = addresses::bind_exclusive("management/ssl", config.management_tls)?;
@@ -685,10 +697,10 @@ fn start_control(
         resources: Arc::new(move || last_look.resources()),
         set_memory_watermark: Arc::new(move |share| {
             // The receiver is gone if the node is stopping.
-            let _ = watermark.send(Notice::MemoryWatermark(share));
+            let _ = watermark.send(ThreadNotification::MemoryWatermark(share));
         }),
         set_disk_free_limit: Arc::new(move |bytes| {
-            let _ = limit.send(Notice::DiskFreeLimit(bytes));
+            let _ = limit.send(ThreadNotification::DiskFreeLimit(bytes));
         }),
     };
     let notices = notices.clone();
@@ -696,7 +708,7 @@ fn start_control(
         .name("control".to_owned())
         .spawn(move || {
             if let Err(error) = serve(parts) {
-                let _ = notices.send(Notice::Died(format!("control plane: {error}")));
+                let _ = notices.send(ThreadNotification::Died(format!("control plane: {error}")));
             }
         })
         .map_err(io_error("control thread"))?;
@@ -723,12 +735,12 @@ fn outbox_limit(limits: &Limits) -> usize {
     defaults.max(with_largest_message(limits))
 }
 
-fn group_limits(limits: &Limits) -> consensus::Limits {
-    let defaults = consensus::Limits::default();
+fn group_limits(limits: &Limits) -> consensus::HostLimits {
+    let defaults = consensus::HostLimits::default();
     let transfer_ms = u64::from(limits.max_message_size) * 1000 / MIN_LINK_THROUGHPUT;
     let tick_ms = (defaults.tick.as_millis() as u64).max(1);
     let ticks = usize::try_from(transfer_ms.div_ceil(tick_ms)).unwrap_or(usize::MAX);
-    consensus::Limits {
+    consensus::HostLimits {
         election_ticks: defaults.election_ticks.max(ticks),
         ..defaults
     }

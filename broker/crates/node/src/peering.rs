@@ -1,12 +1,12 @@
 //! Links to other nodes, sans-I/O: which nodes to dial, which of two links to keep, which peers are
 //! up, and cluster formation.
 //!
-//! The driver (`links`, or a test) owns sockets and time; it calls in and performs [`Action`]s.
+//! The driver (`links`, or a test) owns sockets and time; it calls in and performs [`PeeringAction`]s.
 //!
 //! Both nodes of a pair may dial. Of two links, the one dialed by the node with the lower ID is
 //! kept; a link of a newer incarnation replaces one of an older incarnation. A peer is up once both
 //! sides have sent HELLO with the same cluster, and down after [`PeeringConfig::timeout`] of
-//! silence, or [`LOST_GRACE`] after its link broke. A repeated [`Action::Up`] means that the link
+//! silence, or [`LOST_GRACE`] after its link broke. A repeated [`PeeringAction::Up`] means that the link
 //! was replaced: frames in flight may be lost.
 //!
 //! Both sides send their version and the feature flags that their cluster has enabled. A node whose
@@ -17,10 +17,10 @@ mod dialing;
 mod flags;
 
 use crate::config::PeerAddress;
-use crate::formation::{Decision, PeerView, View, decide_formation};
+use crate::formation::{FormationDecision, FormationInput, PeerView, decide_formation};
 use crate::identity::{ClusterRecord, Founder, id_text, random_nonzero};
 use crate::wire::{Frame, Hello};
-use dialing::{Target, TargetState};
+use dialing::{DialState, DialTarget};
 use env::{Incarnation, NodeId, SeededRng, Time};
 use metadata::features::{Version, VersionFacts};
 use metadata::{Name, NodeRecord};
@@ -75,7 +75,7 @@ pub struct PeeringConfig {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum PeeringAction {
     /// Resolve the host and connect, then call [`Peering::dialled`] or [`Peering::dial_failed`].
     Dial {
         target: TargetId,
@@ -111,7 +111,7 @@ pub enum Action {
     End(String),
 }
 
-struct Link {
+struct PeeringLink {
     dialled: Option<TargetId>,
     hello: Option<Hello>,
     since: Time,
@@ -119,7 +119,7 @@ struct Link {
     established: bool,
 }
 
-struct Peer {
+struct PeerConnection {
     incarnation: Incarnation,
     link: Option<LinkId>,
     /// When the last link broke.
@@ -131,9 +131,9 @@ pub struct Peering {
     config: PeeringConfig,
     peers_hash: u64,
     rng: SeededRng,
-    links: BTreeMap<LinkId, Link>,
-    peers: BTreeMap<NodeId, Peer>,
-    targets: BTreeMap<TargetId, Target>,
+    links: BTreeMap<LinkId, PeeringLink>,
+    peers: BTreeMap<NodeId, PeerConnection>,
+    targets: BTreeMap<TargetId, DialTarget>,
     next_target: u64,
     /// The DNS name of several nodes and the time of its next lookup; None while a lookup is
     /// pending.
@@ -145,7 +145,7 @@ pub struct Peering {
     enabled: Option<Vec<Name>>,
     why: String,
     next_heartbeat: Time,
-    actions: VecDeque<Action>,
+    actions: VecDeque<PeeringAction>,
     now: Time,
 }
 
@@ -175,14 +175,14 @@ impl Peering {
             [one] if has_initial_size => this.expand = Some((one.clone(), Some(Time::ZERO))),
             _ => {
                 for address in configured {
-                    this.add_target(address, dialing::Origin::Configured);
+                    this.add_target(address, dialing::TargetOrigin::Configured);
                 }
             }
         }
         this
     }
 
-    pub fn poll(&mut self) -> Option<Action> {
+    pub fn poll(&mut self) -> Option<PeeringAction> {
         self.actions.pop_front()
     }
 
@@ -211,7 +211,7 @@ impl Peering {
 
     /// The next time at which [`Peering::tick`] must be called.
     pub fn wake_at(&self) -> Time {
-        let targets = self.targets.values().filter_map(Target::due);
+        let targets = self.targets.values().filter_map(DialTarget::due);
         let expand = self.expand.as_ref().and_then(|(_, at)| *at);
         let lost = self
             .peers
@@ -238,7 +238,7 @@ impl Peering {
             self.next_heartbeat = self.now + self.config.heartbeat;
             let identified_links = self.links.iter().filter(|(_, l)| l.hello.is_some());
             for (link, _) in identified_links {
-                self.actions.push_back(Action::Send {
+                self.actions.push_back(PeeringAction::Send {
                     link: *link,
                     frame: Frame::Heartbeat,
                 });
@@ -259,13 +259,13 @@ impl Peering {
 
     pub fn dialled(&mut self, target: TargetId, link: LinkId) {
         if let Some(target) = self.targets.get_mut(&target) {
-            target.state = TargetState::Linked(link);
+            target.state = DialState::Linked(link);
         }
         self.open(link, Some(target));
     }
 
     fn open(&mut self, link: LinkId, dialled: Option<TargetId>) {
-        let entry = Link {
+        let entry = PeeringLink {
             dialled,
             hello: None,
             since: self.now,
@@ -289,7 +289,7 @@ impl Peering {
             version: Some(self.own_version()),
         };
         let frame = Frame::Hello(hello);
-        self.actions.push_back(Action::Send { link, frame });
+        self.actions.push_back(PeeringAction::Send { link, frame });
     }
 
     /// The cluster ID; 0: none.
@@ -393,10 +393,10 @@ impl Peering {
     /// kept.
     fn keep_link(&mut self, link: LinkId, hello: &Hello) -> bool {
         let me = self.config.node;
-        let lower_dialled = |l: &Link| l.dialled.is_some() == (me < hello.node);
+        let lower_dialled = |l: &PeeringLink| l.dialled.is_some() == (me < hello.node);
         let new_preferred = self.links.get(&link).is_some_and(lower_dialled);
         let now = self.now;
-        let peer = self.peers.entry(hello.node).or_insert(Peer {
+        let peer = self.peers.entry(hello.node).or_insert(PeerConnection {
             incarnation: hello.incarnation,
             link: None,
             lost: now,
@@ -416,7 +416,8 @@ impl Peering {
         if newer {
             peer.incarnation = hello.incarnation;
             if std::mem::take(&mut peer.up) {
-                self.actions.push_back(Action::Down { node: hello.node });
+                self.actions
+                    .push_back(PeeringAction::Down { node: hello.node });
             }
         }
         peer.link = Some(link);
@@ -430,7 +431,7 @@ impl Peering {
     fn close_replaced(&mut self, old: LinkId) {
         if let Some(link) = self.links.remove(&old) {
             self.retry_target(link.dialled);
-            self.actions.push_back(Action::Close { link: old });
+            self.actions.push_back(PeeringAction::Close { link: old });
         }
     }
 
@@ -459,15 +460,15 @@ impl Peering {
             name = hello.name,
             address = hello.address
         );
-        self.actions.push_back(Action::PeerVersion {
+        self.actions.push_back(PeeringAction::PeerVersion {
             node: hello.node,
             version: hello.version.map(|version| version.facts),
         });
-        self.actions.push_back(Action::Up {
+        self.actions.push_back(PeeringAction::Up {
             node: hello.node,
             incarnation: hello.incarnation,
         });
-        self.actions.push_back(Action::Join(NodeRecord {
+        self.actions.push_back(PeeringAction::Join(NodeRecord {
             id: hello.node,
             name: hello.name.as_str().into(),
             address: hello.address.as_str().into(),
@@ -486,15 +487,15 @@ impl Peering {
             return self.refuse(link, "welcome to a cluster other than the sender's own");
         }
         match self.decide() {
-            Decision::Join { cluster } if cluster == record.id => self.adopt(record),
-            Decision::Wait { why } => self.why = why,
+            FormationDecision::Join { cluster } if cluster == record.id => self.adopt(record),
+            FormationDecision::Wait { why } => self.why = why,
             _ => tracing::warn!(event = "peer.unexpected_welcome", peer = %self.describe(link)),
         }
     }
 
     fn adopt(&mut self, record: ClusterRecord) {
         self.adopting = true;
-        self.actions.push_back(Action::Adopt(record));
+        self.actions.push_back(PeeringAction::Adopt(record));
     }
 
     /// The record is durable: this node belongs to the cluster and informs all peers.
@@ -523,13 +524,13 @@ impl Peering {
             return;
         }
         match self.decide() {
-            Decision::Wait { why } => {
+            FormationDecision::Wait { why } => {
                 if why != self.why {
                     tracing::info!(event = "cluster.waiting", why);
                 }
                 self.why = why;
             }
-            Decision::Form { founders, features } => {
+            FormationDecision::Form { founders, features } => {
                 let id = random_nonzero(&mut self.rng);
                 tracing::info!(
                     event = "cluster.forming",
@@ -543,13 +544,13 @@ impl Peering {
                 });
             }
             // WELCOME follows.
-            Decision::Join { cluster } => {
+            FormationDecision::Join { cluster } => {
                 self.why = format!("joining cluster {}", id_text(cluster))
             }
         }
     }
 
-    fn decide(&self) -> Decision {
+    fn decide(&self) -> FormationDecision {
         let configured = self.targets.values().filter(|t| t.is_founder_candidate());
         let mut peers: Vec<PeerView> = configured.map(|t| self.view_of(t)).collect();
         if self.expand.is_some() && !self.expanded_once {
@@ -561,7 +562,7 @@ impl Peering {
             0 => self.config.peers.len(),
             size => size,
         };
-        decide_formation(&View {
+        decide_formation(&FormationInput {
             me: Founder {
                 id: self.config.node,
                 name: self.config.name.clone(),
@@ -574,7 +575,7 @@ impl Peering {
         })
     }
 
-    fn view_of(&self, target: &Target) -> PeerView {
+    fn view_of(&self, target: &DialTarget) -> PeerView {
         if target.node == Some(self.config.node)
             || target.address.to_string() == self.config.address
         {
@@ -607,7 +608,7 @@ impl Peering {
     fn refuse(&mut self, link: LinkId, why: &str) {
         tracing::warn!(event = "peer.refused", peer = %self.describe(link), why);
         let frame = Frame::Refused(why.to_owned());
-        self.actions.push_back(Action::Send { link, frame });
+        self.actions.push_back(PeeringAction::Send { link, frame });
         self.drop_link(link);
     }
 
@@ -633,7 +634,7 @@ impl Peering {
 
     /// Closes and removes a link.
     fn drop_link(&mut self, link: LinkId) {
-        self.actions.push_back(Action::Close { link });
+        self.actions.push_back(PeeringAction::Close { link });
         self.closed(link);
     }
 
@@ -654,7 +655,7 @@ impl Peering {
 
     fn check_links(&mut self) {
         let (now, timeout) = (self.now, self.config.timeout);
-        let is_expired = |l: &Link| match l.hello {
+        let is_expired = |l: &PeeringLink| match l.hello {
             None => now >= l.since + HANDSHAKE_TIMEOUT,
             Some(_) => now >= l.last_activity + timeout,
         };
@@ -693,7 +694,7 @@ impl Peering {
             && std::mem::take(&mut peer.up)
         {
             tracing::warn!(event = "peer.down", node = id_text(node.0), why);
-            self.actions.push_back(Action::Down { node });
+            self.actions.push_back(PeeringAction::Down { node });
         }
     }
 
@@ -703,7 +704,7 @@ impl Peering {
         let links: Vec<LinkId> = self.links.keys().copied().collect();
         for link in links {
             let frame = Frame::Bye;
-            self.actions.push_back(Action::Send { link, frame });
+            self.actions.push_back(PeeringAction::Send { link, frame });
             self.drop_link(link);
         }
     }

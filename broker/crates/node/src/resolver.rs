@@ -3,7 +3,7 @@
 
 use crate::config::PeerAddress;
 use crate::peering::TargetId;
-use reactor::Wake;
+use reactor::ThreadWaker;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,18 +19,18 @@ pub(crate) enum ResolveTarget {
     Expand,
 }
 
-type Request = (ResolveTarget, PeerAddress);
-type Answer = (ResolveTarget, PeerAddress, Result<Vec<SocketAddr>, String>);
+type ResolveRequest = (ResolveTarget, PeerAddress);
+type ResolvedAddresses = (ResolveTarget, PeerAddress, Result<Vec<SocketAddr>, String>);
 
 /// Dropping it ends its threads.
 pub(crate) struct Resolver {
-    requests: Sender<Request>,
-    answers: Receiver<Answer>,
+    requests: Sender<ResolveRequest>,
+    answers: Receiver<ResolvedAddresses>,
 }
 
 impl Resolver {
-    pub fn start(wake: Arc<Wake>) -> io::Result<Resolver> {
-        let (requests, inbox) = channel::<Request>();
+    pub fn start(wake: Arc<ThreadWaker>) -> io::Result<Resolver> {
+        let (requests, inbox) = channel::<ResolveRequest>();
         let (outbox, answers) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
         for i in 0..THREADS {
@@ -48,12 +48,16 @@ impl Resolver {
         let _ = self.requests.send((target, address));
     }
 
-    pub fn answer(&self) -> Option<Answer> {
+    pub fn answer(&self) -> Option<ResolvedAddresses> {
         self.answers.try_recv().ok()
     }
 }
 
-fn run_worker(inbox: &Mutex<Receiver<Request>>, outbox: &Sender<Answer>, wake: &Wake) {
+fn run_worker(
+    inbox: &Mutex<Receiver<ResolveRequest>>,
+    outbox: &Sender<ResolvedAddresses>,
+    wake: &ThreadWaker,
+) {
     loop {
         let request = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((target, address)) = request else {

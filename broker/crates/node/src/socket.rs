@@ -28,7 +28,7 @@ pub(crate) struct Socket {
 
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadEnd {
+pub(crate) enum ReadOutcome {
     /// No more data for now.
     Drained,
     /// The limit per turn is reached.
@@ -80,22 +80,22 @@ impl Socket {
     }
 
     /// Reads available bytes into `input`. The first value is true if any arrived.
-    pub fn read(&mut self, scratch: &mut [u8]) -> io::Result<(bool, ReadEnd)> {
+    pub fn read(&mut self, scratch: &mut [u8]) -> io::Result<(bool, ReadOutcome)> {
         let mut total = 0;
         loop {
             if total >= READ_PER_TURN {
-                return Ok((true, ReadEnd::More));
+                return Ok((true, ReadOutcome::More));
             }
             let read = match &mut self.tls {
                 None => read_plain(&mut self.stream, scratch, &mut self.input),
                 Some(tls) => read_tls(tls, &mut self.stream, scratch, &mut self.input),
             };
             match read {
-                Ok(0) => return Ok((total > 0, ReadEnd::Closed)),
+                Ok(0) => return Ok((total > 0, ReadOutcome::Closed)),
                 Ok(n) => total += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     self.readable = false;
-                    return Ok((total > 0, ReadEnd::Drained));
+                    return Ok((total > 0, ReadOutcome::Drained));
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),

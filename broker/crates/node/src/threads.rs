@@ -1,15 +1,15 @@
 //! The threads of a node and the channels between them.
 
 use crate::jobs::JobThread;
-use crate::link_tls::Tls;
-use crate::links::{self, LinkParts, LinkStatus, LinkThread, Persist};
-use crate::log_thread::{KEEP_FREE, LogThread, Space};
+use crate::link_tls::LinkTls;
+use crate::links::{self, LinkParts, LinkStatus, LinkThread, StoreClusterRecord};
+use crate::log_thread::{KEEP_FREE, LogDisk, LogThread};
 use crate::peering::{Peering, PeeringConfig};
 use env::{Clock, Disk};
 use mio::Poll;
 use reactor::{
-    ClientListener, Inbound, Links, LoopConfig, LoopParts, Mailbox, MailboxInlet, Receiver, Report,
-    Sender, ShardLoop, Wake,
+    ClientListener, LoopConfig, LoopParts, LoopReport, Mailbox, MailboxInlet, Receiver, Sender,
+    ShardLoop, ShardMessage, ThreadRings, ThreadWaker,
 };
 use shard::ShardDriver;
 use std::io;
@@ -26,7 +26,7 @@ const RING: usize = 4096;
 
 /// A notification from a thread to the node.
 #[derive(Debug)]
-pub enum Notice {
+pub enum ThreadNotification {
     /// Request to stop gracefully.
     Stop,
     /// The node now belongs to a cluster.
@@ -43,16 +43,16 @@ pub enum Notice {
     MemoryWatermark(f64),
     /// Request to set the free disk space limit in bytes, until the node restarts.
     DiskFreeLimit(u64),
-    Report(u16, Report),
+    LoopReport(u16, LoopReport),
     /// A thread failed, with its error.
     Died(String),
 }
 
 /// Parts from which the threads are built.
-pub(crate) struct Wiring {
+pub(crate) struct ThreadParts {
     pub shards: u16,
     pub clock: Arc<dyn Clock + Send + Sync>,
-    pub notices: mpsc::Sender<Notice>,
+    pub notices: mpsc::Sender<ThreadNotification>,
     pub status: Arc<LinkStatus>,
     pub wal: Wal,
     /// The newest recovered log file; 0 if there is none.
@@ -60,53 +60,54 @@ pub(crate) struct Wiring {
     pub disk: Arc<dyn Disk>,
     /// The directory of `disk`, for log messages.
     pub directory: String,
-    pub tls: Option<Tls>,
+    pub tls: Option<LinkTls>,
     pub listener: Option<TcpListener>,
     pub peering: PeeringConfig,
-    pub persist: Persist,
+    pub persist: StoreClusterRecord,
     pub peer_buffer: usize,
 }
 
 /// A shard's channel ends, kept until its thread starts.
-struct ShardEnds {
+struct ShardChannels {
     poll: Poll,
-    wake: Arc<Wake>,
+    wake: Arc<ThreadWaker>,
     inlet: MailboxInlet,
-    rings: Vec<Receiver<Inbound>>,
-    links: Links,
+    rings: Vec<Receiver<ShardMessage>>,
+    links: ThreadRings,
 }
 
 pub(crate) struct Threads {
     clock: Arc<dyn Clock + Send + Sync>,
-    notices: mpsc::Sender<Notice>,
-    ends: Vec<Option<ShardEnds>>,
+    notices: mpsc::Sender<ThreadNotification>,
+    ends: Vec<Option<ShardChannels>>,
     mailboxes: Vec<Mailbox>,
     shards: Vec<JoinHandle<()>>,
     status: Arc<LinkStatus>,
-    links_wake: Arc<Wake>,
+    links_wake: Arc<ThreadWaker>,
     links: Option<JoinHandle<()>>,
     stop_storage: Arc<AtomicBool>,
-    storage_wakes: Vec<Arc<Wake>>,
+    storage_wakes: Vec<Arc<ThreadWaker>>,
     storage: Vec<JoinHandle<()>>,
 }
 
 /// Creates one ring for each shard, to or from another thread.
-fn rings<T>(wakes: impl Iterator<Item = Arc<Wake>>) -> (Vec<Sender<T>>, Vec<Receiver<T>>) {
+fn rings<T>(wakes: impl Iterator<Item = Arc<ThreadWaker>>) -> (Vec<Sender<T>>, Vec<Receiver<T>>) {
     wakes.map(|wake| reactor::ring(RING, wake)).unzip()
 }
 
 impl Threads {
     /// Connects all threads and starts them, except for the shards.
-    pub fn start(wiring: Wiring) -> io::Result<Threads> {
+    pub fn start(wiring: ThreadParts) -> io::Result<Threads> {
         let count = usize::from(wiring.shards);
         let mut polls = Vec::new();
         for _ in 0..count {
             polls.push(ShardLoop::poll_and_wake()?);
         }
-        let shard_wakes: Vec<Arc<Wake>> = polls.iter().map(|(_, wake)| wake.clone()).collect();
-        let to_shards = || rings::<Inbound>(shard_wakes.iter().cloned());
-        let log_wake = Arc::new(Wake::for_thread());
-        let job_wake = Arc::new(Wake::for_thread());
+        let shard_wakes: Vec<Arc<ThreadWaker>> =
+            polls.iter().map(|(_, wake)| wake.clone()).collect();
+        let to_shards = || rings::<ShardMessage>(shard_wakes.iter().cloned());
+        let log_wake = Arc::new(ThreadWaker::for_thread());
+        let job_wake = Arc::new(ThreadWaker::for_thread());
         let (poll, links_wake) = links::poll_and_wake()?;
 
         let (wal_tx, wal_rx) = rings(std::iter::repeat_n(log_wake.clone(), count));
@@ -117,7 +118,7 @@ impl Threads {
         let (from_peers_tx, from_peers_rx) = to_shards();
         if wiring.newest_file > 0 {
             for shard in &mut from_wal_tx {
-                shard.send(Inbound::WalRolled {
+                shard.send(ShardMessage::WalRolled {
                     file: wiring.newest_file,
                 });
             }
@@ -132,13 +133,13 @@ impl Threads {
         {
             let (mailbox, inlet) = reactor::mailbox(wake.clone());
             mailboxes.push(mailbox);
-            let links = Links {
+            let links = ThreadRings {
                 wal,
                 jobs,
                 peers,
                 shards: Vec::new(),
             };
-            ends.push(ShardEnds {
+            ends.push(ShardChannels {
                 poll,
                 wake,
                 inlet,
@@ -151,11 +152,11 @@ impl Threads {
         let mut threads = Threads::idle(&wiring, ends, mailboxes, links_wake.clone());
         threads.storage_wakes = vec![log_wake.clone(), job_wake.clone()];
         let notices = wiring.notices.clone();
-        let space = Space {
+        let space = LogDisk {
             disk: wiring.disk.clone(),
             directory: wiring.directory,
             keep_free: KEEP_FREE,
-            on_full: Box::new(move |full| drop(notices.send(Notice::DiskFull(full)))),
+            on_full: Box::new(move |full| drop(notices.send(ThreadNotification::DiskFull(full)))),
         };
         let log = LogThread::new(Writer::new(wiring.wal), wal_rx, from_wal_tx, space);
         threads.start_log(log, log_wake)?;
@@ -179,10 +180,10 @@ impl Threads {
 
     /// The state before any thread runs.
     fn idle(
-        wiring: &Wiring,
-        ends: Vec<ShardEnds>,
+        wiring: &ThreadParts,
+        ends: Vec<ShardChannels>,
         mailboxes: Vec<Mailbox>,
-        links_wake: Arc<Wake>,
+        links_wake: Arc<ThreadWaker>,
     ) -> Threads {
         Threads {
             clock: wiring.clock.clone(),
@@ -199,7 +200,7 @@ impl Threads {
         }
     }
 
-    fn start_log(&mut self, log: LogThread, wake: Arc<Wake>) -> io::Result<()> {
+    fn start_log(&mut self, log: LogThread, wake: Arc<ThreadWaker>) -> io::Result<()> {
         let stop = self.stop_storage.clone();
         let handle = self.spawn("wal", move || {
             log.run(&wake, &stop).map_err(|e| e.to_string())
@@ -208,7 +209,7 @@ impl Threads {
         Ok(())
     }
 
-    fn start_jobs(&mut self, jobs: JobThread, wake: Arc<Wake>) -> io::Result<()> {
+    fn start_jobs(&mut self, jobs: JobThread, wake: Arc<ThreadWaker>) -> io::Result<()> {
         let stop = self.stop_storage.clone();
         let handle = self.spawn("storage", move || {
             jobs.run(&wake, &stop);
@@ -246,7 +247,9 @@ impl Threads {
                 mailbox: ends.inlet,
                 links: ends.links,
                 listeners,
-                report: Box::new(move |report| drop(notices.send(Notice::Report(index, report)))),
+                report: Box::new(move |report| {
+                    drop(notices.send(ThreadNotification::LoopReport(index, report)))
+                }),
             };
             let shard = ShardLoop::new(parts).map_err(|e| e.to_string())?;
             shard.run().map_err(|e| e.to_string())
@@ -267,7 +270,7 @@ impl Threads {
             .spawn(move || {
                 if let Err(text) = body() {
                     tracing::error!(event = "node.fatal", text);
-                    let _ = notices.send(Notice::Died(text));
+                    let _ = notices.send(ThreadNotification::Died(text));
                 }
             })
     }
@@ -278,7 +281,7 @@ impl Threads {
 
     pub fn shut_down_shards(&self) {
         for mailbox in &self.mailboxes {
-            mailbox.post_waiting(Inbound::ShutDown);
+            mailbox.post_waiting(ShardMessage::ShutDown);
         }
     }
 
@@ -289,7 +292,7 @@ impl Threads {
         // Channel ends without a thread would keep their mailboxes open.
         self.ends.clear();
         for mailbox in &self.mailboxes {
-            mailbox.post_waiting(Inbound::Stop);
+            mailbox.post_waiting(ShardMessage::Stop);
         }
         for shard in std::mem::take(&mut self.shards) {
             self.join(shard, until);
@@ -323,7 +326,7 @@ impl Threads {
 }
 
 /// Creates a ring from every shard to every other shard.
-fn connect_shards(ends: &mut [ShardEnds], wakes: &[Arc<Wake>]) {
+fn connect_shards(ends: &mut [ShardChannels], wakes: &[Arc<ThreadWaker>]) {
     for from in 0..ends.len() {
         let mut senders = Vec::new();
         for (to, wake) in wakes.iter().enumerate() {
@@ -344,10 +347,13 @@ fn connect_shards(ends: &mut [ShardEnds], wakes: &[Arc<Wake>]) {
 }
 
 /// Notifies the node after the record is durable.
-fn persist_and_notify(mut persist: Persist, notices: mpsc::Sender<Notice>) -> Persist {
+fn persist_and_notify(
+    mut persist: StoreClusterRecord,
+    notices: mpsc::Sender<ThreadNotification>,
+) -> StoreClusterRecord {
     Box::new(move |record| {
         persist(record)?;
-        let _ = notices.send(Notice::Adopted);
+        let _ = notices.send(ThreadNotification::Adopted);
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! Periodic checks of free disk space, memory usage and certificate files.
 
-use crate::alarms::{Alarms, Cause};
+use crate::alarms::{AlarmCause, Alarms};
 use crate::config::Config;
 use crate::log_thread::KEEP_FREE;
 use crate::machine;
@@ -24,9 +24,9 @@ const CHECKS_PER_COUNT: u32 = 8;
 
 /// Results of the last check.
 #[derive(Debug, Default)]
-pub(crate) struct LastLook(Mutex<NodeResources>);
+pub(crate) struct LastDiskCheck(Mutex<NodeResources>);
 
-impl LastLook {
+impl LastDiskCheck {
     pub fn resources(&self) -> NodeResources {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,8 +42,8 @@ fn write_budget_until_next_check(free: u64, limit: u64) -> u64 {
     }
 }
 
-pub(crate) struct Watch {
-    last_look: Arc<LastLook>,
+pub(crate) struct ResourceMonitor {
+    last_look: Arc<LastDiskCheck>,
     descriptors: Option<u64>,
     /// Number of open descriptors at the last count, and how many checks ago that was.
     counted: (Option<u64>, u32),
@@ -61,20 +61,20 @@ pub(crate) struct Watch {
     memory: Option<u64>,
     /// Memory high watermark, as a share of `memory`.
     memory_watermark: f64,
-    certificates: Vec<tls::Watched>,
+    certificates: Vec<tls::WatchedFiles>,
 }
 
-impl Watch {
+impl ResourceMonitor {
     pub fn new(
         disk: Arc<dyn Disk>,
         files: Arc<OpenFiles>,
         writes: Arc<WriteBudget>,
         config: &Config,
-        certificates: Vec<tls::Watched>,
-        last_look: Arc<LastLook>,
-    ) -> Watch {
+        certificates: Vec<tls::WatchedFiles>,
+        last_look: Arc<LastDiskCheck>,
+    ) -> ResourceMonitor {
         let descriptors = env::real::descriptor_limit().ok();
-        Watch {
+        ResourceMonitor {
             last_look,
             descriptors,
             counted: (None, CHECKS_PER_COUNT),
@@ -147,7 +147,7 @@ impl Watch {
             Ok(free) => {
                 self.writes
                     .set(write_budget_until_next_check(*free, self.disk_free_limit));
-                alarms.set(Cause::LowDisk, *free < self.disk_free_limit);
+                alarms.set(AlarmCause::LowDisk, *free < self.disk_free_limit);
             }
             Err(error) => tracing::warn!(event = "disk.free_space_unknown", %error),
         }
@@ -155,7 +155,7 @@ impl Watch {
         let limit = self.memory.map(|all| all as f64 * self.memory_watermark);
         let used = machine::resident();
         if let (Some(limit), Some(used)) = (limit, used) {
-            alarms.set(Cause::Memory, used as f64 > limit);
+            alarms.set(AlarmCause::Memory, used as f64 > limit);
         }
         let last_look = NodeResources {
             memory_used: used,
@@ -219,7 +219,7 @@ mod tests {
             ..Config::default()
         };
         let alarms = Alarms::new(Vec::new());
-        let mut watch = Watch::new(
+        let mut watch = ResourceMonitor::new(
             Arc::new(disk.clone()),
             disk.open_files(),
             budget,

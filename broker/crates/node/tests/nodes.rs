@@ -3,7 +3,7 @@
 
 mod journal;
 
-use journal::{Running, SOME_SECONDS, Scratch, eventually, free_ports, start, within};
+use journal::{RunningNode, SOME_SECONDS, Scratch, eventually, free_ports, start, within};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -57,7 +57,10 @@ fn cluster_flags(count: usize, auth: &[String]) -> std::io::Result<Vec<Vec<Strin
     Ok(each.collect())
 }
 
-fn start_all(scratch: &Path, flags: &[Vec<String>]) -> std::result::Result<Vec<Running>, String> {
+fn start_all(
+    scratch: &Path,
+    flags: &[Vec<String>],
+) -> std::result::Result<Vec<RunningNode>, String> {
     let each = flags.iter().enumerate();
     each.map(|(i, f)| start(scratch, &format!("n{i}"), f))
         .collect()
@@ -190,7 +193,7 @@ fn two_of_three_nodes_wait_for_the_third() -> Result {
         let address = f[0].trim_start_matches("cluster.listener=");
         eventually(|| TcpStream::connect(address).ok()).ok_or("does not listen")?;
     }
-    assert!(!nodes.iter().any(Running::is_ready));
+    assert!(!nodes.iter().any(RunningNode::is_ready));
     for node in nodes {
         node.stop()?;
     }

@@ -70,7 +70,7 @@ const RESERVED_PREFIX: &str = "amq.";
 
 /// Unknown exchange types fail with the text of RabbitMQ since 3.13.
 fn check_kind(kind: &str) -> OperationResult {
-    match routing::Kind::from_name(kind) {
+    match routing::ExchangeType::from_name(kind) {
         Some(_) => Ok(()),
         None if kind.is_empty() => refuse!(PreconditionFailed, "invalid exchange type ''"),
         // RabbitMQ says "invalid" instead for types that exist as Erlang atoms, such as "foo".

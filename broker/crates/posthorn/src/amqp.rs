@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use env::Time;
 use message::Message;
 use session::{
-    Broker, ConnectionInfo, Held, Outbox, Protocol, ServiceStates, Session, SessionDetails,
+    Broker, ConnectionInfo, HeldMemory, Outbox, Protocol, ServiceStates, Session, SessionDetails,
     SessionEvent, SessionInfo, SessionState,
 };
 use session_amqp10::Amqp10;
@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 /// Factory of sessions that become AMQP 0.9.1 or 1.0.
 #[derive(Clone, Debug)]
-pub(crate) struct Amqp {
+pub(crate) struct AmqpProtocol {
     pub amqp091: Amqp091,
     pub amqp10: Arc<Amqp10>,
 }
 
-impl Protocol for Amqp {
+impl Protocol for AmqpProtocol {
     fn listener_names(&self) -> [&'static str; 2] {
         self.amqp091.listener_names()
     }
@@ -27,7 +27,7 @@ impl Protocol for Amqp {
     fn session(&self, connection: &ConnectionInfo, now: Time) -> Box<dyn Session> {
         Box::new(AmqpSession {
             inner: self.amqp091.session(connection, now),
-            choice: Some(Box::new(Choice {
+            choice: Some(Box::new(Amqp10Start {
                 amqp10: self.amqp10.clone(),
                 connection: connection.clone(),
                 accepted: now,
@@ -41,11 +41,11 @@ impl Protocol for Amqp {
 struct AmqpSession {
     inner: Box<dyn Session>,
     /// None: the client has chosen.
-    choice: Option<Box<Choice>>,
+    choice: Option<Box<Amqp10Start>>,
 }
 
 /// The data to start a session of AMQP 1.0.
-struct Choice {
+struct Amqp10Start {
     amqp10: Arc<Amqp10>,
     connection: ConnectionInfo,
     accepted: Time,
@@ -55,19 +55,19 @@ struct Choice {
 const AMQP10_HEADERS: [[u8; 8]; 2] = [*b"AMQP\x00\x01\x00\x00", *b"AMQP\x03\x01\x00\x00"];
 
 #[derive(Debug, PartialEq, Eq)]
-enum HeaderMatch {
+enum ProtocolHeaderMatch {
     /// The header is incomplete and may become that of AMQP 1.0.
     Partial,
     Amqp10,
     Other,
 }
 
-fn match_header(input: &[u8]) -> HeaderMatch {
+fn match_header(input: &[u8]) -> ProtocolHeaderMatch {
     let is_prefix = |header: &[u8; 8]| header.iter().zip(input).all(|(a, b)| a == b);
     match AMQP10_HEADERS.iter().any(is_prefix) {
-        true if input.len() >= 8 => HeaderMatch::Amqp10,
-        true => HeaderMatch::Partial,
-        false => HeaderMatch::Other,
+        true if input.len() >= 8 => ProtocolHeaderMatch::Amqp10,
+        true => ProtocolHeaderMatch::Partial,
+        false => ProtocolHeaderMatch::Other,
     }
 }
 
@@ -80,16 +80,16 @@ impl Session for AmqpSession {
     ) -> SessionState {
         if let Some(choice) = self.choice.take() {
             match match_header(input) {
-                HeaderMatch::Other => {}
-                HeaderMatch::Amqp10 => {
-                    let Choice {
+                ProtocolHeaderMatch::Other => {}
+                ProtocolHeaderMatch::Amqp10 => {
+                    let Amqp10Start {
                         amqp10,
                         connection,
                         accepted,
                     } = *choice;
                     self.inner = amqp10.session(&connection, accepted);
                 }
-                HeaderMatch::Partial => {
+                ProtocolHeaderMatch::Partial => {
                     self.choice = Some(choice);
                     return SessionState::Open;
                 }
@@ -140,7 +140,7 @@ impl Session for AmqpSession {
         self.inner.unfinished()
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> HeldMemory {
         self.inner.held()
     }
 
@@ -164,17 +164,17 @@ mod tests {
     #[test]
     fn header_chooses_the_protocol_as_soon_as_it_is_known() {
         for (input, expected) in [
-            (&b""[..], HeaderMatch::Partial),
-            (b"AMQP", HeaderMatch::Partial),
-            (b"AMQP\x00", HeaderMatch::Partial),
-            (b"AMQP\x00\x00", HeaderMatch::Other),
-            (b"AMQP\x00\x00\x09\x01", HeaderMatch::Other),
-            (b"AMQP\x03\x01\x00", HeaderMatch::Partial),
-            (b"AMQP\x03\x01\x00\x00", HeaderMatch::Amqp10),
-            (b"AMQP\x00\x01\x00\x00rest", HeaderMatch::Amqp10),
-            (b"AMQP\x02\x01\x00\x00", HeaderMatch::Other),
-            (b"AMQP\x01\x01\x08\x00", HeaderMatch::Other),
-            (b"GET /", HeaderMatch::Other),
+            (&b""[..], ProtocolHeaderMatch::Partial),
+            (b"AMQP", ProtocolHeaderMatch::Partial),
+            (b"AMQP\x00", ProtocolHeaderMatch::Partial),
+            (b"AMQP\x00\x00", ProtocolHeaderMatch::Other),
+            (b"AMQP\x00\x00\x09\x01", ProtocolHeaderMatch::Other),
+            (b"AMQP\x03\x01\x00", ProtocolHeaderMatch::Partial),
+            (b"AMQP\x03\x01\x00\x00", ProtocolHeaderMatch::Amqp10),
+            (b"AMQP\x00\x01\x00\x00rest", ProtocolHeaderMatch::Amqp10),
+            (b"AMQP\x02\x01\x00\x00", ProtocolHeaderMatch::Other),
+            (b"AMQP\x01\x01\x08\x00", ProtocolHeaderMatch::Other),
+            (b"GET /", ProtocolHeaderMatch::Other),
         ] {
             assert_eq!(match_header(input), expected, "{input:?}");
         }

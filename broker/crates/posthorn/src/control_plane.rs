@@ -1,16 +1,16 @@
 //! The control plane thread: HTTP API and metrics on one single-threaded runtime.
 
 use management::{
-    Config, Expiry, HttpMemory, ListenerTls, LogLevels, Measure, Node, Router, SetDiskLimit,
-    SetWatermark,
+    CertificateExpiry, Config, HttpMemory, ListenerTls, LogLevels, MeasureResources, Node, Router,
+    SetDiskLimit, SetWatermark,
 };
 use node::ControlParts;
-use node::logging::Levels;
+use node::logging::LogLevelControl;
 use std::future::pending;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-fn log_levels(levels: Arc<Levels>) -> LogLevels {
+fn log_levels(levels: Arc<LogLevelControl>) -> LogLevels {
     let shown = levels.clone();
     LogLevels {
         set: Arc::new(move |category, level| levels.set(category, level)),
@@ -19,7 +19,7 @@ fn log_levels(levels: Arc<Levels>) -> LogLevels {
 }
 
 /// Serves until the process ends. Readiness reports that the node is stopping.
-pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
+pub fn serve(parts: ControlParts, levels: Arc<LogLevelControl>) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -36,8 +36,8 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
     config.default_queue_type = parts.default_queue_type;
     config.consumer_timeout_ms = parts.consumer_timeout_ms;
     config.log_levels = Some(log_levels(levels));
-    config.certificates_expire = Some(Expiry(parts.certificates_expire));
-    config.resources = Some(Measure(parts.resources));
+    config.certificates_expire = Some(CertificateExpiry(parts.certificates_expire));
+    config.resources = Some(MeasureResources(parts.resources));
     config.memory = HttpMemory::of_limit(parts.memory_limit);
     if let Some(listener) = parts.probes {
         start_probes(listener, parts.control.clone(), config.clone())?;

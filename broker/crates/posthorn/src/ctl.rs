@@ -74,14 +74,14 @@ pub enum Command {
     /// List queues with their message counts
     ListQueues {
         #[command(flatten)]
-        of: InVhost,
+        of: VhostFilter,
         #[command(flatten)]
-        chosen: Chosen,
+        chosen: ColumnSelection,
     },
-    ListExchanges(InVhost),
-    ListBindings(InVhost),
+    ListExchanges(VhostFilter),
+    ListBindings(VhostFilter),
     /// List policies and operator policies
-    ListPolicies(InVhost),
+    ListPolicies(VhostFilter),
     ListVhosts,
     ListNodes,
     ListUsers,
@@ -117,12 +117,12 @@ pub enum Command {
         write: String,
         read: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     ClearPermissions {
         user: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     AddVhost {
         name: String,
@@ -136,8 +136,8 @@ pub enum Command {
         default_queue_type: Option<String>,
     },
     /// Copy all messages published and delivered in a vhost to its exchange amq.rabbitmq.trace
-    TraceOn(At),
-    TraceOff(At),
+    TraceOn(VhostOption),
+    TraceOff(VhostOption),
     /// Delete a vhost with its queues, exchanges and permissions
     DeleteVhost {
         name: String,
@@ -145,7 +145,7 @@ pub enum Command {
     DeclareQueue {
         name: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
         /// quorum or classic
         #[arg(long = "type", default_value = "quorum")]
         kind: String,
@@ -156,7 +156,7 @@ pub enum Command {
     DeleteQueue {
         name: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
         /// Delete the queue only if it holds no message
         #[arg(long = "if-empty")]
         if_empty: bool,
@@ -168,7 +168,7 @@ pub enum Command {
     PurgeQueue {
         name: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     /// Create or replace a policy
     SetPolicy {
@@ -178,7 +178,7 @@ pub enum Command {
         /// Settings as a JSON object: '{"max-length": 1000}'
         definition: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
         #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
         priority: i64,
         /// all, queues, quorum_queues, classic_queues, streams, exchanges
@@ -191,14 +191,14 @@ pub enum Command {
     ClearPolicy {
         name: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
         #[arg(long)]
         operator: bool,
     },
     /// Set maintenance mode of this node: on moves leaders and clients to other nodes, off ends it
     Maintenance {
         #[arg(value_enum)]
-        state: OnOff,
+        state: SwitchState,
     },
     /// Set the memory high watermark of this node (0.0 to 1.0 of its memory), above which it blocks publishers, until it restarts
     #[command(name = "set_vm_memory_high_watermark")]
@@ -231,20 +231,20 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct InVhost {
+pub struct VhostFilter {
     /// Only objects of this vhost
     #[arg(short = 'p', long)]
     vhost: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Chosen {
+pub struct ColumnSelection {
     /// Only these columns, separated by tabs, by their names in the API: name messages
     columns: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct At {
+pub struct VhostOption {
     #[arg(short = 'p', long, default_value = "/")]
     vhost: String,
 }
@@ -256,7 +256,7 @@ pub struct NewPassword {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum OnOff {
+pub enum SwitchState {
     On,
     Off,
 }

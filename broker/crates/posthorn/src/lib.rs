@@ -19,7 +19,7 @@ pub use program::{NEXT, PROGRAM};
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use metadata::features::Version;
-use node::config::{Sources, load, reference};
+use node::config::{ConfigSources, load, reference};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -133,9 +133,9 @@ fn completion(shell: Shell, binary_name: BinaryName) -> String {
 
 fn check(file: PathBuf) -> ExitCode {
     let name = file.display().to_string();
-    let sources = Sources {
+    let sources = ConfigSources {
         file: Some(file),
-        ..Sources::default()
+        ..ConfigSources::default()
     };
     let loaded = load(&sources).map_err(|errors| errors.to_string());
     let checked = loaded.and_then(|config| protocols::check_advertised_listeners(&config));

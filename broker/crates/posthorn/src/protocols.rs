@@ -1,13 +1,13 @@
 //! The client protocols of the broker. This is the only place that names them all: a new protocol is one more entry of
 //! [`registrations`].
 
-use crate::amqp::Amqp;
+use crate::amqp::AmqpProtocol;
 use metadata::Name;
 use node::Registration;
 use node::config::Config;
 use session_amqp10::{Amqp10, Amqp10Config};
-use session_amqp091::{Amqp091, Logins};
-use session_mqtt::Mqtt;
+use session_amqp091::{Amqp091, LoginConfig};
+use session_mqtt::MqttProtocol;
 use session_websocket::WebSocket;
 use std::sync::Arc;
 
@@ -56,19 +56,19 @@ pub(crate) fn check_advertised_listeners(config: &Config) -> Result<(), String> 
     })
 }
 
-fn amqp(config: &Config) -> Amqp {
-    let logins = Arc::new(Logins {
+fn amqp(config: &Config) -> AmqpProtocol {
+    let logins = Arc::new(LoginConfig {
         mechanisms: config.mechanisms(),
         loopback_users: names(&config.loopback_users),
         anonymous: anonymous(config),
     });
-    Amqp {
+    AmqpProtocol {
         amqp091: amqp091(config, logins.clone()),
         amqp10: Arc::new(amqp10(config, logins)),
     }
 }
 
-fn amqp10(config: &Config, logins: Arc<Logins>) -> Amqp10 {
+fn amqp10(config: &Config, logins: Arc<LoginConfig>) -> Amqp10 {
     let limits = &config.limits;
     let limits = session_amqp10::Limits {
         frame: limits.frame_max,
@@ -87,7 +87,7 @@ fn amqp10(config: &Config, logins: Arc<Logins>) -> Amqp10 {
     })
 }
 
-fn amqp091(config: &Config, logins: Arc<Logins>) -> Amqp091 {
+fn amqp091(config: &Config, logins: Arc<LoginConfig>) -> Amqp091 {
     let limits = &config.limits;
     let limits = session_amqp091::Limits {
         frame_max: limits.frame_max,
@@ -109,9 +109,9 @@ fn amqp091(config: &Config, logins: Arc<Logins>) -> Amqp091 {
     }
 }
 
-fn mqtt(config: &Config) -> Mqtt {
+fn mqtt(config: &Config) -> MqttProtocol {
     let vhost = config.mqtt.vhost.as_ref().unwrap_or(&config.default_vhost);
-    let settings = session_mqtt::Settings {
+    let settings = session_mqtt::MqttSettings {
         limits: config.mqtt.limits.clone(),
         vhost: vhost.as_str().into(),
         exchange: config.mqtt.exchange.as_str().into(),
@@ -121,7 +121,7 @@ fn mqtt(config: &Config) -> Mqtt {
         name_without_password: config.mqtt.name_without_password,
         by_certificate: config.mqtt.by_certificate,
     };
-    Mqtt {
+    MqttProtocol {
         settings: Arc::new(settings),
     }
 }

@@ -4,9 +4,9 @@ use crate::control_plane;
 use crate::protocols::{check_advertised_listeners, registrations};
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
 use metadata::features::Version;
-use node::config::{Config, ConfigErrors, Sources, load};
-use node::logging::Levels;
-use node::{NodeParts, Notice, ShardMaterial};
+use node::config::{Config, ConfigErrors, ConfigSources, load};
+use node::logging::LogLevelControl;
+use node::{NodeParts, ShardMaterial, ThreadNotification};
 use shard::ShardDriver;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -44,7 +44,7 @@ pub fn serve(args: ServeArgs, version: Version) -> ExitCode {
 fn configuration(args: ServeArgs) -> Result<Config, String> {
     let variables = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-    let mut config = load(&Sources {
+    let mut config = load(&ConfigSources {
         file: args.config,
         environment: variables.collect(),
         flags: args.set,
@@ -60,7 +60,7 @@ fn configuration(args: ServeArgs) -> Result<Config, String> {
 fn run(
     config: Config,
     version: Version,
-    levels: Arc<Levels>,
+    levels: Arc<LogLevelControl>,
     ready_file: Option<std::path::PathBuf>,
 ) -> Result<(), String> {
     let (notices, inbox) = channel();
@@ -93,7 +93,7 @@ fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
 }
 
 /// The first SIGTERM or SIGINT drains the node, the second one exits at once.
-fn watch_signals(notices: Sender<Notice>) -> std::io::Result<()> {
+fn watch_signals(notices: Sender<ThreadNotification>) -> std::io::Result<()> {
     // Exceeding the file size limit must fail the write (EFBIG) instead of killing the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
@@ -103,7 +103,7 @@ fn watch_signals(notices: Sender<Notice>) -> std::io::Result<()> {
             for (count, signal) in signals.forever().enumerate() {
                 tracing::info!(event = "node.signal", signal, count);
                 // The receiver is gone if the node has already stopped.
-                if count > 0 || notices.send(Notice::Stop).is_err() {
+                if count > 0 || notices.send(ThreadNotification::Stop).is_err() {
                     std::process::exit(128 + signal);
                 }
             }

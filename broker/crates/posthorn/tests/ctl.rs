@@ -2,8 +2,9 @@
 //! metadata tree.
 
 use control::{
-    ConnectionFacts, ControlRequest, Forgetting, MaintenanceProgress, MemberChange, MemberOutcome,
-    MembershipRequest, NodeFacts, QueueFacts, Readiness, ReplicaFacts, ReplicaStatus, Vote,
+    ConnectionFacts, ControlRequest, ForgetProgress, MaintenanceProgress, MemberChange,
+    MemberOutcome, MembershipRequest, NodeFacts, QueueFacts, Readiness, ReplicaFacts,
+    ReplicaStatus, VotingState,
 };
 use env::NodeId;
 use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId, Tree, UserRecord};
@@ -113,7 +114,7 @@ impl Fake {
             }
             MembershipRequest::Replicas { reply, .. } => reply(vec![ReplicaFacts {
                 node: NodeId(1),
-                vote: Vote::Voter,
+                vote: VotingState::Voter,
                 replica: Some(ReplicaStatus {
                     is_leader: true,
                     term: 3,
@@ -123,7 +124,7 @@ impl Fake {
             }]),
             MembershipRequest::Forget { node, reply } => reply(match node {
                 NodeId(1) => Err(ChangeError::PreconditionFailed("it is running".into())),
-                _ => Ok(Forgetting::Moving { queues: 2 }),
+                _ => Ok(ForgetProgress::Moving { queues: 2 }),
             }),
         }
     }
@@ -432,7 +433,7 @@ fn users_get_passwords_tags_and_permissions() {
 }
 
 #[test]
-fn policies_vhosts_and_listings() {
+fn policies_and_vhosts_are_managed_and_listed() {
     let node = Node::start();
     node.ctl(&[
         "set_policy",
@@ -602,7 +603,7 @@ fn health_fails_while_a_cluster_node_is_down() {
 }
 
 #[test]
-fn health_and_maintenance() {
+fn health_is_reported_and_maintenance_drains_the_node() {
     let node = Node::start();
     node.ctl(&["health"]).ok();
     node.fake.lock().unwrap().critical = vec![QueueId(0)];

@@ -1,13 +1,13 @@
 //! The state of a client connection in the event loop.
 
-use crate::held::Held;
-use crate::secure::Secure;
+use crate::held::RareConnectionState;
+use crate::secure::TlsConnection;
 use mio::net::TcpStream;
 use session::ProtocolId;
 use session::SessionState;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ConnectionPhase {
     /// In the TLS handshake; the driver does not know the connection yet.
     Handshaking,
     /// The driver has a session for the connection.
@@ -26,13 +26,13 @@ const _: () = assert!(size_of::<Option<Connection>>() <= 32);
 pub(crate) struct Connection {
     pub socket: TcpStream,
     pub protocol: ProtocolId,
-    pub held: Held,
+    pub held: RareConnectionState,
     /// Distinguishes this connection from earlier ones in the same slot. It only has to be unique
     /// within the close timeout, so it may wrap around.
     pub serial: u32,
     /// Number of bytes discarded while lingering.
     pub discarded: u32,
-    pub phase: Phase,
+    pub phase: ConnectionPhase,
     pub session_state: SessionState,
     /// The socket may have input. Events are edge-triggered, so this is set until a read returns
     /// less than requested.
@@ -56,16 +56,16 @@ impl Connection {
         socket: TcpStream,
         protocol: ProtocolId,
         serial: u32,
-        secure: Option<Box<Secure>>,
+        secure: Option<Box<TlsConnection>>,
     ) -> Connection {
         let phase = match secure {
-            Some(_) => Phase::Handshaking,
-            None => Phase::Serving,
+            Some(_) => ConnectionPhase::Handshaking,
+            None => ConnectionPhase::Serving,
         };
         Connection {
             socket,
             protocol,
-            held: Held::new(secure),
+            held: RareConnectionState::new(secure),
             serial,
             discarded: 0,
             phase,
@@ -83,19 +83,22 @@ impl Connection {
     /// Returns true if serving the connection could make progress.
     pub(crate) fn wants_service(&self) -> bool {
         match self.phase {
-            Phase::Serving => {
+            ConnectionPhase::Serving => {
                 self.session_state == SessionState::Open
                     && !self.output_exceeded
                     && (self.readable || (self.resume && self.held.has_partial()))
             }
-            Phase::Flushing => false,
-            Phase::Handshaking | Phase::Lingering => self.readable,
+            ConnectionPhase::Flushing => false,
+            ConnectionPhase::Handshaking | ConnectionPhase::Lingering => self.readable,
         }
     }
 
     /// Returns true if the driver has a session for the connection.
     pub(crate) fn is_known(&self) -> bool {
-        matches!(self.phase, Phase::Serving | Phase::Flushing)
+        matches!(
+            self.phase,
+            ConnectionPhase::Serving | ConnectionPhase::Flushing
+        )
     }
 
     /// Returns true if TLS has no more output, including close_notify.

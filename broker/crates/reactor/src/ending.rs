@@ -1,8 +1,8 @@
 //! Closing of client connections.
 
-use crate::connection::Phase;
+use crate::connection::ConnectionPhase;
 use crate::event_loop::{CLOSE_TIMEOUT, ShardLoop};
-use crate::held::Held;
+use crate::held::RareConnectionState;
 use crate::sockets::READS_PER_TURN;
 use shard::ConnectionKey;
 use std::io::{ErrorKind, Read};
@@ -29,8 +29,8 @@ impl ShardLoop {
             return;
         };
         let known = connection.is_known();
-        connection.phase = Phase::Lingering;
-        connection.held = Held::default();
+        connection.phase = ConnectionPhase::Lingering;
+        connection.held = RareConnectionState::default();
         let shut = connection.socket.shutdown(Shutdown::Write);
         if known {
             self.driver.gone(ConnectionKey(key));

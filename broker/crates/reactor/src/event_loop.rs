@@ -1,14 +1,16 @@
 //! The event loop of a shard's thread.
 
 use crate::admission_rate::AdmissionRate;
-use crate::connection::{Connection, Phase};
-use crate::gather::Gather;
+use crate::connection::{Connection, ConnectionPhase};
+use crate::gather::GatherDelay;
 use crate::listener::{BindError, ClientListener, Listener, bind};
-use crate::ports::{Inbound, Links, MailboxInlet, ToJobs, ToPeers, ToWal};
+use crate::ports::{
+    LinkMessage, MailboxInlet, ShardMessage, StorageMessage, ThreadRings, WalMessage,
+};
 use crate::ring::Receiver;
 use crate::scratch::Scratch;
-use crate::secure::Workspace;
-use crate::wake::Wake;
+use crate::secure::TlsBuffers;
+use crate::wake::ThreadWaker;
 use env::{Clock, Time};
 use mio::{Events, Interest, Poll, Token};
 use shard::{Effect, ShardDriver};
@@ -87,10 +89,10 @@ impl Default for LoopConfig {
 
 /// A report of a loop to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum LoopReport {
     /// The shard failed because its storage failed. The process must end with this text.
     Fatal(String),
-    /// After [`Inbound::ShutDown`]: the driver has drained and every client was notified.
+    /// After [`ShardMessage::ShutDown`]: the driver has drained and every client was notified.
     Drained,
 }
 
@@ -116,17 +118,17 @@ pub struct LoopParts {
     /// The poll that `wake` was made for; see [`ShardLoop::poll_and_wake`].
     pub poll: Poll,
     /// Wakes this loop.
-    pub wake: Arc<Wake>,
+    pub wake: Arc<ThreadWaker>,
     /// One ring per thread that sends to this shard.
-    pub rings: Vec<Receiver<Inbound>>,
+    pub rings: Vec<Receiver<ShardMessage>>,
     /// The receiving end of the mailbox.
     pub mailbox: MailboxInlet,
     /// The rings to other threads.
-    pub links: Links,
+    pub links: ThreadRings,
     /// The client listeners, opened when the driver requests it ([`Effect::Listen`]).
     pub listeners: Vec<ClientListener>,
     /// Receives reports.
-    pub report: Box<dyn FnMut(Report)>,
+    pub report: Box<dyn FnMut(LoopReport)>,
 }
 
 /// The event loop of a shard.
@@ -135,11 +137,11 @@ pub struct ShardLoop {
     pub(crate) config: LoopConfig,
     clock: Arc<dyn Clock + Send + Sync>,
     pub(crate) poll: Poll,
-    wake: Arc<Wake>,
-    rings: Vec<Receiver<Inbound>>,
+    wake: Arc<ThreadWaker>,
+    rings: Vec<Receiver<ShardMessage>>,
     mailbox: MailboxInlet,
-    links: Links,
-    report: Box<dyn FnMut(Report)>,
+    links: ThreadRings,
+    report: Box<dyn FnMut(LoopReport)>,
     pub(crate) listeners: Vec<Listener>,
     /// The driver wants its listeners open.
     pub(crate) listening: bool,
@@ -147,7 +149,7 @@ pub struct ShardLoop {
     pub(crate) admission_rate: AdmissionRate,
     /// The time at which a waiting connection may be admitted.
     pub(crate) admit_at: Option<Time>,
-    gather: Gather,
+    gather: GatherDelay,
     /// Number of bytes read from clients in this turn.
     pub(crate) bytes_read: u64,
     /// Accepting is paused, and this was logged.
@@ -157,7 +159,7 @@ pub struct ShardLoop {
     pub(crate) connections: Slab<Connection>,
     pub(crate) next_serial: u32,
     pub(crate) scratch: Scratch,
-    pub(crate) workspace: Workspace,
+    pub(crate) workspace: TlsBuffers,
     /// Connections to serve, each at most once.
     pub(crate) queue: VecDeque<usize>,
     /// Connections to flush, each at most once.
@@ -181,9 +183,9 @@ pub struct ShardLoop {
 
 impl ShardLoop {
     /// Creates the poll of a new loop and the waker that its rings and mailbox need.
-    pub fn poll_and_wake() -> io::Result<(Poll, Arc<Wake>)> {
+    pub fn poll_and_wake() -> io::Result<(Poll, Arc<ThreadWaker>)> {
         let poll = Poll::new()?;
-        let wake = Wake::for_poll(poll.registry(), WAKE)?;
+        let wake = ThreadWaker::for_poll(poll.registry(), WAKE)?;
         Ok((poll, Arc::new(wake)))
     }
 
@@ -207,14 +209,14 @@ impl ShardLoop {
             accept_paused_until: None,
             admit_at: None,
             admission_rate: AdmissionRate::per_second(accepts_per_second),
-            gather: Gather::new(now),
+            gather: GatherDelay::new(now),
             bytes_read: 0,
             accept_paused: false,
             refusing: false,
             connections: Slab::new(),
             next_serial: 0,
             scratch: Scratch::default(),
-            workspace: Workspace::default(),
+            workspace: TlsBuffers::default(),
             queue: VecDeque::new(),
             dirty: Vec::new(),
             ending: VecDeque::new(),
@@ -229,7 +231,7 @@ impl ShardLoop {
         })
     }
 
-    /// Runs until [`Inbound::Stop`] or until the driver fails.
+    /// Runs until [`ShardMessage::Stop`] or until the driver fails.
     pub fn run(mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(1024);
         let mut timeout = Some(Duration::ZERO);
@@ -328,26 +330,26 @@ impl ShardLoop {
         more
     }
 
-    fn inbound(&mut self, item: Inbound) {
+    fn inbound(&mut self, item: ShardMessage) {
         match item {
-            Inbound::Frame { from, frame } => self.driver.shard_frame(from, frame),
-            Inbound::Durable(token) => self.driver.durable(token),
-            Inbound::WalRolled { file } => self.driver.wal_rolled(file),
-            Inbound::JobDone { id, result } => self.driver.job_done(id, result),
-            Inbound::PeerVersion { node, version } => self.driver.peer_program(node, version),
-            Inbound::PeerUp { node, incarnation } => self.driver.peer_up(node, incarnation),
-            Inbound::PeerDown { node } => self.driver.peer_down(node),
-            Inbound::PeerFrame { from, frame } => self.driver.peer_frame(from, frame),
-            Inbound::Join(node) => self.driver.join_requested(node),
-            Inbound::Alarm { reason, on } => self.driver.alarm(reason, on),
-            Inbound::Checked { id, right } => self.driver.checked(id, right),
-            Inbound::Control(request) => self.driver.control(request),
-            Inbound::ShutDown if !self.shutting_down => {
+            ShardMessage::Frame { from, frame } => self.driver.shard_frame(from, frame),
+            ShardMessage::Durable(token) => self.driver.durable(token),
+            ShardMessage::WalRolled { file } => self.driver.wal_rolled(file),
+            ShardMessage::JobDone { id, result } => self.driver.job_done(id, result),
+            ShardMessage::PeerVersion { node, version } => self.driver.peer_program(node, version),
+            ShardMessage::PeerUp { node, incarnation } => self.driver.peer_up(node, incarnation),
+            ShardMessage::PeerDown { node } => self.driver.peer_down(node),
+            ShardMessage::PeerFrame { from, frame } => self.driver.peer_frame(from, frame),
+            ShardMessage::Join(node) => self.driver.join_requested(node),
+            ShardMessage::Alarm { reason, on } => self.driver.alarm(reason, on),
+            ShardMessage::Checked { id, right } => self.driver.checked(id, right),
+            ShardMessage::Control(request) => self.driver.control(request),
+            ShardMessage::ShutDown if !self.shutting_down => {
                 self.shutting_down = true;
                 self.driver.shut_down();
             }
-            Inbound::ShutDown => {}
-            Inbound::Stop => self.stop = true,
+            ShardMessage::ShutDown => {}
+            ShardMessage::Stop => self.stop = true,
         }
     }
 
@@ -372,15 +374,17 @@ impl ShardLoop {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Append { token, records } => {
-                    self.links.wal.send(ToWal::Append { token, records });
+                    self.links.wal.send(WalMessage::Append { token, records });
                 }
-                Effect::Job { id, job } => self.links.jobs.send(ToJobs { id, job }),
+                Effect::Job { id, job } => self.links.jobs.send(StorageMessage { id, job }),
                 Effect::Peer { to, route, frame } => {
-                    self.links.peers.send(ToPeers::Send { to, route, frame });
+                    self.links
+                        .peers
+                        .send(LinkMessage::Send { to, route, frame });
                 }
                 Effect::Shard { to, from, frame } => {
                     match self.links.shards.get_mut(usize::from(to)) {
-                        Some(Some(ring)) => ring.send(Inbound::Frame { from, frame }),
+                        Some(Some(ring)) => ring.send(ShardMessage::Frame { from, frame }),
                         // A frame to this shard itself is delivered directly. A frame to a shard
                         // that does not exist is an error.
                         Some(None) => self.driver.shard_frame(from, frame),
@@ -388,12 +392,12 @@ impl ShardLoop {
                     }
                 }
                 Effect::Flush(connection) => self.mark_dirty(connection.0),
-                Effect::WalFree { up_to } => self.links.wal.send(ToWal::Free { up_to }),
-                Effect::Nodes(nodes) => self.links.peers.send(ToPeers::Nodes(nodes)),
+                Effect::WalFree { up_to } => self.links.wal.send(WalMessage::Free { up_to }),
+                Effect::Nodes(nodes) => self.links.peers.send(LinkMessage::Nodes(nodes)),
                 Effect::Listen(on) => self.listen(on)?,
                 Effect::Fatal(text) => {
                     self.stop = true;
-                    (self.report)(Report::Fatal(text));
+                    (self.report)(LoopReport::Fatal(text));
                     break;
                 }
             }
@@ -447,12 +451,12 @@ impl ShardLoop {
         if !self.shutting_down || self.drained || !self.driver.drained_fully() {
             return;
         }
-        let is_flushing = |c: &Connection| c.phase == Phase::Flushing || c.dirty;
+        let is_flushing = |c: &Connection| c.phase == ConnectionPhase::Flushing || c.dirty;
         if self.connections.iter().any(|(_, c)| is_flushing(c)) {
             return;
         }
         self.drained = true;
-        (self.report)(Report::Drained);
+        (self.report)(LoopReport::Drained);
     }
 
     /// Time until the next deadline, or None.

@@ -38,14 +38,14 @@ const GAIN_MORE: (u32, u32) = (5, 4);
 const MIN_THROUGHPUT: (u128, u128) = (9, 10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum GatherMode {
     /// Measures without a delay.
     Measure,
     /// Measures with a delay, to compare with the results without a delay and with the previous
     /// one.
     Try {
-        without: GatheredTurns,
-        shorter: GatheredTurns,
+        without: TurnTotals,
+        shorter: TurnTotals,
     },
     /// Uses the best delay, which may be none.
     Keep,
@@ -53,21 +53,21 @@ enum Mode {
 
 /// The sum of all turns of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct GatheredTurns {
+struct TurnTotals {
     turns: u32,
     bytes: u64,
     took: Duration,
 }
 
-impl GatheredTurns {
+impl TurnTotals {
     /// Returns true if a turn found at least `gain` times the bytes of a turn of `then`.
-    fn gains_per_turn(&self, then: &GatheredTurns, gain: (u32, u32)) -> bool {
+    fn gains_per_turn(&self, then: &TurnTotals, gain: (u32, u32)) -> bool {
         u128::from(self.bytes) * u128::from(then.turns * gain.1)
             >= u128::from(then.bytes) * u128::from(self.turns * gain.0)
     }
 
     /// Returns true if the throughput is at least [`MIN_THROUGHPUT`] of that of `then`.
-    fn keeps_throughput_of(&self, then: &GatheredTurns) -> bool {
+    fn keeps_throughput_of(&self, then: &TurnTotals) -> bool {
         u128::from(self.bytes) * then.took.as_nanos() * MIN_THROUGHPUT.1
             >= u128::from(then.bytes) * self.took.as_nanos() * MIN_THROUGHPUT.0
     }
@@ -75,8 +75,8 @@ impl GatheredTurns {
 
 /// The adaptive delay of a loop.
 #[derive(Debug)]
-pub(crate) struct Gather {
-    mode: Mode,
+pub(crate) struct GatherDelay {
+    mode: GatherMode,
     /// Index in [`DELAYS`].
     level: usize,
     turns: u32,
@@ -86,10 +86,10 @@ pub(crate) struct Gather {
     valid_for: u32,
 }
 
-impl Gather {
-    pub(crate) fn new(now: Time) -> Gather {
-        Gather {
-            mode: Mode::Measure,
+impl GatherDelay {
+    pub(crate) fn new(now: Time) -> GatherDelay {
+        GatherDelay {
+            mode: GatherMode::Measure,
             level: 0,
             turns: 0,
             bytes: 0,
@@ -105,7 +105,7 @@ impl Gather {
         self.bytes += bytes;
         let took = now.since(self.since);
         if took >= MEASUREMENT {
-            self.evaluate(GatheredTurns {
+            self.evaluate(TurnTotals {
                 turns: self.turns,
                 bytes: self.bytes,
                 took,
@@ -115,16 +115,16 @@ impl Gather {
         DELAYS[self.level]
     }
 
-    fn evaluate(&mut self, measured: GatheredTurns) {
+    fn evaluate(&mut self, measured: TurnTotals) {
         // With a delay there are fewer turns for the same load.
         let min_turns = MIN_TURNS >> self.level;
         if measured.turns < min_turns || measured.bytes == 0 {
-            (self.mode, self.level) = (Mode::Measure, 0);
+            (self.mode, self.level) = (GatherMode::Measure, 0);
             return;
         }
         match self.mode {
-            Mode::Measure => self.try_longer(measured, measured),
-            Mode::Try { without, shorter } => {
+            GatherMode::Measure => self.try_longer(measured, measured),
+            GatherMode::Try { without, shorter } => {
                 let gain = if self.level == 1 { GAIN } else { GAIN_MORE };
                 if !measured.gains_per_turn(&shorter, gain)
                     || !measured.keeps_throughput_of(&without)
@@ -136,23 +136,23 @@ impl Gather {
                     self.try_longer(without, measured);
                 }
             }
-            Mode::Keep => {
+            GatherMode::Keep => {
                 self.valid_for -= 1;
                 if self.valid_for == 0 {
-                    (self.mode, self.level) = (Mode::Measure, 0);
+                    (self.mode, self.level) = (GatherMode::Measure, 0);
                 }
             }
         }
     }
 
-    fn try_longer(&mut self, without: GatheredTurns, shorter: GatheredTurns) {
-        self.mode = Mode::Try { without, shorter };
+    fn try_longer(&mut self, without: TurnTotals, shorter: TurnTotals) {
+        self.mode = GatherMode::Try { without, shorter };
         self.level += 1;
     }
 
     fn keep(&mut self, level: usize) {
         self.level = level;
-        self.mode = Mode::Keep;
+        self.mode = GatherMode::Keep;
         self.valid_for = VALID_FOR;
     }
 }
@@ -170,7 +170,7 @@ mod tests {
     fn run(work: Duration, found: impl Fn(Duration) -> u64) -> (u128, u128) {
         let start = Time::ZERO + Duration::from_secs(9);
         let mut now = start;
-        let mut gather = Gather::new(now);
+        let mut gather = GatherDelay::new(now);
         let mut gap = work;
         let (mut waited, mut longest) = (Duration::ZERO, Duration::ZERO);
         while now.since(start) < Duration::from_secs(20) {
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn change_of_load_is_detected() {
         let mut now = Time::ZERO;
-        let mut gather = Gather::new(now);
+        let mut gather = GatherDelay::new(now);
         let mut gap = WORK;
         // Returns whether turns are delayed after three seconds of this load.
         let mut load = |found: &dyn Fn(Duration) -> u64| {

@@ -1,16 +1,16 @@
 //! Rarely used state of a connection, behind one pointer.
 
 use crate::scratch::READ_CHUNK;
-use crate::secure::Secure;
+use crate::secure::TlsConnection;
 use bytes::BytesMut;
 
 /// The TLS state and an incomplete frame.
 #[derive(Default)]
-pub(crate) struct Held(Option<Box<Inner>>);
+pub(crate) struct RareConnectionState(Option<Box<AllocatedState>>);
 
 #[derive(Default)]
-struct Inner {
-    secure: Option<Box<Secure>>,
+struct AllocatedState {
+    secure: Option<Box<TlsConnection>>,
     partial: BytesMut,
 }
 
@@ -18,10 +18,10 @@ struct Inner {
 /// grows in its own buffer.
 const SMALL_PARTIAL: usize = 4 * 1024;
 
-impl Held {
-    pub(crate) fn new(secure: Option<Box<Secure>>) -> Held {
-        Held(secure.map(|secure| {
-            Box::new(Inner {
+impl RareConnectionState {
+    pub(crate) fn new(secure: Option<Box<TlsConnection>>) -> RareConnectionState {
+        RareConnectionState(secure.map(|secure| {
+            Box::new(AllocatedState {
                 secure: Some(secure),
                 partial: BytesMut::new(),
             })
@@ -29,11 +29,11 @@ impl Held {
     }
 
     /// The TLS state; None for a connection without TLS.
-    pub(crate) fn secure(&self) -> Option<&Secure> {
+    pub(crate) fn secure(&self) -> Option<&TlsConnection> {
         self.0.as_ref()?.secure.as_deref()
     }
 
-    pub(crate) fn secure_mut(&mut self) -> Option<&mut Secure> {
+    pub(crate) fn secure_mut(&mut self) -> Option<&mut TlsConnection> {
         self.0.as_mut()?.secure.as_deref_mut()
     }
 
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn partial_frame_is_stored_compactly_and_taken_once() {
-        let mut held = Held::default();
+        let mut held = RareConnectionState::default();
         held.store_partial(BytesMut::new(), false);
         assert!(held.0.is_none() && held.take_partial().is_none());
         for is_own in [false, true] {
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn partial_frame_does_not_retain_the_read_buffer() -> std::io::Result<()> {
         let mut scratch = crate::scratch::Scratch::default();
-        let mut held = Held::default();
+        let mut held = RareConnectionState::default();
         let Some((mut read, _)) = scratch.read(b"", &mut &b"a whole frame and a part"[..])? else {
             panic!("24 bytes were read");
         };
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn large_partial_frame_grows_in_its_own_buffer() {
-        let mut held = Held::default();
+        let mut held = RareConnectionState::default();
         let mut large = BytesMut::new();
         large.extend_from_slice(&vec![1; 3 * SMALL_PARTIAL]);
         let start = large.as_ptr();

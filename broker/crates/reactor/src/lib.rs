@@ -3,9 +3,9 @@
 //!
 //! Each shard has one thread with one `mio` poll, and no lock on the data path. Input reaches a
 //! shard from its sockets, from bounded single-producer rings (one per producing thread) or from
-//! its [`Mailbox`]. The main types are [`ShardLoop`], [`ring`] and [`Wake`].
+//! its [`Mailbox`]. The main types are [`ShardLoop`], [`ring`] and [`ThreadWaker`].
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod admission_rate;
 mod connection;
@@ -21,10 +21,11 @@ mod secure;
 mod sockets;
 mod wake;
 
-pub use event_loop::{LoopConfig, LoopError, LoopParts, Report, ShardLoop};
+pub use event_loop::{LoopConfig, LoopError, LoopParts, LoopReport, ShardLoop};
 pub use listener::{BindError, BoundAddress, ClientListener, bind};
 pub use ports::{
-    Inbound, Links, Mailbox, MailboxFull, MailboxInlet, ToJobs, ToPeers, ToWal, mailbox,
+    LinkMessage, Mailbox, MailboxFull, MailboxInlet, ShardMessage, StorageMessage, ThreadRings,
+    WalMessage, mailbox,
 };
 pub use ring::{Receiver, Sender, ring};
-pub use wake::Wake;
+pub use wake::ThreadWaker;

@@ -78,7 +78,7 @@ pub struct ClientListener {
     /// The bound address.
     pub socket: BoundAddress,
     /// None: no TLS.
-    pub tls: Option<Arc<tls::Server>>,
+    pub tls: Option<Arc<tls::ServerTls>>,
     /// The protocol of its clients.
     pub protocol: ProtocolId,
 }
@@ -96,7 +96,7 @@ impl From<BoundAddress> for ClientListener {
 /// A listener of one shard, open or closed.
 pub(crate) struct Listener {
     pub address: SocketAddr,
-    pub tls: Option<Arc<tls::Server>>,
+    pub tls: Option<Arc<tls::ServerTls>>,
     pub protocol: ProtocolId,
     /// The bound address until the listener opens for the first time.
     pub bound: Option<BoundAddress>,

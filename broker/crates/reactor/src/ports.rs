@@ -1,7 +1,7 @@
 //! Messages between the threads of a node, and the channels that carry them.
 
 use crate::ring::Sender;
-use crate::wake::Wake;
+use crate::wake::ThreadWaker;
 use bytes::Bytes;
 use consensus::{JobId, JobResult, StorageJob, WalToken};
 use control::ControlRequest;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 /// A message to a shard.
-pub enum Inbound {
+pub enum ShardMessage {
     /// A frame from another shard of this node.
     Frame {
         /// The index of the sending shard.
@@ -36,7 +36,7 @@ pub enum Inbound {
         /// Its result.
         result: JobResult,
     },
-    /// The version and feature flags of a peer. Sent before [`Inbound::PeerUp`], to shard 0 only.
+    /// The version and feature flags of a peer. Sent before [`ShardMessage::PeerUp`], to shard 0 only.
     PeerVersion {
         /// The peer.
         node: NodeId,
@@ -80,15 +80,15 @@ pub enum Inbound {
     },
     /// A request of the control plane.
     Control(ControlRequest),
-    /// Start to drain. The loop reports [`crate::Report::Drained`] when done.
+    /// Start to drain. The loop reports [`crate::LoopReport::Drained`] when done.
     ShutDown,
     /// End the loop immediately.
     Stop,
 }
 
 /// A message to the WAL thread.
-pub enum ToWal {
-    /// Append records and confirm them with [`Inbound::Durable`].
+pub enum WalMessage {
+    /// Append records and confirm them with [`ShardMessage::Durable`].
     Append {
         /// The token to confirm.
         token: WalToken,
@@ -103,15 +103,15 @@ pub enum ToWal {
 }
 
 /// A job for the storage thread.
-pub struct ToJobs {
-    /// The id of the job, returned in [`Inbound::JobDone`].
+pub struct StorageMessage {
+    /// The id of the job, returned in [`ShardMessage::JobDone`].
     pub id: JobId,
     /// The job.
     pub job: Box<dyn StorageJob>,
 }
 
 /// A message to the thread of the peer links.
-pub enum ToPeers {
+pub enum LinkMessage {
     /// Send a frame to a peer.
     Send {
         /// The peer.
@@ -126,18 +126,18 @@ pub enum ToPeers {
 }
 
 /// The rings from a shard to the other threads.
-pub struct Links {
+pub struct ThreadRings {
     /// To the WAL thread.
-    pub wal: Sender<ToWal>,
+    pub wal: Sender<WalMessage>,
     /// To the storage thread.
-    pub jobs: Sender<ToJobs>,
+    pub jobs: Sender<StorageMessage>,
     /// To the thread of the peer links.
-    pub peers: Sender<ToPeers>,
+    pub peers: Sender<LinkMessage>,
     /// To the other shards, by shard index. None for the shard itself.
-    pub shards: Vec<Option<Sender<Inbound>>>,
+    pub shards: Vec<Option<Sender<ShardMessage>>>,
 }
 
-impl Links {
+impl ThreadRings {
     /// Wakes all threads that received something in this turn.
     pub fn flush(&mut self) {
         self.wal.flush();
@@ -165,12 +165,12 @@ const MAILBOX_CAPACITY: usize = 1024;
 /// A channel to a shard for any thread, for rare messages: control requests, alarms and shutdown.
 #[derive(Clone)]
 pub struct Mailbox {
-    sender: mpsc::SyncSender<Inbound>,
-    wake: Arc<Wake>,
+    sender: mpsc::SyncSender<ShardMessage>,
+    wake: Arc<ThreadWaker>,
 }
 
 /// The receiving end of a [`Mailbox`].
-pub struct MailboxInlet(pub(crate) mpsc::Receiver<Inbound>);
+pub struct MailboxInlet(pub(crate) mpsc::Receiver<ShardMessage>);
 
 /// The mailbox of a shard is full or closed.
 #[derive(Debug, thiserror::Error)]
@@ -179,13 +179,13 @@ pub struct MailboxFull;
 
 impl MailboxInlet {
     /// Takes all pending messages.
-    pub fn drain(&self) -> Vec<Inbound> {
+    pub fn drain(&self) -> Vec<ShardMessage> {
         self.0.try_iter().collect()
     }
 }
 
 /// Creates a mailbox that wakes the loop of `wake`.
-pub fn mailbox(wake: Arc<Wake>) -> (Mailbox, MailboxInlet) {
+pub fn mailbox(wake: Arc<ThreadWaker>) -> (Mailbox, MailboxInlet) {
     let (sender, receiver) = mpsc::sync_channel(MAILBOX_CAPACITY);
     (Mailbox { sender, wake }, MailboxInlet(receiver))
 }
@@ -193,14 +193,14 @@ pub fn mailbox(wake: Arc<Wake>) -> (Mailbox, MailboxInlet) {
 impl Mailbox {
     /// Sends a message without blocking. On an error the message is dropped, including its reply
     /// channel.
-    pub fn post(&self, message: Inbound) -> Result<(), MailboxFull> {
+    pub fn post(&self, message: ShardMessage) -> Result<(), MailboxFull> {
         self.sender.try_send(message).map_err(|_| MailboxFull)?;
         self.wake.wake();
         Ok(())
     }
 
     /// Sends a message, blocking while the mailbox is full. Returns false if the shard has ended.
-    pub fn post_waiting(&self, message: Inbound) -> bool {
+    pub fn post_waiting(&self, message: ShardMessage) -> bool {
         // Wake the shard first: a full mailbox means that it has not read it yet.
         self.wake.wake();
         let sent = self.sender.send(message).is_ok();

@@ -1,6 +1,6 @@
 //! Bounded single-producer rings between threads. Items are never lost while the receiver exists.
 
-use crate::wake::Wake;
+use crate::wake::ThreadWaker;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Sender<T> {
     ring: rtrb::Producer<T>,
     waiting: VecDeque<T>,
-    wake: Arc<Wake>,
+    wake: Arc<ThreadWaker>,
     unannounced: bool,
 }
 
@@ -19,7 +19,7 @@ pub struct Receiver<T> {
 }
 
 /// Creates a ring for `capacity` items that wakes its receiver through `wake`.
-pub fn ring<T>(capacity: usize, wake: Arc<Wake>) -> (Sender<T>, Receiver<T>) {
+pub fn ring<T>(capacity: usize, wake: Arc<ThreadWaker>) -> (Sender<T>, Receiver<T>) {
     let (producer, consumer) = rtrb::RingBuffer::new(capacity.max(1));
     let sender = Sender {
         ring: producer,
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn order_is_kept_across_overflow() {
-        let (mut tx, mut rx) = ring(4, Arc::new(Wake::for_thread()));
+        let (mut tx, mut rx) = ring(4, Arc::new(ThreadWaker::for_thread()));
         for i in 0..10 {
             tx.send(i);
         }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn items_for_a_dropped_receiver_are_dropped() {
-        let (mut tx, rx) = ring(2, Arc::new(Wake::for_thread()));
+        let (mut tx, rx) = ring(2, Arc::new(ThreadWaker::for_thread()));
         drop(rx);
         for i in 0..100 {
             tx.send(i);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn receiver_is_woken_for_every_item() {
-        let wake = Arc::new(Wake::for_thread());
+        let wake = Arc::new(ThreadWaker::for_thread());
         let (mut tx, mut rx) = ring(8, wake.clone());
         let reader = std::thread::spawn(move || {
             let mut sum = 0u64;
@@ -154,7 +154,7 @@ mod tests {
     proptest! {
         #[test]
         fn ring_is_fifo_for_any_interleaving(steps in proptest::collection::vec(0u8..3, 1..200)) {
-            let (mut tx, mut rx) = ring(3, Arc::new(Wake::for_thread()));
+            let (mut tx, mut rx) = ring(3, Arc::new(ThreadWaker::for_thread()));
             let (mut sent, mut received) = (0u32, 0u32);
             for step in steps {
                 match step {

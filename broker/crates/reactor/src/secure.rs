@@ -3,7 +3,7 @@
 //! Between two events a connection owns its keys and an incomplete record. Plain and encrypted
 //! bytes pass through buffers that all connections of the thread share.
 
-use crate::connection::Phase;
+use crate::connection::ConnectionPhase;
 use crate::event_loop::ShardLoop;
 use crate::scratch::READ_CHUNK;
 use crate::sockets::{FlushResult, WRITE_PER_ROUND};
@@ -14,7 +14,7 @@ use session::{ConnectionInfo, Outbox};
 use shard::ConnectionKey;
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
-use tls::{Channel, ChannelError, Outgoing, ReceiveOutcome};
+use tls::{ChannelError, OutgoingBytes, ReceiveOutcome, TlsChannel};
 
 /// Maximum number of handshake steps per turn. Each may take a millisecond, which delays all other
 /// connections of the shard.
@@ -28,19 +28,19 @@ const RECORD: usize = 16 << 10;
 
 /// Buffers shared by all TLS connections of a thread; empty between two uses.
 #[derive(Debug, Default)]
-pub(crate) struct Workspace {
+pub(crate) struct TlsBuffers {
     plain: BytesMut,
     gathered: Vec<u8>,
-    out: Outgoing,
+    out: OutgoingBytes,
     /// The identity of the last client. It is shared, because clients without a certificate mostly
     /// have equal values.
     last_peer: Arc<TlsPeer>,
 }
 
 /// The TLS state of a connection.
-pub(crate) struct Secure {
-    channel: Channel,
-    server: Arc<tls::Server>,
+pub(crate) struct TlsConnection {
+    channel: TlsChannel,
+    server: Arc<tls::ServerTls>,
     /// Encrypted output that the socket has not accepted: at most one write.
     unsent: BytesMut,
     /// close_notify was encrypted.
@@ -49,11 +49,11 @@ pub(crate) struct Secure {
     reported: u32,
 }
 
-impl Secure {
+impl TlsConnection {
     /// Creates the state of a new connection.
-    pub(crate) fn accept(server: &Arc<tls::Server>) -> Result<Box<Secure>, String> {
+    pub(crate) fn accept(server: &Arc<tls::ServerTls>) -> Result<Box<TlsConnection>, String> {
         let channel = server.accept().map_err(|e| e.to_string())?;
-        Ok(Box::new(Secure {
+        Ok(Box::new(TlsConnection {
             channel,
             server: server.clone(),
             unsent: BytesMut::new(),
@@ -81,7 +81,7 @@ impl Secure {
     fn unseal(
         &mut self,
         input: &mut [u8],
-        work: &mut Workspace,
+        work: &mut TlsBuffers,
     ) -> Result<ReceiveOutcome, ChannelError> {
         if work.plain.capacity() < input.len() {
             work.plain.reserve(input.len().max(READ_CHUNK));
@@ -107,7 +107,7 @@ impl Secure {
     }
 
     /// Writes encrypted output. `unsent` must be empty.
-    fn write_sealed(&mut self, socket: &mut TcpStream, work: &mut Workspace) -> io::Result<bool> {
+    fn write_sealed(&mut self, socket: &mut TcpStream, work: &mut TlsBuffers) -> io::Result<bool> {
         let sealed = work.out.filled();
         let written = write_all(socket, sealed);
         if let Ok(written) = written {
@@ -119,7 +119,7 @@ impl Secure {
     }
 
     /// Encrypts as much of the outbox as one write takes. Returns the number of plain bytes.
-    fn seal(&mut self, outbox: &mut Outbox, work: &mut Workspace) -> Result<usize, ChannelError> {
+    fn seal(&mut self, outbox: &mut Outbox, work: &mut TlsBuffers) -> Result<usize, ChannelError> {
         let mut sealed = 0;
         while sealed < SEAL_PER_WRITE {
             let pieces = outbox.pieces();
@@ -155,7 +155,7 @@ impl Secure {
         &mut self,
         socket: &mut TcpStream,
         outbox: &mut Outbox,
-        work: &mut Workspace,
+        work: &mut TlsBuffers,
         last: bool,
     ) -> FlushResult {
         let mut written = 0;
@@ -189,7 +189,7 @@ impl Secure {
     }
 
     /// Sends close_notify. `unsent` must be empty.
-    fn end(&mut self, socket: &mut TcpStream, work: &mut Workspace) -> FlushResult {
+    fn end(&mut self, socket: &mut TcpStream, work: &mut TlsBuffers) -> FlushResult {
         self.ended = true;
         self.channel.end(&mut work.out);
         match self.write_sealed(socket, work) {
@@ -201,7 +201,7 @@ impl Secure {
 
     /// Sends close_notify on a connection that is about to be closed, if no other output is
     /// pending.
-    pub(crate) fn try_end(&mut self, socket: &mut TcpStream, work: &mut Workspace) {
+    pub(crate) fn try_end(&mut self, socket: &mut TcpStream, work: &mut TlsBuffers) {
         if self.unsent.is_empty() && !self.ended {
             self.end(socket, work);
         }
@@ -237,7 +237,7 @@ impl ShardLoop {
         let plain = self.workspace.plain.split();
         let has_output = !secure.unsent.is_empty();
         let handshake_done =
-            connection.phase == Phase::Handshaking && !secure.channel.is_handshaking();
+            connection.phase == ConnectionPhase::Handshaking && !secure.channel.is_handshaking();
         let received = match received {
             Ok(received) => received,
             Err(error) => return self.refuse(key, &error),
@@ -278,7 +278,7 @@ impl ShardLoop {
             self.workspace.last_peer = Arc::new(identity);
         }
         let tls = Some(self.workspace.last_peer.clone());
-        connection.phase = Phase::Serving;
+        connection.phase = ConnectionPhase::Serving;
         let info = ConnectionInfo {
             protocol: connection.protocol,
             peer,
@@ -318,7 +318,7 @@ impl ShardLoop {
         if reported == held {
             return;
         }
-        if connection.phase == Phase::Handshaking {
+        if connection.phase == ConnectionPhase::Handshaking {
             self.handshake_bytes = self.handshake_bytes - reported as usize + held as usize;
         } else if connection.is_known() {
             self.driver.sealed(ConnectionKey(key), held as usize);
@@ -330,8 +330,12 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let is_handshaking = connection.phase == Phase::Handshaking;
+        let is_handshaking = connection.phase == ConnectionPhase::Handshaking;
         if let Some(secure) = connection.held.secure_mut().filter(|_| is_handshaking) {
+            debug_assert!(
+                self.handshake_bytes >= secure.reported as usize,
+                "the handshake of connection {key} was not counted"
+            );
             self.handshake_bytes -= std::mem::take(&mut secure.reported) as usize;
         }
     }
@@ -349,7 +353,7 @@ impl ShardLoop {
         let mut held: Vec<(u32, usize)> = Vec::new();
         for &(_, key, serial) in &self.handshaking {
             let connection = self.connections.get(key).filter(|c| c.serial == serial);
-            let handshaking = connection.filter(|c| c.phase == Phase::Handshaking);
+            let handshaking = connection.filter(|c| c.phase == ConnectionPhase::Handshaking);
             held.extend(handshaking.and_then(|c| Some((c.held.secure()?.reported, key))));
         }
         // The oldest first among equals, since the sort is stable.
@@ -383,7 +387,7 @@ impl ShardLoop {
         };
         let peer = connection.socket.peer_addr();
         let peer = peer.map_or_else(|_| String::new(), |p| p.to_string());
-        let handshake = connection.phase == Phase::Handshaking;
+        let handshake = connection.phase == ConnectionPhase::Handshaking;
         tracing::info!(event = "connection.tls_failed", peer, handshake, error = %why);
         if let Some(secure) = connection.held.secure_mut() {
             // The peer may have closed the socket.
@@ -397,7 +401,7 @@ impl ShardLoop {
     pub(crate) fn close_slow_handshakes(&mut self) {
         while let Some(&(at, key, serial)) = self.handshaking.front() {
             let connection = self.connections.get(key).filter(|c| c.serial == serial);
-            let handshaking = connection.filter(|c| c.phase == Phase::Handshaking);
+            let handshaking = connection.filter(|c| c.phase == ConnectionPhase::Handshaking);
             if handshaking.is_some() && at > self.now {
                 return;
             }

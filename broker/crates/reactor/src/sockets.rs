@@ -1,8 +1,8 @@
 //! Input and output of client connections: accept, read and write.
 
-use crate::connection::{Connection, Phase};
+use crate::connection::{Connection, ConnectionPhase};
 use crate::event_loop::{ACCEPT_PAUSE, ShardLoop};
-use crate::secure::{HANDSHAKES_PER_TURN, Secure};
+use crate::secure::{HANDSHAKES_PER_TURN, TlsConnection};
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
@@ -59,7 +59,7 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        if !connection.dirty && connection.phase != Phase::Lingering {
+        if !connection.dirty && connection.phase != ConnectionPhase::Lingering {
             connection.dirty = true;
             self.dirty.push(key);
         }
@@ -185,7 +185,7 @@ impl ShardLoop {
         let listener = self.listeners.get(i);
         let protocol = listener.map_or(ProtocolId::default(), |l| l.protocol);
         let tls = listener.and_then(|l| l.tls.as_ref());
-        let secure = match tls.map(Secure::accept).transpose() {
+        let secure = match tls.map(TlsConnection::accept).transpose() {
             Ok(secure) => secure,
             Err(error) => {
                 tracing::warn!(event = "connection.tls_failed", %peer, error);
@@ -236,7 +236,7 @@ impl ShardLoop {
                 break;
             };
             if let Some(connection) = self.connections.get_mut(key) {
-                if connection.phase == Phase::Handshaking {
+                if connection.phase == ConnectionPhase::Handshaking {
                     handshakes += 1;
                     if handshakes > HANDSHAKES_PER_TURN {
                         self.queue.push_back(key);
@@ -245,7 +245,7 @@ impl ShardLoop {
                 }
                 connection.queued = false;
                 match connection.phase {
-                    Phase::Lingering => self.discard(key),
+                    ConnectionPhase::Lingering => self.discard(key),
                     _ => self.serve(key),
                 }
                 self.enqueue(key);
@@ -261,7 +261,7 @@ impl ShardLoop {
                 return;
             };
             // A TLS error in this loop may have ended the connection.
-            let has_ended = connection.phase == Phase::Lingering;
+            let has_ended = connection.phase == ConnectionPhase::Lingering;
             if has_ended || !connection.readable || !connection.wants_service() {
                 return;
             }
@@ -337,8 +337,8 @@ impl ShardLoop {
         };
         let before = std::mem::replace(&mut connection.session_state, session_state);
         match session_state {
-            SessionState::Closing if connection.phase == Phase::Serving => {
-                connection.phase = Phase::Flushing;
+            SessionState::Closing if connection.phase == ConnectionPhase::Serving => {
+                connection.phase = ConnectionPhase::Flushing;
                 self.start_close_timeout(key);
                 self.mark_dirty(key);
             }
@@ -369,15 +369,15 @@ impl ShardLoop {
             return;
         };
         match connection.phase {
-            Phase::Handshaking => return self.flush_handshake(key),
-            Phase::Lingering => return,
-            Phase::Serving | Phase::Flushing => {}
+            ConnectionPhase::Handshaking => return self.flush_handshake(key),
+            ConnectionPhase::Lingering => return,
+            ConnectionPhase::Serving | ConnectionPhase::Flushing => {}
         }
         let Some((outbox, _)) = self.driver.outbox(ConnectionKey(key)) else {
             return self.close(key);
         };
         let before = outbox.len();
-        let last = connection.phase == Phase::Flushing;
+        let last = connection.phase == ConnectionPhase::Flushing;
         let socket = &mut connection.socket;
         let flushed = match connection.held.secure_mut() {
             None => write_some(socket, outbox),
@@ -422,8 +422,9 @@ impl ShardLoop {
         let blocked = matches!(flushed, FlushResult::Blocked);
         let resumes_reading = was_exceeded && !connection.output_exceeded;
         // With TLS, close_notify is sent by the following flush.
-        let is_complete =
-            connection.phase == Phase::Flushing && unsent == 0 && connection.tls_finished();
+        let is_complete = connection.phase == ConnectionPhase::Flushing
+            && unsent == 0
+            && connection.tls_finished();
         self.set_blocked(key, blocked);
         if is_complete {
             return self.linger(key);

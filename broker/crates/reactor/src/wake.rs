@@ -8,31 +8,31 @@ use std::time::Duration;
 
 /// Wakes one thread. All calls between two turns of that thread cost one system call together.
 #[derive(Debug)]
-pub struct Wake {
+pub struct ThreadWaker {
     pending: AtomicBool,
-    target: Target,
+    target: WakeTarget,
 }
 
 #[derive(Debug)]
-enum Target {
+enum WakeTarget {
     Poll(mio::Waker),
     Thread(OnceLock<Thread>),
 }
 
-impl Wake {
+impl ThreadWaker {
     /// For a thread that waits in `mio::Poll`. `token` appears among its events.
-    pub fn for_poll(registry: &mio::Registry, token: mio::Token) -> io::Result<Wake> {
-        Ok(Wake {
+    pub fn for_poll(registry: &mio::Registry, token: mio::Token) -> io::Result<ThreadWaker> {
+        Ok(ThreadWaker {
             pending: AtomicBool::new(false),
-            target: Target::Poll(mio::Waker::new(registry, token)?),
+            target: WakeTarget::Poll(mio::Waker::new(registry, token)?),
         })
     }
 
-    /// For a thread that waits in [`Wake::wait`].
-    pub fn for_thread() -> Wake {
-        Wake {
+    /// For a thread that waits in [`ThreadWaker::wait`].
+    pub fn for_thread() -> ThreadWaker {
+        ThreadWaker {
             pending: AtomicBool::new(false),
-            target: Target::Thread(OnceLock::new()),
+            target: WakeTarget::Thread(OnceLock::new()),
         }
     }
 
@@ -45,8 +45,8 @@ impl Wake {
         }
         match &self.target {
             // Fails only if the descriptor is closed, and then the thread has ended.
-            Target::Poll(waker) => drop(waker.wake()),
-            Target::Thread(thread) => {
+            WakeTarget::Poll(waker) => drop(waker.wake()),
+            WakeTarget::Thread(thread) => {
                 if let Some(thread) = thread.get() {
                     thread.unpark();
                 }
@@ -60,9 +60,9 @@ impl Wake {
     }
 
     /// Waits until woken or until `timeout` has passed, then begins a turn. Only for
-    /// [`Wake::for_thread`], and only from that thread.
+    /// [`ThreadWaker::for_thread`], and only from that thread.
     pub fn wait(&self, timeout: Duration) {
-        if let Target::Thread(thread) = &self.target {
+        if let WakeTarget::Thread(thread) = &self.target {
             thread.get_or_init(std::thread::current);
             if !self.pending.load(Ordering::Acquire) {
                 std::thread::park_timeout(timeout);

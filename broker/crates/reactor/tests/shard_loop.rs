@@ -5,7 +5,7 @@
 mod lines;
 
 use lines::{Harness, connect, read_flood, read_line};
-use reactor::{Inbound, LoopConfig, Report};
+use reactor::{LoopConfig, LoopReport, ShardMessage};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
@@ -188,7 +188,7 @@ fn small_ring_carries_thousands_of_messages() -> Result {
     assert_eq!(read_line(&mut client)?, "subscribed");
     let frames = 20_000u32;
     for i in 0..frames {
-        node.ring.send(Inbound::Frame {
+        node.ring.send(ShardMessage::Frame {
             from: 1,
             frame: bytes::Bytes::from(format!("frame {i}\n")),
         });
@@ -210,12 +210,12 @@ fn shutdown_notifies_clients_and_is_reported() -> Result {
     let mut client = connect(&node)?;
     client.write_all(b"hi\n")?;
     assert_eq!(read_line(&mut client)?, "hi");
-    node.mailbox.post(Inbound::ShutDown)?;
+    node.mailbox.post(ShardMessage::ShutDown)?;
     let mut rest = String::new();
     client.read_to_string(&mut rest)?;
     assert_eq!(rest, "shutdown\n");
-    assert_eq!(node.reports.recv()?, Report::Drained);
-    node.mailbox.post(Inbound::Stop)?;
+    assert_eq!(node.reports.recv()?, LoopReport::Drained);
+    node.mailbox.post(ShardMessage::Stop)?;
     node.join();
     Ok(())
 }
@@ -227,7 +227,7 @@ fn fatal_effect_ends_the_loop() -> Result {
     client.write_all(b"fatal\n")?;
     assert_eq!(
         node.reports.recv()?,
-        Report::Fatal("storage failed".to_owned())
+        LoopReport::Fatal("storage failed".to_owned())
     );
     node.join();
     Ok(())

@@ -5,28 +5,28 @@ mod lines;
 
 use authority::Fixture;
 use lines::{Harness, connect, read_flood, read_line};
-use reactor::{Inbound, LoopConfig, Report};
+use reactor::{LoopConfig, LoopReport, ShardMessage};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tls::{Options, Server, Verify};
+use tls::{ClientVerification, ServerTls, TlsOptions};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
-fn options(fixture: &Fixture) -> Options {
-    Options {
+fn options(fixture: &Fixture) -> TlsOptions {
+    TlsOptions {
         certfile: fixture.path("cert.pem"),
         keyfile: fixture.path("key.pem"),
-        ..Options::default()
+        ..TlsOptions::default()
     }
 }
 
 fn start(fixture: &Fixture, config: LoopConfig) -> Result<Harness> {
-    let (server, _) = Server::load(options(fixture))?;
+    let (server, _) = ServerTls::load(options(fixture))?;
     Ok(Harness::listening(config, Some(server))?)
 }
 
@@ -182,11 +182,11 @@ fn last_output_is_followed_by_close_notify() -> Result<()> {
     let mut one = client(&node, &config)?;
     one.write_all(b"hi\n")?;
     assert_eq!(read_line(&mut one)?, "hi");
-    node.mailbox.post(Inbound::ShutDown)?;
+    node.mailbox.post(ShardMessage::ShutDown)?;
     let mut rest = String::new();
     one.read_to_string(&mut rest)?;
     assert_eq!(rest, "shutdown\n");
-    assert_eq!(node.reports.recv()?, Report::Drained);
+    assert_eq!(node.reports.recv()?, LoopReport::Drained);
     Ok(())
 }
 
@@ -297,7 +297,7 @@ fn mass_handshakes_all_complete() -> Result<()> {
 #[test]
 fn sessions_resume_until_the_certificate_changes() -> Result<()> {
     let fixture = Fixture::new("loop-resume")?;
-    let (server, mut watched) = Server::load(options(&fixture))?;
+    let (server, mut watched) = ServerTls::load(options(&fixture))?;
     let node = Harness::listening(LoopConfig::default(), Some(server))?;
     let config = Arc::new(fixture.client(None)?);
     let mut kinds = Vec::new();
@@ -324,12 +324,12 @@ fn sessions_resume_until_the_certificate_changes() -> Result<()> {
 #[test]
 fn missing_client_certificate_is_reported() -> Result<()> {
     let fixture = Fixture::new("loop-required")?;
-    let options = Options {
+    let options = TlsOptions {
         cacertfile: Some(fixture.path("ca.pem")),
-        verify: Verify::Peer { required: true },
+        verify: ClientVerification::Peer { required: true },
         ..options(&fixture)
     };
-    let (server, _) = Server::load(options)?;
+    let (server, _) = ServerTls::load(options)?;
     let node = Harness::listening(LoopConfig::default(), Some(server))?;
     let mut without = client(&node, &Arc::new(fixture.client(None)?))?;
     let outcome = without

@@ -3,7 +3,7 @@
 //! little. `cargo bench -p routing [-- FILE.svg]` prints a table and draws it.
 
 use message::Table;
-use routing::{Bindings, Kind};
+use routing::{Bindings, ExchangeType};
 use std::fmt::Write;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const KEYS: usize = 20_000;
 const MEASURED: Duration = Duration::from_millis(300);
 
 /// A set of bindings.
-struct Case {
+struct BindingSet {
     name: &'static str,
     bindings: usize,
     /// In one of a hundred bindings this replaces a word, at each position in turn.
@@ -26,26 +26,26 @@ struct Case {
     color: &'static str,
 }
 
-const CASES: [Case; 4] = [
-    Case {
+const BINDING_SETS: [BindingSet; 4] = [
+    BindingSet {
         name: "1,000, no wildcards",
         bindings: 1000,
         wildcard: None,
         color: "#7fa8d9",
     },
-    Case {
+    BindingSet {
         name: "100,000, no wildcards",
         bindings: 100_000,
         wildcard: None,
         color: "#1f5fae",
     },
-    Case {
+    BindingSet {
         name: "100,000, one in 100 with *",
         bindings: 100_000,
         wildcard: Some("*"),
         color: "#2e8b57",
     },
-    Case {
+    BindingSet {
         name: "100,000, one in 100 with #",
         bindings: 100_000,
         wildcard: Some("#"),
@@ -53,16 +53,16 @@ const CASES: [Case; 4] = [
     },
 ];
 
-struct Figure {
+struct Measurement {
     nanoseconds: f64,
     /// Queues found per key.
     found: f64,
 }
 
-const TIME: &str = "/proc/thread-self/schedstat";
+const SCHEDSTAT_FILE: &str = "/proc/thread-self/schedstat";
 
-fn cpu() -> Duration {
-    let text = std::fs::read_to_string(TIME).unwrap_or_default();
+fn thread_cpu_time() -> Duration {
+    let text = std::fs::read_to_string(SCHEDSTAT_FILE).unwrap_or_default();
     let first = text.split(' ').next().and_then(|n| n.parse().ok());
     Duration::from_nanos(first.unwrap_or(0))
 }
@@ -79,9 +79,9 @@ fn words(n: usize, depth: usize) -> Vec<String> {
     words
 }
 
-fn bind(case: &Case, depth: usize) -> Bindings<u32> {
+fn bind(case: &BindingSet, depth: usize) -> Bindings<u32> {
     let none = Table::default();
-    let mut bindings = Bindings::new(Kind::Topic, &none);
+    let mut bindings = Bindings::new(ExchangeType::Topic, &none);
     for n in 0..case.bindings {
         let mut words = words(n, depth);
         if let Some(wildcard) = case.wildcard.filter(|_| n % 100 == 0) {
@@ -96,16 +96,16 @@ fn bind(case: &Case, depth: usize) -> Bindings<u32> {
     bindings
 }
 
-fn measure(case: &Case, depth: usize) -> Figure {
+fn measure(case: &BindingSet, depth: usize) -> Measurement {
     let bindings = bind(case, depth);
     // A step coprime to the number of bindings visits them in scattered order.
     let keys: Vec<String> = (0..KEYS)
         .map(|i| words(i * 7919 % case.bindings, depth).join("."))
         .collect();
     let (mut found, mut rounds, mut out) = (0, 0u32, Vec::new());
-    let before = cpu();
+    let before = thread_cpu_time();
     // The kernel updates the counter every few milliseconds.
-    while cpu() - before < MEASURED {
+    while thread_cpu_time() - before < MEASURED {
         rounds += 1;
         for key in &keys {
             out.clear();
@@ -114,8 +114,8 @@ fn measure(case: &Case, depth: usize) -> Figure {
         }
     }
     let routed = f64::from(rounds) * KEYS as f64;
-    Figure {
-        nanoseconds: (cpu() - before).as_nanos() as f64 / routed,
+    Measurement {
+        nanoseconds: (thread_cpu_time() - before).as_nanos() as f64 / routed,
         found: found as f64 / routed,
     }
 }
@@ -126,21 +126,21 @@ fn main() {
     if arguments.iter().all(|a| a != "--bench") {
         return;
     }
-    if let Err(error) = std::fs::read(TIME) {
-        eprintln!("cannot read the processor time of a thread from {TIME}: {error}");
+    if let Err(error) = std::fs::read(SCHEDSTAT_FILE) {
+        eprintln!("cannot read the processor time of a thread from {SCHEDSTAT_FILE}: {error}");
         std::process::exit(1);
     }
     let mut header = "| words |".to_owned();
     let mut rule = "|---:|".to_owned();
-    for case in &CASES {
+    for case in &BINDING_SETS {
         let _ = write!(header, " {} |", case.name);
         rule.push_str("---:|");
     }
     println!("{header}\n{rule}");
-    let mut lines: Vec<Vec<(usize, f64)>> = vec![Vec::new(); CASES.len()];
+    let mut lines: Vec<Vec<(usize, f64)>> = vec![Vec::new(); BINDING_SETS.len()];
     for depth in DEPTHS {
         let mut row = format!("| {depth} |");
-        for (case, line) in CASES.iter().zip(&mut lines) {
+        for (case, line) in BINDING_SETS.iter().zip(&mut lines) {
             let figure = measure(case, depth);
             let _ = write!(
                 row,
@@ -213,7 +213,7 @@ fn draw(lines: &[Vec<(usize, f64)>]) -> String {
         HEIGHT - 12.0,
         TOP - 12.0
     );
-    for (i, (case, line)) in CASES.iter().zip(lines).enumerate() {
+    for (i, (case, line)) in BINDING_SETS.iter().zip(lines).enumerate() {
         let points: Vec<String> = line
             .iter()
             .map(|(depth, value)| format!("{:.1},{:.1}", x(*depth as f64), y(*value)))

@@ -1,14 +1,14 @@
 //! Sets of destinations: a single one inline, a few in a list, many (a fanout to 100,000 queues) in a tree.
 
-use crate::Handle;
+use crate::DestinationHandle;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) type NameMap<V> = HashMap<Arc<str>, V, foldhash::fast::FixedState>;
 
-/// From this size on a set is a tree, so that adding and removing stay logarithmic.
-const MANY: usize = 16;
+/// Sets with more destinations are trees, so that adding and removing stay logarithmic.
+const MAX_LIST_LEN: usize = 16;
 
 /// Destinations, each with the number of times it was added. Most sets have at most one, and there may be
 /// millions of sets.
@@ -26,7 +26,7 @@ pub(crate) enum Destinations<D> {
     Many(Box<BTreeMap<D, u32>>),
 }
 
-impl<D: Handle> Destinations<D> {
+impl<D: DestinationHandle> Destinations<D> {
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Destinations::None)
     }
@@ -43,7 +43,7 @@ impl<D: Handle> Destinations<D> {
             Destinations::Few(few) => {
                 if let Some((_, times)) = few.iter_mut().find(|(d, _)| *d == to) {
                     *times += 1;
-                } else if few.len() < MANY {
+                } else if few.len() < MAX_LIST_LEN {
                     few.push((to, 1));
                 } else {
                     let mut many: BTreeMap<D, u32> = few.drain(..).collect();
@@ -65,6 +65,7 @@ impl<D: Handle> Destinations<D> {
                 let Some(at) = few.iter().position(|(d, _)| *d == to) else {
                     return false;
                 };
+                debug_assert!(few[at].1 > 0, "destination {to:?} is listed without uses");
                 few[at].1 -= 1;
                 let times = few[at].1;
                 if times == 0 {
@@ -76,6 +77,7 @@ impl<D: Handle> Destinations<D> {
                 let Some(times) = many.get_mut(&to) else {
                     return false;
                 };
+                debug_assert!(*times > 0, "destination {to:?} is listed without uses");
                 *times -= 1;
                 let times = *times;
                 if times == 0 {

@@ -6,82 +6,88 @@
 //! its own share, and the result depends on the set of bindings, not on their order, so all nodes agree. The
 //! cost is one logarithm per destination and message.
 
-use crate::{BadBinding, BadExchange, Envelope, Handle, Property};
+use crate::{
+    BindingArgumentError, DestinationHandle, ExchangeArgumentError, HashedProperty, RoutingInput,
+};
 use message::{Table, Value};
 
 /// The part of a message that is hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum On {
+enum HashInput {
     RoutingKey,
     Header(Box<str>),
-    Property(Property),
+    Property(HashedProperty),
 }
 
 #[derive(Clone, Debug)]
-struct Entry<D> {
+struct WeightedDestination<D> {
     to: D,
     identity: u64,
     weight: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Hashed<D> {
-    hash_input: On,
-    entries: Vec<Entry<D>>,
+pub(crate) struct ConsistentHashBindings<D> {
+    hash_input: HashInput,
+    entries: Vec<WeightedDestination<D>>,
 }
 
 /// The part to hash, as the arguments of an exchange select it.
-fn hash_input(arguments: &Table) -> Result<On, BadExchange> {
+fn hash_input(arguments: &Table) -> Result<HashInput, ExchangeArgumentError> {
     let text = |key: &'static str| match arguments.get(key) {
         None => Ok(None),
         Some(value) => match value.as_str() {
             Some(text) => Ok(Some(text)),
-            None => Err(BadExchange::NotText(key)),
+            None => Err(ExchangeArgumentError::NotText(key)),
         },
     };
     match (text("hash-header")?, text("hash-property")?) {
-        (None, None) => Ok(On::RoutingKey),
-        (Some(header), None) => Ok(On::Header(header.into())),
-        (None, Some(name)) => match Property::from_name(name) {
-            Some(property) => Ok(On::Property(property)),
-            None => Err(BadExchange::Property(name.into())),
+        (None, None) => Ok(HashInput::RoutingKey),
+        (Some(header), None) => Ok(HashInput::Header(header.into())),
+        (None, Some(name)) => match HashedProperty::from_name(name) {
+            Some(property) => Ok(HashInput::Property(property)),
+            None => Err(ExchangeArgumentError::UnsupportedProperty(name.into())),
         },
-        (Some(_), Some(_)) => Err(BadExchange::HeaderAndProperty),
+        (Some(_), Some(_)) => Err(ExchangeArgumentError::HeaderAndProperty),
     }
 }
 
-pub(crate) fn check_exchange(arguments: &Table) -> Result<(), BadExchange> {
+pub(crate) fn check_exchange(arguments: &Table) -> Result<(), ExchangeArgumentError> {
     hash_input(arguments).map(|_| ())
 }
 
 /// Parses a binding's key, which is its weight.
-pub(crate) fn weight(key: &str) -> Result<u64, BadBinding> {
+pub(crate) fn weight(key: &str) -> Result<u64, BindingArgumentError> {
     let digits = key.strip_prefix(['-', '+']).unwrap_or(key);
     let number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     if !number {
-        return Err(BadBinding::NoWeight(key.into()));
+        return Err(BindingArgumentError::NoWeight(key.into()));
     }
     // Saturates at 64 bits.
     match key.starts_with('-') {
-        true => Err(BadBinding::WeightBelowOne),
+        true => Err(BindingArgumentError::WeightBelowOne),
         false => match digits.parse::<u64>().unwrap_or(u64::MAX) {
-            0 => Err(BadBinding::WeightBelowOne),
+            0 => Err(BindingArgumentError::WeightBelowOne),
             weight => Ok(weight),
         },
     }
 }
 
-impl<D: Handle> Hashed<D> {
-    pub(crate) fn new(arguments: &Table) -> Hashed<D> {
-        Hashed {
+impl<D: DestinationHandle> ConsistentHashBindings<D> {
+    pub(crate) fn new(arguments: &Table) -> ConsistentHashBindings<D> {
+        ConsistentHashBindings {
             // Validated when declared; an exchange stored by another version hashes the routing key.
-            hash_input: hash_input(arguments).unwrap_or(On::RoutingKey),
+            hash_input: hash_input(arguments).unwrap_or(HashInput::RoutingKey),
             entries: Vec::new(),
         }
     }
 
     pub(crate) fn add(&mut self, key: &str, to: D, identity: u64) {
-        self.entries.push(Entry {
+        debug_assert!(
+            weight(key) != Ok(0),
+            "binding to {to:?}: weight 0 selects no message"
+        );
+        self.entries.push(WeightedDestination {
             to,
             identity,
             weight: weight(key).unwrap_or(1),
@@ -90,7 +96,7 @@ impl<D: Handle> Hashed<D> {
 
     pub(crate) fn remove(&mut self, key: &str, to: D) -> bool {
         let weight = weight(key).unwrap_or(1);
-        let is_entry = |e: &Entry<D>| e.to == to && e.weight == weight;
+        let is_entry = |e: &WeightedDestination<D>| e.to == to && e.weight == weight;
         let at = self.entries.iter().position(is_entry);
         if let Some(at) = at {
             self.entries.swap_remove(at);
@@ -98,19 +104,19 @@ impl<D: Handle> Hashed<D> {
         at.is_some()
     }
 
-    pub(crate) fn route(&self, keys: &[&str], message: &dyn Envelope, out: &mut Vec<D>) {
+    pub(crate) fn route(&self, keys: &[&str], message: &dyn RoutingInput, out: &mut Vec<D>) {
         if let [only] = &self.entries[..] {
             return out.push(only.to);
         }
         let hash = match &self.hash_input {
-            On::RoutingKey => keys
+            HashInput::RoutingKey => keys
                 .first()
                 .map_or(EMPTY, |k| hash_bytes(EMPTY, k.as_bytes())),
-            On::Header(name) => message
+            HashInput::Header(name) => message
                 .headers()
                 .get(name)
                 .map_or(EMPTY, |value| hash_value(EMPTY, value)),
-            On::Property(property) => message
+            HashInput::Property(property) => message
                 .property(*property)
                 .map_or(EMPTY, |text| hash_bytes(EMPTY, text.as_bytes())),
         };
@@ -124,7 +130,7 @@ impl<D: Handle> Hashed<D> {
 }
 
 /// The score of a destination; the probability that it is the highest follows the weights.
-fn score<D>(hash: u64, entry: &Entry<D>) -> f64 {
+fn score<D>(hash: u64, entry: &WeightedDestination<D>) -> f64 {
     let bits = mix(hash ^ mix(entry.identity)) >> 11;
     // Strictly between 0 and 1.
     let uniform = (bits as f64 + 0.5) / (1u64 << 53) as f64;
@@ -187,15 +193,15 @@ mod tests {
         Table(pairs.map(|(k, v)| ((*k).into(), v.clone())).collect())
     }
 
-    fn bound(weights: &[(u64, &str)]) -> Hashed<u64> {
-        let mut all = Hashed::new(&Table::default());
+    fn bound(weights: &[(u64, &str)]) -> ConsistentHashBindings<u64> {
+        let mut all = ConsistentHashBindings::new(&Table::default());
         for (to, weight) in weights {
             all.add(weight, *to, identity(&format!("q{to}")));
         }
         all
     }
 
-    fn destination(all: &Hashed<u64>, key: &str) -> u64 {
+    fn destination(all: &ConsistentHashBindings<u64>, key: &str) -> u64 {
         let mut out = Vec::new();
         all.route(&[key], &Table::default, &mut out);
         assert_eq!(out.len(), 1);
@@ -239,20 +245,20 @@ mod tests {
 
     #[test]
     fn header_or_property_can_be_hashed() {
-        struct Sample(Table);
-        impl Envelope for Sample {
+        struct MessageWithId(Table);
+        impl RoutingInput for MessageWithId {
             fn headers(&self) -> Table {
                 self.0.clone()
             }
-            fn property(&self, property: Property) -> Option<String> {
-                (property == Property::MessageId).then(|| "id".into())
+            fn property(&self, property: HashedProperty) -> Option<String> {
+                (property == HashedProperty::MessageId).then(|| "id".into())
             }
         }
         let to = |arguments: &Table, key: &str, headers: Table| {
-            let mut all = Hashed::new(arguments);
+            let mut all = ConsistentHashBindings::new(arguments);
             (0..50).for_each(|n| all.add("1", n, identity(&n.to_string())));
             let mut out = Vec::new();
-            all.route(&[key], &Sample(headers), &mut out);
+            all.route(&[key], &MessageWithId(headers), &mut out);
             out[0]
         };
         let header = table(&[("hash-header", "h".into())]);

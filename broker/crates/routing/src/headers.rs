@@ -1,15 +1,15 @@
 //! Headers exchanges: `x-match` values `all`, `any`, `all-with-x` and `any-with-x`.
 
-use crate::{BadBinding, Handle};
+use crate::{BindingArgumentError, DestinationHandle};
 use message::{Table, Term, Value};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mode {
+struct HeaderMatchMode {
     all: bool,
     with_x: bool,
 }
 
-fn mode(arguments: &Table) -> Result<Mode, BadBinding> {
+fn mode(arguments: &Table) -> Result<HeaderMatchMode, BindingArgumentError> {
     let (all, with_x) = match arguments.get("x-match") {
         None => (true, false),
         Some(Value::String(text)) => match &text[..] {
@@ -18,14 +18,14 @@ fn mode(arguments: &Table) -> Result<Mode, BadBinding> {
             b"all-with-x" => (true, true),
             b"any-with-x" => (false, true),
             _ => {
-                return Err(BadBinding::Match(
+                return Err(BindingArgumentError::Match(
                     String::from_utf8_lossy(text).into_owned(),
                 ));
             }
         },
-        Some(other) => return Err(BadBinding::MatchType(display(other))),
+        Some(other) => return Err(BindingArgumentError::MatchType(display(other))),
     };
-    Ok(Mode { all, with_x })
+    Ok(HeaderMatchMode { all, with_x })
 }
 
 fn display(value: &Value) -> String {
@@ -33,18 +33,18 @@ fn display(value: &Value) -> String {
 }
 
 /// Validates the arguments of a binding to a headers exchange.
-pub(crate) fn check_arguments(arguments: &Table) -> Result<(), BadBinding> {
+pub(crate) fn check_arguments(arguments: &Table) -> Result<(), BindingArgumentError> {
     mode(arguments).map(|_| ())
 }
 
 #[derive(Clone, Debug)]
-struct Entry<D> {
+struct HeaderBinding<D> {
     arguments: Table,
-    mode: Mode,
+    mode: HeaderMatchMode,
     to: D,
 }
 
-impl<D> Entry<D> {
+impl<D> HeaderBinding<D> {
     fn matches(&self, headers: &Table) -> bool {
         let mut wanted = self
             .arguments
@@ -104,7 +104,7 @@ fn bytes_of(value: &Value) -> Option<&[u8]> {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct HeaderBindings<D>(Vec<Entry<D>>);
+pub(crate) struct HeaderBindings<D>(Vec<HeaderBinding<D>>);
 
 impl<D> Default for HeaderBindings<D> {
     fn default() -> Self {
@@ -112,18 +112,18 @@ impl<D> Default for HeaderBindings<D> {
     }
 }
 
-impl<D: Handle> HeaderBindings<D> {
+impl<D: DestinationHandle> HeaderBindings<D> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     pub(crate) fn add(&mut self, arguments: &Table, to: D) {
         // Validated by `check_arguments` when declared; a binding stored by another version matches as `all`.
-        let mode = mode(arguments).unwrap_or(Mode {
+        let mode = mode(arguments).unwrap_or(HeaderMatchMode {
             all: true,
             with_x: false,
         });
-        self.0.push(Entry {
+        self.0.push(HeaderBinding {
             arguments: arguments.clone(),
             mode,
             to,
@@ -227,11 +227,13 @@ mod tests {
     fn invalid_x_match_is_refused() {
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::from("some"))])),
-            Err(BadBinding::Match("some".into()))
+            Err(BindingArgumentError::Match("some".into()))
         );
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::I32(1))])),
-            Err(BadBinding::MatchType("signedint (value 1)".into()))
+            Err(BindingArgumentError::MatchType(
+                "signedint (value 1)".into()
+            ))
         );
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::F64(1.0))]))

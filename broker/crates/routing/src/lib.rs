@@ -1,9 +1,9 @@
 //! Exchanges and bindings in memory: one [`Bindings`] per exchange finds the destinations of a message. No
 //! I/O.
 //!
-//! A destination is a small [`Handle`] of the caller's choice. Equal bindings are counted: a binding added
+//! A destination is a small [`DestinationHandle`] of the caller's choice. Equal bindings are counted: a binding added
 //! twice must be removed twice, and the caller decides which bindings are the same. Errors are
-//! [`BadExchange`] and [`BadBinding`], whose texts equal RabbitMQ's.
+//! [`ExchangeArgumentError`] and [`BindingArgumentError`], whose texts equal RabbitMQ's.
 #![forbid(unsafe_code)]
 #![deny(missing_docs, unreachable_pub)]
 
@@ -16,19 +16,19 @@ mod words;
 
 use destinations::{Destinations, NameMap};
 pub use direct_reply::{DIRECT_REPLY_PREFIX, DIRECT_REPLY_TO, is_direct_reply_name};
-use hashed::Hashed;
+use hashed::ConsistentHashBindings;
 use headers::HeaderBindings;
 use message::Table;
 use std::sync::Arc;
 use topic::TopicTrie;
 
 /// A destination handle.
-pub trait Handle: Copy + Ord + std::fmt::Debug {}
-impl<T: Copy + Ord + std::fmt::Debug> Handle for T {}
+pub trait DestinationHandle: Copy + Ord + std::fmt::Debug {}
+impl<T: Copy + Ord + std::fmt::Debug> DestinationHandle for T {}
 
 /// The type of an exchange: how it selects destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ExchangeType {
     /// Destinations whose binding key equals the routing key.
     Direct,
     /// All destinations.
@@ -44,47 +44,57 @@ pub enum Kind {
     LocalRandom,
 }
 
-const KINDS: [Kind; 6] = [
-    Kind::Direct,
-    Kind::Fanout,
-    Kind::Topic,
-    Kind::Headers,
-    Kind::ConsistentHash,
-    Kind::LocalRandom,
+const EXCHANGE_TYPES: [ExchangeType; 6] = [
+    ExchangeType::Direct,
+    ExchangeType::Fanout,
+    ExchangeType::Topic,
+    ExchangeType::Headers,
+    ExchangeType::ConsistentHash,
+    ExchangeType::LocalRandom,
 ];
 
-impl Kind {
+impl ExchangeType {
     /// The name of the exchange type in AMQP and the HTTP API.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Direct => "direct",
-            Kind::Fanout => "fanout",
-            Kind::Topic => "topic",
-            Kind::Headers => "headers",
-            Kind::ConsistentHash => "x-consistent-hash",
-            Kind::LocalRandom => "x-local-random",
+            ExchangeType::Direct => "direct",
+            ExchangeType::Fanout => "fanout",
+            ExchangeType::Topic => "topic",
+            ExchangeType::Headers => "headers",
+            ExchangeType::ConsistentHash => "x-consistent-hash",
+            ExchangeType::LocalRandom => "x-local-random",
         }
     }
 
-    /// Returns the kind with that name, or `None` if no exchange type has it.
-    pub fn from_name(name: &str) -> Option<Kind> {
-        KINDS.into_iter().find(|k| k.name() == name)
+    /// Returns the type with that name, or `None` if no exchange type has it.
+    pub fn from_name(name: &str) -> Option<ExchangeType> {
+        EXCHANGE_TYPES.into_iter().find(|k| k.name() == name)
     }
 
-    /// Validates the arguments of an exchange of this kind.
-    pub fn check_exchange(self, arguments: &Table) -> Result<(), BadExchange> {
+    /// Validates the arguments of an exchange of this type.
+    ///
+    /// # Errors
+    ///
+    /// If RabbitMQ refuses the arguments too.
+    pub fn check_exchange(self, arguments: &Table) -> Result<(), ExchangeArgumentError> {
         match self {
-            Kind::ConsistentHash => hashed::check_exchange(arguments),
+            ExchangeType::ConsistentHash => hashed::check_exchange(arguments),
             _ => Ok(()),
         }
     }
 
-    /// Validates the key and arguments of a binding to an exchange of this kind.
-    pub fn check_binding(self, key: &str, arguments: &Table) -> Result<(), BadBinding> {
+    /// Validates the key and arguments of a binding to an exchange of this type.
+    ///
+    /// # Errors
+    ///
+    /// If RabbitMQ refuses the binding too.
+    pub fn check_binding(self, key: &str, arguments: &Table) -> Result<(), BindingArgumentError> {
         match self {
-            Kind::Headers => headers::check_arguments(arguments),
-            Kind::ConsistentHash => hashed::weight(key).map(|_| ()),
-            Kind::LocalRandom if !key.is_empty() => Err(BadBinding::KeyNotEmpty(key.into())),
+            ExchangeType::Headers => headers::check_arguments(arguments),
+            ExchangeType::ConsistentHash => hashed::weight(key).map(|_| ()),
+            ExchangeType::LocalRandom if !key.is_empty() => {
+                Err(BindingArgumentError::KeyNotEmpty(key.into()))
+            }
             _ => Ok(()),
         }
     }
@@ -92,10 +102,10 @@ impl Kind {
 
 /// Why an exchange cannot be declared. Clients know the texts from RabbitMQ.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadExchange {
+pub enum ExchangeArgumentError {
     /// `hash-property` names a property that cannot be hashed.
     #[error("Unsupported property: {0}")]
-    Property(String),
+    UnsupportedProperty(String),
     /// Both `hash-header` and `hash-property` are set.
     #[error("hash-header and hash-property are mutually exclusive")]
     HeaderAndProperty,
@@ -106,7 +116,7 @@ pub enum BadExchange {
 
 /// Why a binding cannot be declared. Clients know the texts from RabbitMQ.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadBinding {
+pub enum BindingArgumentError {
     /// `x-match` has a value that is not one of the four.
     #[error("Invalid x-match field value {}; expected all, any, all-with-x, or any-with-x", binary(.0))]
     Match(String),
@@ -134,7 +144,7 @@ fn binary(text: &str) -> String {
 
 /// A property that a consistent hash exchange can hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Property {
+pub enum HashedProperty {
     /// `correlation_id`
     CorrelationId,
     /// `message_id`
@@ -143,33 +153,33 @@ pub enum Property {
     Timestamp,
 }
 
-impl Property {
-    fn from_name(name: &str) -> Option<Property> {
+impl HashedProperty {
+    fn from_name(name: &str) -> Option<HashedProperty> {
         match name {
-            "correlation_id" => Some(Property::CorrelationId),
-            "message_id" => Some(Property::MessageId),
-            "timestamp" => Some(Property::Timestamp),
+            "correlation_id" => Some(HashedProperty::CorrelationId),
+            "message_id" => Some(HashedProperty::MessageId),
+            "timestamp" => Some(HashedProperty::Timestamp),
             _ => None,
         }
     }
 }
 
-/// The parts of a message besides its routing keys that exchanges may use. A closure that returns headers is
-/// an envelope without properties.
-pub trait Envelope {
+/// The parts of a message besides its routing keys that exchanges may use. A closure that returns headers
+/// stands for a message without properties.
+pub trait RoutingInput {
     /// The headers of the message. Called only by exchanges that need them.
     fn headers(&self) -> Table;
     /// A property as text; `None` if the message does not have it.
-    fn property(&self, _property: Property) -> Option<String> {
+    fn property(&self, _property: HashedProperty) -> Option<String> {
         None
     }
     /// Where the message was published.
-    fn origin(&self) -> Option<Origin> {
+    fn origin(&self) -> Option<PublishOrigin> {
         None
     }
 }
 
-impl<F: Fn() -> Table> Envelope for F {
+impl<F: Fn() -> Table> RoutingInput for F {
     fn headers(&self) -> Table {
         self()
     }
@@ -177,7 +187,7 @@ impl<F: Fn() -> Table> Envelope for F {
 
 /// The place where a message was published, for exchanges that prefer close destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct PublishOrigin {
     /// The id of the node.
     pub node: u64,
     /// A random number, different for each message.
@@ -187,30 +197,34 @@ pub struct Origin {
 /// The bindings of one exchange.
 #[derive(Clone, Debug)]
 pub struct Bindings<D> {
-    by: By<D>,
+    index: BindingIndex<D>,
     len: usize,
 }
 
 #[derive(Clone, Debug)]
-enum By<D> {
+enum BindingIndex<D> {
     Direct(NameMap<Destinations<D>>),
     Fanout(Destinations<D>),
     Topic(TopicTrie<D>),
     Headers(HeaderBindings<D>),
-    Hashed(Hashed<D>),
+    ConsistentHash(ConsistentHashBindings<D>),
 }
 
-impl<D: Handle> Bindings<D> {
-    /// Creates the empty bindings of an exchange of this kind with these arguments.
-    pub fn new(kind: Kind, arguments: &Table) -> Bindings<D> {
-        let by = match kind {
-            Kind::Direct => By::Direct(NameMap::default()),
-            Kind::Fanout | Kind::LocalRandom => By::Fanout(Destinations::default()),
-            Kind::Topic => By::Topic(TopicTrie::default()),
-            Kind::Headers => By::Headers(HeaderBindings::default()),
-            Kind::ConsistentHash => By::Hashed(Hashed::new(arguments)),
+impl<D: DestinationHandle> Bindings<D> {
+    /// Creates the empty bindings of an exchange of this type with these arguments.
+    pub fn new(kind: ExchangeType, arguments: &Table) -> Bindings<D> {
+        let index = match kind {
+            ExchangeType::Direct => BindingIndex::Direct(NameMap::default()),
+            ExchangeType::Fanout | ExchangeType::LocalRandom => {
+                BindingIndex::Fanout(Destinations::default())
+            }
+            ExchangeType::Topic => BindingIndex::Topic(TopicTrie::default()),
+            ExchangeType::Headers => BindingIndex::Headers(HeaderBindings::default()),
+            ExchangeType::ConsistentHash => {
+                BindingIndex::ConsistentHash(ConsistentHashBindings::new(arguments))
+            }
         };
-        Bindings { by, len: 0 }
+        Bindings { index, len: 0 }
     }
 
     /// Number of bindings.
@@ -226,20 +240,20 @@ impl<D: Handle> Bindings<D> {
     /// Adds a binding. `name` is the destination's name, from which all nodes compute the same hash.
     pub fn add(&mut self, key: &Arc<str>, arguments: &Table, to: D, name: &str) {
         self.len += 1;
-        match &mut self.by {
-            By::Direct(map) => map.entry(key.clone()).or_default().add(to),
-            By::Fanout(all) => all.add(to),
-            By::Topic(trie) => trie.add(key, to),
-            By::Headers(list) => list.add(arguments, to),
-            By::Hashed(all) => all.add(key, to, hashed::identity(name)),
+        match &mut self.index {
+            BindingIndex::Direct(map) => map.entry(key.clone()).or_default().add(to),
+            BindingIndex::Fanout(all) => all.add(to),
+            BindingIndex::Topic(trie) => trie.add(key, to),
+            BindingIndex::Headers(list) => list.add(arguments, to),
+            BindingIndex::ConsistentHash(all) => all.add(key, to, hashed::identity(name)),
         }
     }
 
     /// Undoes one [`Bindings::add`] with the same key, arguments and destination; does nothing if there was
     /// none.
     pub fn remove(&mut self, key: &str, arguments: &Table, to: D) {
-        let removed = match &mut self.by {
-            By::Direct(map) => match map.get_mut(key) {
+        let removed = match &mut self.index {
+            BindingIndex::Direct(map) => match map.get_mut(key) {
                 Some(destinations) => {
                     let removed = destinations.remove(to);
                     if destinations.is_empty() {
@@ -249,44 +263,48 @@ impl<D: Handle> Bindings<D> {
                 }
                 None => false,
             },
-            By::Fanout(all) => all.remove(to),
-            By::Topic(trie) => trie.remove(key, to),
-            By::Headers(list) => list.remove(arguments, to),
-            By::Hashed(all) => all.remove(key, to),
+            BindingIndex::Fanout(all) => all.remove(to),
+            BindingIndex::Topic(trie) => trie.remove(key, to),
+            BindingIndex::Headers(list) => list.remove(arguments, to),
+            BindingIndex::ConsistentHash(all) => all.remove(key, to),
         };
+        debug_assert!(
+            !removed || self.len > 0,
+            "a binding with the key {key:?} to {to:?} was not counted"
+        );
         self.len -= usize::from(removed);
     }
 
     /// Appends the destinations of a message with these keys; a destination may appear more than once. Each
     /// part of the message is requested at most once, and only if the exchange needs it.
-    pub fn route(&self, keys: &[&str], message: &dyn Envelope, out: &mut Vec<D>) {
-        match &self.by {
-            By::Direct(map) => {
+    pub fn route(&self, keys: &[&str], message: &dyn RoutingInput, out: &mut Vec<D>) {
+        match &self.index {
+            BindingIndex::Direct(map) => {
                 for key in keys {
                     if let Some(destinations) = map.get(*key) {
                         destinations.append_to(out);
                     }
                 }
             }
-            By::Fanout(all) => all.append_to(out),
-            By::Topic(trie) => {
+            BindingIndex::Fanout(all) => all.append_to(out),
+            BindingIndex::Topic(trie) => {
                 for key in keys {
                     trie.route(key, b'.', out);
                 }
             }
-            By::Headers(list) => {
+            BindingIndex::Headers(list) => {
                 if !list.is_empty() {
                     list.route(&message.headers(), out);
                 }
             }
-            By::Hashed(all) => all.route(keys, message, out),
+            BindingIndex::ConsistentHash(all) => all.route(keys, message, out),
         }
     }
 
     /// Routes one key whose words are divided by an ASCII character other than a dot. For topic exchanges;
-    /// other kinds have no words.
+    /// keys of other types have no words.
     pub fn route_words(&self, key: &str, separator: u8, out: &mut Vec<D>) {
-        if let By::Topic(trie) = &self.by {
+        if let BindingIndex::Topic(trie) = &self.index {
             trie.route(key, separator, out);
         }
     }

@@ -5,15 +5,15 @@
 //! the number of bindings. Keys with many `#` cannot cause exponential work: a `#` node is visited once per
 //! position.
 
-use crate::Handle;
+use crate::DestinationHandle;
 use crate::destinations::Destinations;
-use crate::words::{HASH, STAR, Words};
+use crate::words::{HASH, STAR, WordTable};
 use hashbrown::{HashSet, HashTable};
 use slots::Slab;
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 
-type Fixed = foldhash::fast::FixedState;
+type FixedHash = foldhash::fast::FixedState;
 
 const ROOT: u32 = 0;
 /// Absent node.
@@ -45,7 +45,7 @@ impl<D> Node<D> {
 }
 
 fn edge_hash(parent: u32, word: u32) -> u64 {
-    Fixed::default().hash_one(u64::from(parent) << 32 | u64::from(word))
+    FixedHash::default().hash_one(u64::from(parent) << 32 | u64::from(word))
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct TopicTrie<D> {
     nodes: Slab<Node<D>>,
     /// Edges over plain words: numbers of the child nodes, hashed by the parent and the word in the node.
     edges: HashTable<u32>,
-    words: Words,
+    words: WordTable,
 }
 
 impl<D> Default for TopicTrie<D> {
@@ -64,16 +64,16 @@ impl<D> Default for TopicTrie<D> {
         TopicTrie {
             nodes,
             edges: HashTable::new(),
-            words: Words::default(),
+            words: WordTable::default(),
         }
     }
 }
 
-impl<D: Handle> TopicTrie<D> {
+impl<D: DestinationHandle> TopicTrie<D> {
     pub(crate) fn add(&mut self, key: &str, to: D) {
         let mut at = ROOT;
         for text in split(key) {
-            at = self.child_or_new(at, text);
+            at = self.find_or_add_child(at, text);
         }
         if let Some(node) = self.nodes.get_mut(at as usize) {
             node.destinations.add(to);
@@ -83,7 +83,7 @@ impl<D: Handle> TopicTrie<D> {
     pub(crate) fn remove(&mut self, key: &str, to: D) -> bool {
         let mut at = ROOT;
         for text in split(key) {
-            let word = self.words.of_binding(text);
+            let word = self.words.find_in_binding_key(text);
             match word.and_then(|word| self.child(at, word)) {
                 Some(next) => at = next,
                 None => return false,
@@ -119,7 +119,7 @@ impl<D: Handle> TopicTrie<D> {
                 Some(end) => (&text[..end], Some(&text[end + 1..])),
                 None => (text, None),
             };
-            let next = self.words.of_message(word);
+            let next = self.words.find_in_routing_key(word);
             match next.and_then(|word| self.edge(at, word)) {
                 Some(next) => (at, rest) = (next, after),
                 None => return,
@@ -132,11 +132,11 @@ impl<D: Handle> TopicTrie<D> {
         let mut words: SmallVec<[Option<u32>; 16]> = SmallVec::new();
         if let Some(rest) = rest {
             for word in rest.split(|byte| *byte == separator) {
-                words.push(self.words.of_message(word));
+                words.push(self.words.find_in_routing_key(word));
             }
         }
         let mut walk: SmallVec<[(u32, usize); 16]> = SmallVec::new();
-        let mut seen: HashSet<(u32, usize), Fixed> = HashSet::default();
+        let mut seen: HashSet<(u32, usize), FixedHash> = HashSet::default();
         let words = words.as_slice();
         // The top of the stack, kept out of it because it is nearly always the only element.
         let mut top = Some((from, 0));
@@ -193,8 +193,8 @@ impl<D: Handle> TopicTrie<D> {
         }
     }
 
-    fn child_or_new(&mut self, at: u32, text: &str) -> u32 {
-        let word = self.words.of_binding(text);
+    fn find_or_add_child(&mut self, at: u32, text: &str) -> u32 {
+        let word = self.words.find_in_binding_key(text);
         if let Some(found) = word.and_then(|word| self.child(at, word)) {
             return found;
         }
@@ -242,6 +242,10 @@ impl<D: Handle> TopicTrie<D> {
                 STAR => above.star = NONE,
                 HASH => above.hash = NONE,
                 _ => {
+                    debug_assert!(
+                        above.word_children > 0,
+                        "node {parent} has an edge over word {word} but no word children"
+                    );
                     above.word_children -= 1;
                     let hash = edge_hash(parent, word);
                     if let Ok(edge) = self.edges.find_entry(hash, |child| *child == at) {

@@ -7,72 +7,72 @@ use std::hash::BuildHasher;
 /// Numbers of the two wildcards; words start after them.
 pub(crate) const STAR: u32 = 0;
 pub(crate) const HASH: u32 = 1;
-const FIRST: u32 = 2;
+const FIRST_WORD: u32 = 2;
 
 #[derive(Clone, Debug)]
-struct Word {
+struct InternedWord {
     text: Box<str>,
     /// Number of edges with this word.
     uses: u32,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Words {
+pub(crate) struct WordTable {
     /// Indexed by number less FIRST.
-    words: Slab<Word>,
+    words: Slab<InternedWord>,
     numbers: HashTable<u32>,
 }
 
-fn hash(text: &[u8]) -> u64 {
+fn hash_text(text: &[u8]) -> u64 {
     foldhash::fast::FixedState::default().hash_one(text)
 }
 
-fn text_of(words: &Slab<Word>, number: u32) -> &str {
-    let word = words.get((number - FIRST) as usize);
+fn text_of(words: &Slab<InternedWord>, number: u32) -> &str {
+    let word = words.get((number - FIRST_WORD) as usize);
     word.map_or("", |word| &word.text)
 }
 
-impl Words {
-    /// The number of a word in a binding key.
-    pub(crate) fn of_binding(&self, text: &str) -> Option<u32> {
+impl WordTable {
+    /// Returns the number of a word of a binding key.
+    pub(crate) fn find_in_binding_key(&self, text: &str) -> Option<u32> {
         match text {
             "*" => Some(STAR),
             "#" => Some(HASH),
-            _ => self.of_message(text.as_bytes()),
+            _ => self.find_in_routing_key(text.as_bytes()),
         }
     }
 
-    /// The number of a word in a message's routing key, in which `*` and `#` are plain words that no binding
+    /// Returns the number of a word of a message's routing key, in which `*` and `#` are plain words that no binding
     /// contains.
-    pub(crate) fn of_message(&self, text: &[u8]) -> Option<u32> {
+    pub(crate) fn find_in_routing_key(&self, text: &[u8]) -> Option<u32> {
         let same = |number: &u32| text_of(&self.words, *number).as_bytes() == text;
-        self.numbers.find(hash(text), same).copied()
+        self.numbers.find(hash_text(text), same).copied()
     }
 
     /// Adds one use of a word and returns its number.
     pub(crate) fn add(&mut self, text: &str) -> u32 {
-        if let Some(number) = self.of_binding(text) {
+        if let Some(number) = self.find_in_binding_key(text) {
             if let Some(word) = self.word(number) {
                 word.uses += 1;
             }
             return number;
         }
-        let word = Word {
+        let word = InternedWord {
             text: text.into(),
             uses: 1,
         };
         // Fewer than 2^32 words fit in memory.
-        let number = self.words.insert(word) as u32 + FIRST;
+        let number = self.words.insert(word) as u32 + FIRST_WORD;
         let words = &self.words;
-        let hash_of = |number: &u32| hash(text_of(words, *number).as_bytes());
+        let hash_of = |number: &u32| hash_text(text_of(words, *number).as_bytes());
         self.numbers
-            .insert_unique(hash(text.as_bytes()), number, hash_of);
+            .insert_unique(hash_text(text.as_bytes()), number, hash_of);
         number
     }
 
     /// Returns `None` for wildcards.
-    fn word(&mut self, number: u32) -> Option<&mut Word> {
-        self.words.get_mut(number.checked_sub(FIRST)? as usize)
+    fn word(&mut self, number: u32) -> Option<&mut InternedWord> {
+        self.words.get_mut(number.checked_sub(FIRST_WORD)? as usize)
     }
 
     /// Removes one use of a word.
@@ -85,11 +85,11 @@ impl Words {
         if word.uses > 0 {
             return;
         }
-        let hash = hash(word.text.as_bytes());
+        let hash = hash_text(word.text.as_bytes());
         if let Ok(entry) = self.numbers.find_entry(hash, |n| *n == number) {
             entry.remove();
         }
-        self.words.remove((number - FIRST) as usize);
+        self.words.remove((number - FIRST_WORD) as usize);
     }
 
     #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use crate::SegmentError;
 use crate::files::{TEMPORARY, checkpoint_path, create_temporary, ensure_dir, publish};
-use crate::format::Fields;
+use crate::format::FieldReader;
 use bytes::Bytes;
 use env::{Disk, File};
 use slots::IndexSet;
@@ -135,7 +135,7 @@ fn decode(
     bytes: &Bytes,
 ) -> Result<Checkpoint, SegmentError> {
     let corrupt = |what: &str| SegmentError::corrupt(path, 0, what);
-    let mut fields = Fields(bytes);
+    let mut fields = FieldReader(bytes);
     if fields.array() != Some(MAGIC) {
         return Err(corrupt("not a checkpoint file"));
     }
@@ -188,7 +188,7 @@ fn decode(
 }
 
 fn decode_live(bytes: &[u8]) -> Option<IndexSet> {
-    let mut fields = Fields(bytes);
+    let mut fields = FieldReader(bytes);
     let mut live = IndexSet::default();
     let mut previous = 0u64;
     while !fields.0.is_empty() {
@@ -210,7 +210,7 @@ fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-fn take_varint(fields: &mut Fields<'_>) -> Option<u64> {
+fn take_varint(fields: &mut FieldReader<'_>) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let [byte] = fields.array()?;

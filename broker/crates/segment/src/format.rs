@@ -31,7 +31,7 @@ pub(crate) const BLOCK_BYTES: u32 = 4096;
 
 /// The part of a segment that is kept in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Index {
+pub(crate) struct SegmentIndex {
     /// (first index relative to the segment's first, offset), ascending.
     pub blocks: Vec<(u32, u32)>,
     /// (index relative to the segment's first, term from there on), ascending.
@@ -42,7 +42,7 @@ pub(crate) struct Index {
     pub end: u32,
 }
 
-impl Index {
+impl SegmentIndex {
     /// Adds the next entry, `len` bytes long at `offset`.
     pub(crate) fn add(&mut self, relative: u32, index: u64, term: u64, offset: u32, len: u32) {
         let full = |(_, start): &(u32, u32)| offset - start >= BLOCK_BYTES;
@@ -75,14 +75,14 @@ impl Index {
 
     /// Decodes a footer; `end` is the offset after the entries. Returns `None` if the bytes are not a valid
     /// footer of such a segment.
-    pub(crate) fn decode_footer(bytes: &[u8], first: u64, end: u32) -> Option<Index> {
-        let mut fields = Fields(bytes);
+    pub(crate) fn decode_footer(bytes: &[u8], first: u64, end: u32) -> Option<SegmentIndex> {
+        let mut fields = FieldReader(bytes);
         let (blocks, terms) = (fields.u32()? as usize, fields.u32()? as usize);
         let (last, count) = (fields.u64()?, fields.u32()?);
         if fields.0.len() != blocks.checked_mul(8)?.checked_add(terms.checked_mul(12)?)? {
             return None;
         }
-        let mut index = Index {
+        let mut index = SegmentIndex {
             blocks: Vec::with_capacity(blocks),
             terms: Vec::with_capacity(terms),
             last,
@@ -165,7 +165,7 @@ pub(crate) fn encode_trailer(group: GroupId, footer: &[u8], offset: u64) -> [u8;
 /// Decodes and verifies the entry at the front of `bytes`; returns it and its length. Its data shares or
 /// copies `bytes`.
 pub(crate) fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usize), &'static str> {
-    let mut fields = Fields(bytes);
+    let mut fields = FieldReader(bytes);
     let truncated = "entry is truncated";
     let len = fields.u32().ok_or(truncated)? as usize;
     let crc = fields.u32().ok_or(truncated)?;
@@ -177,7 +177,7 @@ pub(crate) fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usiz
     if !is_valid && !planted::is(Bug::SegmentChecksumIgnored) {
         return Err("entry checksum does not match");
     }
-    let mut fields = Fields(body);
+    let mut fields = FieldReader(body);
     let short = "entry is too short";
     let (index, term) = (fields.u64().ok_or(short)?, fields.u64().ok_or(short)?);
     let [kind] = fields.array().ok_or(short)?;
@@ -200,9 +200,9 @@ pub(crate) fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usiz
 }
 
 /// Reads little-endian fields from the front.
-pub(crate) struct Fields<'a>(pub &'a [u8]);
+pub(crate) struct FieldReader<'a>(pub &'a [u8]);
 
-impl Fields<'_> {
+impl FieldReader<'_> {
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;

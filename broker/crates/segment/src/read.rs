@@ -1,7 +1,7 @@
 //! Reading segments.
 
 use crate::files::segment_path;
-use crate::format::{self, END_MARK, Fields, HEADER_BYTES, Index, TRAILER};
+use crate::format::{self, END_MARK, FieldReader, HEADER_BYTES, SegmentIndex, TRAILER};
 use crate::{SegmentError, SegmentMeta, SegmentName};
 use bytes::Bytes;
 use env::{Disk, File};
@@ -18,14 +18,14 @@ pub struct Segment {
     disk: Arc<dyn Disk>,
     path: String,
     meta: SegmentMeta,
-    index: Index,
+    index: SegmentIndex,
     rebuilt: bool,
-    cache: Mutex<Cache>,
+    cache: Mutex<ReadCache>,
 }
 
 /// The resources of the last read.
 #[derive(Default)]
-struct Cache {
+struct ReadCache {
     file: Option<Box<dyn File>>,
     /// Number and bytes of the block read last.
     block: Option<(usize, Bytes)>,
@@ -50,7 +50,7 @@ impl Segment {
         let file = disk.open(&path).map_err(|e| SegmentError::io(&path, &e))?;
         let bytes = file.len().map_err(|e| SegmentError::io(&path, &e))?;
         check_header(&*file, &path, group, name)?;
-        let source = Source {
+        let source = SegmentSource {
             file: &*file,
             path: &path,
             group,
@@ -162,7 +162,7 @@ impl Segment {
 
     /// Closes the file handle and drops the cached block; the next read opens the file again.
     pub fn release(&self) {
-        *self.cache() = Cache::default();
+        *self.cache() = ReadCache::default();
     }
 
     /// Bytes of memory used while the segment is not read.
@@ -173,7 +173,7 @@ impl Segment {
             + self.index.terms.capacity() * size_of::<(u32, u64)>()
     }
 
-    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+    fn cache(&self) -> std::sync::MutexGuard<'_, ReadCache> {
         // A panic cannot leave the cache inconsistent.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,7 +254,7 @@ fn check_header(
         .read_at(0, &mut bytes)
         .map_err(|e| SegmentError::io(path, &e))?;
     let (covered, crc) = bytes.split_at(HEADER_BYTES as usize - 4);
-    let mut fields = Fields(covered);
+    let mut fields = FieldReader(covered);
     if n < bytes.len() || fields.array() != Some(format::MAGIC) {
         return Err(SegmentError::corrupt(path, 0, "not a segment file"));
     }
@@ -292,7 +292,7 @@ fn check_header(
 }
 
 /// A segment file that is being opened.
-struct Source<'a> {
+struct SegmentSource<'a> {
     file: &'a dyn File,
     path: &'a str,
     group: GroupId,
@@ -300,7 +300,7 @@ struct Source<'a> {
     bytes: u64,
 }
 
-impl Source<'_> {
+impl SegmentSource<'_> {
     fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, SegmentError> {
         let len = (len as u64).min(self.bytes.saturating_sub(offset)) as usize;
         let mut bytes = vec![0; len];
@@ -314,12 +314,12 @@ impl Source<'_> {
         Ok(bytes)
     }
 
-    fn read_footer(&self) -> Result<Option<Index>, SegmentError> {
+    fn read_footer(&self) -> Result<Option<SegmentIndex>, SegmentError> {
         let Some(trailer_at) = self.bytes.checked_sub(TRAILER as u64) else {
             return Ok(None);
         };
         let trailer = self.read(trailer_at, TRAILER)?;
-        let mut fields = Fields(&trailer);
+        let mut fields = FieldReader(&trailer);
         let (Some(offset), Some(len)) = (fields.u64(), fields.u32()) else {
             return Ok(None);
         };
@@ -335,12 +335,12 @@ impl Source<'_> {
         if trailer != format::encode_trailer(self.group, &footer, offset) {
             return Ok(None);
         }
-        Ok(Index::decode_footer(&footer, self.name.first, end))
+        Ok(SegmentIndex::decode_footer(&footer, self.name.first, end))
     }
 
     /// Rebuilds the index by reading the entries up to the end mark.
-    fn rebuild(&self) -> Result<Index, SegmentError> {
-        let mut index = Index::default();
+    fn rebuild(&self) -> Result<SegmentIndex, SegmentError> {
+        let mut index = SegmentIndex::default();
         let mut offset = HEADER_BYTES;
         loop {
             let corrupt = |what| SegmentError::corrupt(self.path, offset, what);
@@ -348,7 +348,7 @@ impl Source<'_> {
             if head == format::encode_end_mark(self.group, index.count) && index.count > 0 {
                 return Ok(index);
             }
-            let len = Fields(&head)
+            let len = FieldReader(&head)
                 .u32()
                 .ok_or(corrupt("the file is truncated"))?;
             let entry_len = format::ENTRY_HEADER as u64 + u64::from(len);

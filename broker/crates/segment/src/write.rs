@@ -1,7 +1,7 @@
 //! Writing segments.
 
 use crate::files::{TEMPORARY, ensure_dir, group_dir, next_n, segment_path};
-use crate::format::{self, HEADER_BYTES, Index};
+use crate::format::{self, HEADER_BYTES, SegmentIndex};
 use crate::{Segment, SegmentError, SegmentName};
 use env::{Disk, File};
 use slots::IndexSet;
@@ -35,7 +35,7 @@ pub fn write_segments<E: Borrow<Entry>>(
     entries: impl IntoIterator<Item = E>,
 ) -> Result<Vec<SegmentMeta>, SegmentError> {
     let mut finished = Vec::new();
-    let mut batch = Batch {
+    let mut batch = SegmentBatch {
         disk,
         group,
         next_n: None,
@@ -81,25 +81,25 @@ pub fn rewrite(
 }
 
 /// The state of one [`write_segments`] call.
-struct Batch<'a> {
+struct SegmentBatch<'a> {
     disk: &'a dyn Disk,
     group: GroupId,
     next_n: Option<u32>,
-    current: Option<Current>,
+    current: Option<SegmentInProgress>,
 }
 
 /// The segment being written.
-struct Current {
+struct SegmentInProgress {
     name: SegmentName,
     temporary: String,
     file: Box<dyn File>,
-    index: Index,
+    index: SegmentIndex,
     /// Encoded bytes that are not written yet; `offset` is their place in the file.
     buffer: Vec<u8>,
     offset: u64,
 }
 
-impl Current {
+impl SegmentInProgress {
     /// Length of the file so far, in bytes.
     fn bytes(&self) -> u64 {
         self.offset + self.buffer.len() as u64
@@ -115,7 +115,7 @@ impl Current {
     }
 }
 
-impl Batch<'_> {
+impl SegmentBatch<'_> {
     fn write_all<E: Borrow<Entry>>(
         &mut self,
         entries: impl IntoIterator<Item = E>,
@@ -147,7 +147,7 @@ impl Batch<'_> {
                 limit: MAX_RECORD_BYTES,
             });
         }
-        let has_room = |c: &Current| {
+        let has_room = |c: &SegmentInProgress| {
             c.bytes() + len <= MAX_SEGMENT_BYTES
                 && entry.index - c.name.first <= u64::from(u32::MAX)
         };
@@ -180,11 +180,11 @@ impl Batch<'_> {
         let name = SegmentName { first, n };
         let temporary = segment_path(self.group, name) + TEMPORARY;
         let file = crate::files::create_temporary(self.disk, &temporary)?;
-        self.current = Some(Current {
+        self.current = Some(SegmentInProgress {
             name,
             temporary,
             file,
-            index: Index::default(),
+            index: SegmentIndex::default(),
             buffer: format::encode_header(self.group, name),
             offset: 0,
         });

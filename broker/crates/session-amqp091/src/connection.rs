@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 use message::Message;
 use queue::SettlementOutcome;
 use session::{
-    Broker, ControlEvent, Held, Login, Outbox, QueueNotification, ServiceNotification,
+    Broker, ControlEvent, HeldMemory, Login, Outbox, QueueNotification, ServiceNotification,
     ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
 use std::any::Any;
@@ -745,7 +745,7 @@ impl Session for AmqpSession {
         }
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> HeldMemory {
         let deliveries = || self.channels.values().flat_map(|c| &c.held_deliveries);
         let unread = match self.conn.channels_may_hold {
             true => deliveries()
@@ -753,7 +753,7 @@ impl Session for AmqpSession {
                 .sum(),
             false => 0,
         };
-        Held {
+        HeldMemory {
             is_authenticated: !matches!(
                 self.phase,
                 Phase::Header | Phase::Starting | Phase::Verifying

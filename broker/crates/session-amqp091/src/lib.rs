@@ -39,7 +39,7 @@ mod wait;
 pub use connection::AmqpSession;
 pub use limits::{Limits, PRODUCT, SessionConfig, VERSION};
 pub use protocol::Amqp091;
-pub use session::Logins;
+pub use session::LoginConfig;
 
 #[cfg(test)]
 mod tests {

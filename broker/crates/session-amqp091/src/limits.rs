@@ -1,7 +1,7 @@
 //! Resource limits of a connection, and its configuration from the listener.
 
 use auth::TlsPeer;
-use session::Logins;
+use session::LoginConfig;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ pub struct SessionConfig {
     /// The resource limits.
     pub limits: Arc<Limits>,
     /// The authentication configuration.
-    pub logins: Arc<Logins>,
+    pub logins: Arc<LoginConfig>,
 }
 
 impl Default for SessionConfig {

@@ -2,7 +2,7 @@
 
 use crate::{AmqpSession, Limits, SessionConfig};
 use env::Time;
-use session::{ConnectionInfo, Logins, Protocol, Session};
+use session::{ConnectionInfo, LoginConfig, Protocol, Session};
 use std::sync::Arc;
 
 /// Factory of AMQP 0.9.1 sessions, with what all of them share.
@@ -17,7 +17,7 @@ pub struct Amqp091 {
     /// Limits of a connection.
     pub limits: Arc<Limits>,
     /// Mechanisms and users of logins.
-    pub logins: Arc<Logins>,
+    pub logins: Arc<LoginConfig>,
 }
 
 impl Protocol for Amqp091 {

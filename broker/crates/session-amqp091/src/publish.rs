@@ -14,7 +14,7 @@ use conversion::amqp091::property_text;
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{Right, Traffic};
 use operations::is_direct_reply_name;
-use routing::{Envelope, Origin, Property};
+use routing::{HashedProperty, PublishOrigin, RoutingInput};
 use session::{FlowState, Outbox, PublishCounters, PublishTag, TraceEvent};
 use smallvec::SmallVec;
 
@@ -198,7 +198,7 @@ fn route(
     routes.clear();
     let view = PublishView {
         properties: &properties,
-        origin: Origin {
+        origin: PublishOrigin {
             node: cx.broker.id().node.0,
             random: conn.next_random(received),
         },
@@ -215,20 +215,20 @@ fn route(
 /// The view of exchanges on a publish.
 struct PublishView<'a> {
     properties: &'a Properties<'a, Short<'a>>,
-    origin: Origin,
+    origin: PublishOrigin,
 }
 
-impl Envelope for PublishView<'_> {
+impl RoutingInput for PublishView<'_> {
     fn headers(&self) -> Table {
         let table = self.properties.header_table();
         table.unwrap_or_else(|_| Table::default())
     }
 
-    fn property(&self, property: Property) -> Option<String> {
+    fn property(&self, property: HashedProperty) -> Option<String> {
         property_text(self.properties, property)
     }
 
-    fn origin(&self) -> Option<Origin> {
+    fn origin(&self) -> Option<PublishOrigin> {
         Some(self.origin)
     }
 }

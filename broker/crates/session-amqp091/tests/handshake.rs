@@ -8,7 +8,7 @@ use fake::{Conn, FakeBroker, capabilities, queue_declare};
 use message::{Table, Value};
 use metadata::Change;
 use session::{ControlEvent, PasswordCheck, Session, SessionState};
-use session_amqp091::{Logins, SessionConfig};
+use session_amqp091::{LoginConfig, SessionConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -287,9 +287,9 @@ fn loopback_users_are_refused_from_remote_addresses() {
     assert_eq!(conn.next_method(), (0, "connection.close"));
     Conn::open_as(remote(), "small");
     let with_loopback_users = |names: &[&str]| SessionConfig {
-        logins: Arc::new(Logins {
+        logins: Arc::new(LoginConfig {
             loopback_users: names.iter().map(|&n| n.into()).collect(),
-            ..Logins::default()
+            ..LoginConfig::default()
         }),
         ..remote()
     };
@@ -311,9 +311,9 @@ fn anonymous_login_uses_the_configured_user() {
         password: password.to_vec(),
     };
     let logins = |anonymous| SessionConfig {
-        logins: Arc::new(Logins {
+        logins: Arc::new(LoginConfig {
             anonymous,
-            ..Logins::default()
+            ..LoginConfig::default()
         }),
         ..SessionConfig::default()
     };
@@ -355,9 +355,9 @@ fn mechanisms_of(config: SessionConfig) -> String {
 fn listener(mechanisms: &[Mechanism], tls: Option<TlsPeer>) -> SessionConfig {
     SessionConfig {
         tls: tls.map(Arc::new),
-        logins: Arc::new(Logins {
+        logins: Arc::new(LoginConfig {
             mechanisms: mechanisms.to_vec(),
-            ..Logins::default()
+            ..LoginConfig::default()
         }),
         ..SessionConfig::default()
     }

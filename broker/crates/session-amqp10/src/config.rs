@@ -5,7 +5,7 @@ use bytes::Bytes;
 use codec_amqp10::{Symbol, map};
 use env::Time;
 use metadata::Name;
-use session::{ConnectionInfo, Logins, Protocol, Session};
+use session::{ConnectionInfo, LoginConfig, Protocol, Session};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub limits: Limits,
-    pub logins: Arc<Logins>,
+    pub logins: Arc<LoginConfig>,
     pub default_vhost: Name,
     /// The connection properties of the open frame: an encoded map.
     pub properties: Bytes,
@@ -115,7 +115,7 @@ pub struct Amqp10Config {
     /// Limits of a connection.
     pub limits: Limits,
     /// Mechanisms and users of logins.
-    pub logins: Arc<Logins>,
+    pub logins: Arc<LoginConfig>,
 }
 
 impl Default for Amqp10Config {

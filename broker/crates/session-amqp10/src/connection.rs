@@ -24,7 +24,7 @@ use message::{Message, Table};
 use metadata::{Change, Name, QueueId};
 use queue::{QueueReply, RejectReason, RequestBody};
 use session::{
-    Broker, ConnectionInfo, ControlEvent, Held, Login, Outbox, PublishTag, QueueNotification,
+    Broker, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox, PublishTag, QueueNotification,
     ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo,
     SessionState,
 };
@@ -936,8 +936,8 @@ impl Session for Amqp10Session {
             + transactions
     }
 
-    fn held(&self) -> Held {
-        Held {
+    fn held(&self) -> HeldMemory {
+        HeldMemory {
             is_authenticated: self.mechanism.is_some(),
             unread: self
                 .held_deliveries()

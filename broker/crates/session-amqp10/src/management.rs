@@ -465,7 +465,7 @@ impl Amqp10Session {
     ) -> Result<Next, RequestError> {
         let caller = self.state.caller(cx.broker);
         check_default(&body.name)?;
-        if routing::Kind::from_name(&body.kind).is_none() {
+        if routing::ExchangeType::from_name(&body.kind).is_none() {
             let text = format!("unknown exchange type '{}'", body.kind);
             return Err(Response::error(400, &text).into());
         }

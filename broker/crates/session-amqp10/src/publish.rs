@@ -12,7 +12,7 @@ use message::{Message, MessageBuilder, Protocol};
 use metadata::{Name, QueueId, Right, RouteResult, Traffic};
 use operations::Resource;
 use queue::RejectReason;
-use routing::Origin;
+use routing::PublishOrigin;
 use session::{FlowState, PublishTag, TraceEvent};
 use smallvec::SmallVec;
 
@@ -49,7 +49,7 @@ pub(crate) struct Publish<'a> {
 
 /// The properties of a publish besides the message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PublishOrigin {
+pub(crate) struct PublishProperties {
     pub channel: u16,
     /// The client does not want to know the outcome.
     pub is_settled: bool,
@@ -74,7 +74,7 @@ pub(crate) fn hand_over(
     message: Message,
     routes: &mut Vec<QueueId>,
     tag: PublishTag,
-    origin: PublishOrigin,
+    origin: PublishProperties,
     state: &mut ConnectionState,
     cx: &mut StepContext<'_>,
 ) -> HandedOver {
@@ -287,7 +287,7 @@ impl Publisher {
         })?;
         let view = PublishView {
             message: &message,
-            origin: Origin {
+            origin: PublishOrigin {
                 node: cx.broker.id().node.0,
                 random: state.next_random(now),
             },
@@ -324,7 +324,7 @@ impl Publisher {
         } = publish;
         let tag = publish_tag(self.link.number(), self.unconfirmed.next());
         let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
-        let origin = PublishOrigin {
+        let origin = PublishProperties {
             channel: self.link.channel(),
             is_settled,
             is_counted: true,

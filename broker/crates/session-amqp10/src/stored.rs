@@ -6,7 +6,7 @@ use conversion::MessageEnvelope;
 use conversion::amqp10::{Received, convert, encode_annotations};
 use message::{Message, Table};
 use queue::{Annotations, Delivery};
-use routing::{Envelope, Origin, Property};
+use routing::{HashedProperty, PublishOrigin, RoutingInput};
 use session::BY_REFERENCE;
 use smallvec::SmallVec;
 
@@ -80,7 +80,7 @@ fn has_priority(header: Option<Section>, bytes: &[u8]) -> bool {
 /// The view of exchanges on a message that is published.
 pub(crate) struct PublishView<'m> {
     pub message: &'m Message,
-    pub origin: Origin,
+    pub origin: PublishOrigin,
 }
 
 impl PublishView<'_> {
@@ -92,16 +92,16 @@ impl PublishView<'_> {
     }
 }
 
-impl Envelope for PublishView<'_> {
+impl RoutingInput for PublishView<'_> {
     fn headers(&self) -> Table {
         self.envelope().headers()
     }
 
-    fn property(&self, property: Property) -> Option<String> {
+    fn property(&self, property: HashedProperty) -> Option<String> {
         self.envelope().property(property)
     }
 
-    fn origin(&self) -> Option<Origin> {
+    fn origin(&self) -> Option<PublishOrigin> {
         Some(self.origin)
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::connection::{Amqp10Session, Link};
 use crate::ended;
-use crate::publish::{Publish, PublishError, PublishOrigin, hand_over, publish_tag};
+use crate::publish::{Publish, PublishError, PublishProperties, hand_over, publish_tag};
 use crate::refusal::Refusal;
 use crate::settle::delivery_outcome;
 use crate::state::{DeliveryOutcome, StepContext};
@@ -497,7 +497,7 @@ impl Amqp10Session {
             let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
             let number = coordinator.unconfirmed.next();
             let tag = publish_tag(link.number(), number);
-            let origin = PublishOrigin {
+            let origin = PublishProperties {
                 channel: link.channel(),
                 is_settled: false,
                 is_counted: false,

@@ -10,7 +10,7 @@ use codec_amqp10::{
 };
 use fake::{Client, Seen, link, message};
 use metadata::Change;
-use session::{Logins, Session};
+use session::{LoginConfig, Session};
 use session_amqp10::Amqp10Config;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,15 +26,15 @@ fn sasl(mechanism: &str, response: &[u8]) -> ClientSasl {
     }
 }
 
-fn config(logins: Logins) -> Amqp10Config {
+fn config(logins: LoginConfig) -> Amqp10Config {
     Amqp10Config {
         logins: Arc::new(logins),
         ..Amqp10Config::default()
     }
 }
 
-fn with_external() -> Logins {
-    let mut logins = Logins::default();
+fn with_external() -> LoginConfig {
+    let mut logins = LoginConfig::default();
     logins.mechanisms.push(Mechanism::External);
     logins
 }
@@ -49,7 +49,7 @@ fn certificate(name: Option<&str>) -> Option<Arc<TlsPeer>> {
 }
 
 /// The user of a client that logs in with this mechanism. None: the login is refused.
-fn user_of(logins: Logins, sasl: ClientSasl, tls: Option<Arc<TlsPeer>>) -> Option<String> {
+fn user_of(logins: LoginConfig, sasl: ClientSasl, tls: Option<Arc<TlsPeer>>) -> Option<String> {
     let mut client = Client::over(config(logins), sasl, None, tls);
     client.pump();
     match client.seen.pop_front() {
@@ -72,14 +72,18 @@ fn external_login_takes_the_user_from_the_certificate() {
     assert_eq!(user(certificate(None)), None);
     // Without TLS the mechanism is not offered.
     assert_eq!(user(None), None);
-    let not_enabled = user_of(Logins::default(), external(), certificate(Some("small")));
+    let not_enabled = user_of(
+        LoginConfig::default(),
+        external(),
+        certificate(Some("small")),
+    );
     assert_eq!(not_enabled, None);
 }
 
 #[test]
 fn anonymous_login_is_that_of_the_configured_user() {
     let anonymous = || sasl("ANONYMOUS", b"trace");
-    let mut logins = Logins::default();
+    let mut logins = LoginConfig::default();
     assert!(logins.mechanisms.contains(&Mechanism::Anonymous));
     assert_eq!(
         user_of(logins.clone(), anonymous(), None).as_deref(),

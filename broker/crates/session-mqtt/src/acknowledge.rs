@@ -1,9 +1,9 @@
 //! PUBACK, PUBREC, PUBREL and PUBCOMP from a client (sections 3.4 to 3.7 and 4.3).
 
 use crate::client_connection::{ClientConnection, StepContext};
-use crate::session::{Failure, PacketResult};
+use crate::session::{ConnectionFailure, PacketResult};
 use crate::state::MessageOwner;
-use codec_mqtt::{Ack, AckKind, Qos, Reason};
+use codec_mqtt::{Ack, AckKind, Qos, ReasonCode};
 
 impl ClientConnection {
     pub(crate) fn handle_ack(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
@@ -23,10 +23,10 @@ impl ClientConnection {
 
     /// The reason code for an unknown packet identifier. In a resumed session it is no error: the
     /// previous answer was lost with the earlier connection (sections 3.6.2.1 and 3.7.2.1).
-    fn unknown_id_reason(&self) -> Reason {
+    fn unknown_id_reason(&self) -> ReasonCode {
         match self.rare.session_present {
-            true => Reason::Success,
-            false => Reason::PacketIdentifierNotFound,
+            true => ReasonCode::Success,
+            false => ReasonCode::PacketIdentifierNotFound,
         }
     }
 
@@ -63,7 +63,7 @@ impl ClientConnection {
                 if inflight.owner == MessageOwner::Nobody {
                     inflight.delivery = None;
                 }
-                Reason::Success
+                ReasonCode::Success
             }
             None => self.unknown_id_reason(),
         };
@@ -90,7 +90,7 @@ impl ClientConnection {
     /// [MQTT-4.3.3-11], [MQTT-4.3.3-12]
     fn handle_pubrel(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) {
         let reason = match self.state.forget_received(ack.packet_id) {
-            true => Reason::Success,
+            true => ReasonCode::Success,
             false => self.unknown_id_reason(),
         };
         self.publish_completed();
@@ -98,10 +98,10 @@ impl ClientConnection {
     }
 }
 
-fn unexpected_ack(ack: &Ack<'_>) -> Failure {
+fn unexpected_ack(ack: &Ack<'_>) -> ConnectionFailure {
     let text = format!(
         "{:?} for packet identifier {} does not fit what was sent with it",
         ack.kind, ack.packet_id
     );
-    Failure::new(Reason::ProtocolError, text)
+    ConnectionFailure::new(ReasonCode::ProtocolError, text)
 }

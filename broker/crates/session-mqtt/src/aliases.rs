@@ -1,6 +1,6 @@
 //! Topic aliases (section 3.3.2.3.4). They end with their connection [MQTT-3.3.2-7].
 
-use codec_mqtt::Reason;
+use codec_mqtt::ReasonCode;
 
 /// Topic aliases set by the client, indexed by alias - 1.
 #[derive(Debug, Default)]
@@ -19,20 +19,20 @@ impl InboundAliases {
         topic: &'a str,
         alias: Option<u16>,
         maximum: u16,
-    ) -> Result<&'a str, (Reason, &'static str)> {
+    ) -> Result<&'a str, (ReasonCode, &'static str)> {
         let Some(alias) = alias else {
             return Ok(topic);
         };
         if alias > maximum {
             return Err((
-                Reason::TopicAliasInvalid,
+                ReasonCode::TopicAliasInvalid,
                 "topic alias above the maximum that was agreed",
             ));
         }
         let at = usize::from(alias).saturating_sub(1);
         if topic.is_empty() {
             let known = self.0.get(at).and_then(Option::as_deref);
-            return known.ok_or((Reason::ProtocolError, "topic alias stands for no topic"));
+            return known.ok_or((ReasonCode::ProtocolError, "topic alias stands for no topic"));
         }
         if self.0.len() <= at {
             self.0.resize(at + 1, None);

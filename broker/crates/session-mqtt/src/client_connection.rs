@@ -1,16 +1,16 @@
 //! A client whose CONNECT was decoded.
 
-use crate::Settings;
+use crate::MqttSettings;
 use crate::active_state::ActiveState;
 use crate::deliver::SendOptions;
 use crate::packet_ids::PacketIds;
 use crate::rare_state::OptionalRareState;
-use crate::session::{Failure, PacketResult};
+use crate::session::{ConnectionFailure, PacketResult};
 use crate::session_queue::{EarlierConnections, queue_name};
 use crate::shard_service::RouterAccess;
 use crate::state::{ClientState, ParkedState};
 use bytes::{Bytes, BytesMut};
-use codec_mqtt::{Qos, Reason, Version};
+use codec_mqtt::{Qos, ReasonCode, Version};
 use message::Message;
 use metadata::{Right, Tree};
 use session::{Broker, MessageCounters, Outbox, SessionOwner, TraceEvent, TracedMessage};
@@ -88,7 +88,7 @@ pub(crate) struct PendingPublish {
 /// which it derefs, and in [`OptionalRareState`].
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
-    pub settings: Arc<Settings>,
+    pub settings: Arc<MqttSettings>,
     pub version: Version,
     pub account: Arc<SessionOwner>,
     pub rare: OptionalRareState,
@@ -254,7 +254,7 @@ impl ClientConnection {
         let record = name.and_then(|name| tree.queue(&self.account.vhost, &name));
         if record.is_some_and(|record| !self.may_use(tree, &record.name)) {
             let text = "the user may not use the session's queue";
-            return Err(Failure::new(Reason::NotAuthorized, text));
+            return Err(ConnectionFailure::new(ReasonCode::NotAuthorized, text));
         }
         Ok(())
     }
@@ -268,7 +268,7 @@ impl ClientConnection {
         parked: Option<ParkedState>,
         handover: Bytes,
         cx: &mut StepContext<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, ConnectionFailure> {
         self.subscriber = subscriber;
         if self.rare.session_expiry > 0 {
             self.rare.stored = Some(Box::default());

@@ -5,15 +5,16 @@ use crate::packet_ids::PacketIds;
 use crate::publish;
 use crate::rare_state::{OptionalRareState, PreviousRelease, RareState};
 use crate::session::{
-    ClientPhase, CoarseTime, Failure, HandshakeState, MqttSession, PacketResult, Phase,
+    ClientPhase, CoarseTime, ConnectionFailure, HandshakeState, MqttSession, PacketResult,
+    SessionPhase,
 };
 use crate::session_queue::queue_name;
-use crate::settings::Settings;
+use crate::settings::MqttSettings;
 use crate::shard_service::RouterAccess;
 use crate::state::{ClientState, ParkedState};
 use auth::{Credentials, TlsPeer};
 use bytes::BytesMut;
-use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
+use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, ReasonCode, Version};
 use conversion::mqtt::key_of;
 use metadata::{Change, Tree};
 use session::{PasswordCheck, SessionOwner};
@@ -25,17 +26,17 @@ use topics::{ClaimOutcome, SessionRelease, SubscriberId};
 const LOGIN_PROTOCOL: &str = "mqtt";
 
 /// The user that a client claims to be, with the proof.
-enum Identity {
+enum ClaimedIdentity {
     Password(Credentials),
     /// The user named by a certificate that TLS has verified.
     Certificate(String),
 }
 
-impl Identity {
+impl ClaimedIdentity {
     fn user(&self) -> &str {
         match self {
-            Identity::Password(credentials) => &credentials.user,
-            Identity::Certificate(user) => user,
+            ClaimedIdentity::Password(credentials) => &credentials.user,
+            ClaimedIdentity::Certificate(user) => user,
         }
     }
 }
@@ -59,11 +60,14 @@ impl MqttSession {
         // [MQTT-4.12.0-1]
         if properties.authentication_method.is_some() {
             let text = "no authentication method is offered";
-            return Err(Failure::new(Reason::BadAuthenticationMethod, text));
+            return Err(ConnectionFailure::new(
+                ReasonCode::BadAuthenticationMethod,
+                text,
+            ));
         }
         if cx.broker.draining() {
             let text = "the node is shutting down or in maintenance mode";
-            return Err(Failure::new(Reason::ServerUnavailable, text));
+            return Err(ConnectionFailure::new(ReasonCode::ServerUnavailable, text));
         }
         let ClientPhase::Unknown(unknown) = &mut self.client else {
             return Ok(());
@@ -82,22 +86,22 @@ impl MqttSession {
             PasswordCheck::Right => self.authorize(cx),
             PasswordCheck::Wrong => Err(wrong_password(cx)),
             PasswordCheck::Later => {
-                self.phase = Phase::Verifying;
+                self.phase = SessionPhase::Verifying;
                 Ok(())
             }
             PasswordCheck::Busy => {
                 let text = "too many logins are waiting to be checked; try again";
-                Err(Failure::new(Reason::ServerBusy, text))
+                Err(ConnectionFailure::new(ReasonCode::ServerBusy, text))
             }
         }
     }
 
     /// The node has checked the password.
     pub(crate) fn password_checked(&mut self, right: bool, cx: &mut StepContext<'_>) {
-        if self.phase != Phase::Verifying {
+        if self.phase != SessionPhase::Verifying {
             return;
         }
-        self.phase = Phase::Connecting;
+        self.phase = SessionPhase::Connecting;
         let outcome = match right {
             true => self.authorize(cx),
             false => Err(wrong_password(cx)),
@@ -122,23 +126,23 @@ impl MqttSession {
                 || !connection.may_publish(cx.broker.tree(), &key_of(&topic)))
         {
             let text = "the user may not publish to the will's topic";
-            return Err(Failure::new(Reason::NotAuthorized, text));
+            return Err(ConnectionFailure::new(ReasonCode::NotAuthorized, text));
         }
         if connection.connack().is_none() {
             let text = "CONNACK is larger than the client takes";
-            return Err(Failure::new(Reason::PacketTooLarge, text));
+            return Err(ConnectionFailure::new(ReasonCode::PacketTooLarge, text));
         }
         if let Err(limit) = cx.broker.admit(user) {
             let text = format!("user '{user}' may have {limit} connections");
-            return Err(Failure::new(Reason::QuotaExceeded, text));
+            return Err(ConnectionFailure::new(ReasonCode::QuotaExceeded, text));
         }
         if let Err(limit) = cx.broker.admit_to(vhost) {
             let text = format!("vhost '{vhost}' may have {limit} connections");
-            return Err(Failure::new(Reason::QuotaExceeded, text));
+            return Err(ConnectionFailure::new(ReasonCode::QuotaExceeded, text));
         }
         // Another node may just have created or ended the session or changed its subscriptions.
         if connection.rare.session_expiry > 0 && !cx.broker.knows_all() {
-            self.phase = Phase::Learning;
+            self.phase = SessionPhase::Learning;
             cx.broker.change(SYNC, Change::Barrier {});
             return Ok(());
         }
@@ -158,7 +162,10 @@ impl MqttSession {
         }
         let Some(router) = cx.broker.router() else {
             let text = "this node takes no MQTT clients";
-            return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
+            return self.fail(
+                ConnectionFailure::new(ReasonCode::ServerUnavailable, text),
+                cx,
+            );
         };
         let RareState {
             client_id,
@@ -167,7 +174,7 @@ impl MqttSession {
         } = &*connection.rare;
         let name = client_id.as_deref().unwrap_or_default();
         match router.claim(&connection.account.vhost, name, number, *clean_start) {
-            ClaimOutcome::Wait => self.phase = Phase::Claiming,
+            ClaimOutcome::Wait => self.phase = SessionPhase::Claiming,
             ClaimOutcome::Granted {
                 subscriber,
                 previous,
@@ -182,7 +189,7 @@ impl MqttSession {
                     connection.rare.previous_release =
                         Some(Box::new(PreviousRelease { until, will }));
                 }
-                self.phase = Phase::Opening;
+                self.phase = SessionPhase::Opening;
                 match connection.open_session(
                     subscriber,
                     parked.map(|parked| *parked),
@@ -203,7 +210,7 @@ impl MqttSession {
         if accepted.is_some_and(|connection| !connection.accept(cx)) {
             return self.close_silently("CONNACK is larger than the client takes", cx);
         }
-        self.phase = Phase::Running;
+        self.phase = SessionPhase::Running;
         self.since = CoarseTime::of(cx.broker.now());
     }
 
@@ -234,28 +241,28 @@ impl MqttSession {
 /// both, separated by the last colon, and the certificate counts only if the client sends no user
 /// name.
 fn identity(
-    settings: &Settings,
+    settings: &MqttSettings,
     certificate: Option<Arc<TlsPeer>>,
     connect: &Connect<'_>,
-) -> Result<(String, Identity), Failure> {
+) -> Result<(String, ClaimedIdentity), ConnectionFailure> {
     // A user name without proof must not select a user or vhost.
     let proven = |_: &&str| !settings.name_without_password || connect.password.is_some();
     if let Some(name) = connect.user_name.filter(proven) {
         let (vhost, user) = name.rsplit_once(':').unwrap_or((&settings.vhost, name));
         let password = connect.password.unwrap_or_default().to_vec();
         let user = user.to_owned();
-        let shown = Identity::Password(Credentials { user, password });
+        let shown = ClaimedIdentity::Password(Credentials { user, password });
         return Ok((vhost.to_owned(), shown));
     }
     let vhost = settings.vhost.to_string();
     let named = certificate.as_deref().and_then(|tls| tls.name.as_deref());
     if let (Some(user), None, None) = (named, connect.user_name, connect.password) {
-        return Ok((vhost, Identity::Certificate(user.to_owned())));
+        return Ok((vhost, ClaimedIdentity::Certificate(user.to_owned())));
     }
     match settings.anonymous.clone() {
-        Some(anonymous) => Ok((vhost, Identity::Password(anonymous))),
-        None => Err(Failure::new(
-            Reason::BadUserNameOrPassword,
+        Some(anonymous) => Ok((vhost, ClaimedIdentity::Password(anonymous))),
+        None => Err(ConnectionFailure::new(
+            ReasonCode::BadUserNameOrPassword,
             "a user name is needed",
         )),
     }
@@ -263,7 +270,10 @@ fn identity(
 
 /// Returns the keep alive in seconds, 0 for none. Clients before 5.0 cannot be told a different
 /// one, so they are rejected as in Mosquitto.
-fn agree_on_keep_alive(settings: &Settings, connect: &Connect<'_>) -> Result<u16, Failure> {
+fn agree_on_keep_alive(
+    settings: &MqttSettings,
+    connect: &Connect<'_>,
+) -> Result<u16, ConnectionFailure> {
     let longest = settings.limits.keep_alive;
     let requested = connect.keep_alive;
     if longest == 0 || (1..=longest).contains(&requested) {
@@ -271,17 +281,20 @@ fn agree_on_keep_alive(settings: &Settings, connect: &Connect<'_>) -> Result<u16
     }
     if !connect.version.is_5() {
         let text = format!("a keep alive of at most {longest} seconds is needed");
-        return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+        return Err(ConnectionFailure::new(
+            ReasonCode::ClientIdentifierNotValid,
+            text,
+        ));
     }
     Ok(longest)
 }
 
 fn new_connection(
-    settings: &Arc<Settings>,
+    settings: &Arc<MqttSettings>,
     connect: &Connect<'_>,
     account: Arc<SessionOwner>,
     cx: &mut StepContext<'_>,
-) -> Result<ClientConnection, Failure> {
+) -> Result<ClientConnection, ConnectionFailure> {
     let limits = &settings.limits;
     let properties = &connect.properties;
     let five = connect.version.is_5();
@@ -289,7 +302,10 @@ fn new_connection(
     // 3.1 has no empty client ids; 3.1.1: [MQTT-3.1.3-8].
     if assigned && (connect.version == Version::V31 || !five && !connect.clean_start) {
         let text = "a client id is needed";
-        return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+        return Err(ConnectionFailure::new(
+            ReasonCode::ClientIdentifierNotValid,
+            text,
+        ));
     }
     let client_id: Box<str> = match assigned {
         // [MQTT-3.2.2-16]
@@ -304,7 +320,10 @@ fn new_connection(
     let session_expiry = requested.min(limits.session_expiry);
     if session_expiry > 0 && queue_name(&client_id).is_none() {
         let text = "the client id is too long for a session that is kept";
-        return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+        return Err(ConnectionFailure::new(
+            ReasonCode::ClientIdentifierNotValid,
+            text,
+        ));
     }
     let mut rare = OptionalRareState::default();
     rare.client_id = Some(client_id);
@@ -370,9 +389,9 @@ fn short_id(mut random: u64) -> Box<str> {
 
 fn verify(
     unknown: &HandshakeState,
-    identity: &Identity,
+    identity: &ClaimedIdentity,
     cx: &mut StepContext<'_>,
-) -> Result<PasswordCheck, Failure> {
+) -> Result<PasswordCheck, ConnectionFailure> {
     let (peer, user) = (cx.broker.peer(), identity.user());
     let refused = |why: &str, cx: &mut StepContext<'_>| {
         tracing::warn!(%peer, user, why, "MQTT login refused");
@@ -383,7 +402,7 @@ fn verify(
         return Err(refused("the user can only connect via localhost", cx));
     }
     let record = cx.broker.tree().user(user);
-    let Identity::Password(credentials) = identity else {
+    let ClaimedIdentity::Password(credentials) = identity else {
         return match record {
             Some(_) => Ok(PasswordCheck::Right),
             None => Err(refused("no such user", cx)),
@@ -431,7 +450,7 @@ impl ClientConnection {
             let mut packet = BytesMut::new();
             let accepted = ConnAck {
                 session_present: self.rare.session_present,
-                reason: Reason::Success,
+                reason: ReasonCode::Success,
                 properties,
             };
             accepted.encode(self.version, &mut packet);
@@ -468,16 +487,19 @@ impl ClientConnection {
 fn check_vhost_access(tree: &Tree, user: &str, vhost: &str) -> PacketResult {
     if !tree.vhost_exists(vhost) {
         let text = format!("vhost '{vhost}' not found");
-        return Err(Failure::new(Reason::NotAuthorized, text));
+        return Err(ConnectionFailure::new(ReasonCode::NotAuthorized, text));
     }
     if !tree.vhost_access(user, vhost) {
         let text = format!("access to vhost '{vhost}' refused for user '{user}'");
-        return Err(Failure::new(Reason::NotAuthorized, text));
+        return Err(ConnectionFailure::new(ReasonCode::NotAuthorized, text));
     }
     Ok(())
 }
 
-fn wrong_password(cx: &mut StepContext<'_>) -> Failure {
+fn wrong_password(cx: &mut StepContext<'_>) -> ConnectionFailure {
     cx.broker.count_login(LOGIN_PROTOCOL, false);
-    Failure::new(Reason::BadUserNameOrPassword, "wrong user name or password")
+    ConnectionFailure::new(
+        ReasonCode::BadUserNameOrPassword,
+        "wrong user name or password",
+    )
 }

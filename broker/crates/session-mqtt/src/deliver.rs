@@ -2,10 +2,10 @@
 
 use crate::aliases::Alias;
 use crate::client_connection::{ClientConnection, StepContext};
-use crate::session::{Failure, PacketResult};
+use crate::session::{ConnectionFailure, PacketResult};
 use crate::shard_service::RouterAccess;
-use crate::state::{Inflight, MessageOwner, QueuedMessage, effective_qos};
-use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
+use crate::state::{InflightMessage, MessageOwner, QueuedMessage, effective_qos};
+use codec_mqtt::{Ack, AckKind, ForwardedPublish, MAX_PACKET, Qos, ReasonCode};
 use conversion::mqtt::Envelope;
 use smallvec::SmallVec;
 use topics::Delivery;
@@ -34,7 +34,7 @@ impl ClientConnection {
         }
         if !self.state.push_waiting(delivery, &self.settings.limits) {
             let text = "too many messages wait for this client";
-            return Err(Failure::new(Reason::QuotaExceeded, text));
+            return Err(ConnectionFailure::new(ReasonCode::QuotaExceeded, text));
         }
         self.send_waiting(cx);
         Ok(())
@@ -120,7 +120,7 @@ impl ClientConnection {
         inflight.sent = true;
         let packet_id = inflight.packet_id;
         if inflight.released {
-            let release = Ack::new(AckKind::PubRel, packet_id, Reason::Success);
+            let release = Ack::new(AckKind::PubRel, packet_id, ReasonCode::Success);
             release.encode(self.version, cx.packet());
             return true;
         }
@@ -216,7 +216,7 @@ impl ClientConnection {
             if delivery.message.as_bytes().len() > MIN_REPORTED_BYTES {
                 cx.broker.note_held();
             }
-            self.state.inflight.push_back(Inflight {
+            self.state.inflight.push_back(InflightMessage {
                 packet_id,
                 qos,
                 delivery: Some(delivery),
@@ -257,7 +257,7 @@ impl ClientConnection {
         let named = delivery.hits.iter().map(|hit| hit.identifier);
         let identifiers: SmallVec<[u32; 8]> = named.filter(|&id| id != 0).collect();
         let as_published = delivery.hits.iter().any(|hit| hit.retain_as_published);
-        let forward = Forward {
+        let forward = ForwardedPublish {
             dup: sending.dup,
             qos: sending.qos,
             // [MQTT-3.3.1-12], [MQTT-3.3.1-13]

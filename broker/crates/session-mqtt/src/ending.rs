@@ -2,14 +2,14 @@
 //! session.
 
 use crate::client_connection::{ClientConnection, StepContext};
-use crate::handover::SentEarlier;
+use crate::handover::EarlierSentMessages;
 use crate::publish::publish_will;
 use crate::rare_state::PreviousRelease;
-use crate::session::{ClientPhase, Failure, MqttSession, PacketResult, Phase};
+use crate::session::{ClientPhase, ConnectionFailure, MqttSession, PacketResult, SessionPhase};
 use crate::shard_service::RouterAccess;
 use crate::state::ParkedState;
 use bytes::BytesMut;
-use codec_mqtt::{ConnAck, Disconnect, Properties, Reason};
+use codec_mqtt::{ConnAck, Disconnect, Properties, ReasonCode};
 use env::Time;
 use std::time::Duration;
 use topics::{SessionRelease, Will};
@@ -24,14 +24,14 @@ impl MqttSession {
         if !is_client_reason(disconnect.reason) || disconnect.properties.server_reference.is_some()
         {
             let text = "only a server disconnects like this";
-            return Err(Failure::new(Reason::ProtocolError, text));
+            return Err(ConnectionFailure::new(ReasonCode::ProtocolError, text));
         }
         let expiry = disconnect.properties.session_expiry;
         if let (Some(connection), Some(expiry)) = (self.client.connection_mut(), expiry) {
             // Section 3.14.2.2.2
             if connection.rare.session_expiry == 0 && expiry > 0 {
                 let text = "a session that ends with its connection cannot be kept";
-                return Err(Failure::new(Reason::ProtocolError, text));
+                return Err(ConnectionFailure::new(ReasonCode::ProtocolError, text));
             }
             let most = connection.settings.limits.session_expiry;
             if expiry.min(most) != connection.rare.session_expiry {
@@ -39,7 +39,7 @@ impl MqttSession {
             }
         }
         // [MQTT-3.14.4-3]
-        self.leave(disconnect.reason == Reason::Success, cx);
+        self.leave(disconnect.reason == ReasonCode::Success, cx);
         Ok(())
     }
 
@@ -47,9 +47,12 @@ impl MqttSession {
     pub(crate) fn handle_takeover(&mut self, cx: &mut StepContext<'_>) {
         self.drop_published_will(cx);
         match self.phase {
-            Phase::Running => {
+            SessionPhase::Running => {
                 let text = "another connection has this client id";
-                self.fail(Failure::new(Reason::SessionTakenOver, text), cx);
+                self.fail(
+                    ConnectionFailure::new(ReasonCode::SessionTakenOver, text),
+                    cx,
+                );
             }
             _ => self.close_silently("another connection has this client id", cx),
         }
@@ -71,8 +74,8 @@ impl MqttSession {
     }
 
     /// Ends the connection and sends the reason if the client can receive it.
-    pub(crate) fn fail(&mut self, failure: Failure, cx: &mut StepContext<'_>) {
-        let Failure { reason, text } = failure;
+    pub(crate) fn fail(&mut self, failure: ConnectionFailure, cx: &mut StepContext<'_>) {
+        let ConnectionFailure { reason, text } = failure;
         tracing::info!(peer = %cx.broker.peer(), reason = reason.text(), text, "MQTT connection ends");
         let room = self.client.max_packet();
         let told = Properties {
@@ -85,17 +88,17 @@ impl MqttSession {
             packet.clear();
             match self.phase {
                 // [MQTT-3.14.0-1]: no DISCONNECT before CONNACK.
-                Phase::Connecting
-                | Phase::Verifying
-                | Phase::Learning
-                | Phase::Claiming
-                | Phase::Opening => ConnAck {
+                SessionPhase::Connecting
+                | SessionPhase::Verifying
+                | SessionPhase::Learning
+                | SessionPhase::Claiming
+                | SessionPhase::Opening => ConnAck {
                     session_present: false,
                     reason,
                     properties,
                 }
                 .encode(self.version, &mut packet),
-                Phase::Running if self.version.is_5() => {
+                SessionPhase::Running if self.version.is_5() => {
                     Disconnect { reason, properties }.encode(self.version, &mut packet);
                 }
                 _ => {}
@@ -119,8 +122,11 @@ impl MqttSession {
     /// Releases the client id, parks or ends the session and publishes the will as required. Has an
     /// effect only once.
     pub(crate) fn leave(&mut self, is_normal_disconnect: bool, cx: &mut StepContext<'_>) {
-        let (claiming, opening) = (self.phase == Phase::Claiming, self.phase == Phase::Opening);
-        self.phase = Phase::Ended;
+        let (claiming, opening) = (
+            self.phase == SessionPhase::Claiming,
+            self.phase == SessionPhase::Opening,
+        );
+        self.phase = SessionPhase::Ended;
         let ClientPhase::Known(mut connection) =
             std::mem::replace(&mut self.client, ClientPhase::Gone)
         else {
@@ -238,7 +244,7 @@ impl ClientConnection {
         };
         let epoch = stored.and_then(|stored| stored.epoch);
         let sent_earlier = stored.map(|stored| stored.sent_earlier.clone());
-        let mut sent_earlier = sent_earlier.unwrap_or(SentEarlier::NOTHING);
+        let mut sent_earlier = sent_earlier.unwrap_or(EarlierSentMessages::NOTHING);
         for mark in self.state.pending_redeliveries() {
             sent_earlier.add(mark);
         }
@@ -267,23 +273,23 @@ impl ClientConnection {
 }
 
 /// Returns true for the reason codes that clients may send in DISCONNECT (section 3.14.2.1).
-fn is_client_reason(reason: Reason) -> bool {
+fn is_client_reason(reason: ReasonCode) -> bool {
     matches!(
         reason,
-        Reason::Success
-            | Reason::DisconnectWithWill
-            | Reason::UnspecifiedError
-            | Reason::MalformedPacket
-            | Reason::ProtocolError
-            | Reason::ImplementationSpecificError
-            | Reason::TopicNameInvalid
-            | Reason::ReceiveMaximumExceeded
-            | Reason::TopicAliasInvalid
-            | Reason::PacketTooLarge
-            | Reason::MessageRateTooHigh
-            | Reason::QuotaExceeded
-            | Reason::AdministrativeAction
-            | Reason::PayloadFormatInvalid
+        ReasonCode::Success
+            | ReasonCode::DisconnectWithWill
+            | ReasonCode::UnspecifiedError
+            | ReasonCode::MalformedPacket
+            | ReasonCode::ProtocolError
+            | ReasonCode::ImplementationSpecificError
+            | ReasonCode::TopicNameInvalid
+            | ReasonCode::ReceiveMaximumExceeded
+            | ReasonCode::TopicAliasInvalid
+            | ReasonCode::PacketTooLarge
+            | ReasonCode::MessageRateTooHigh
+            | ReasonCode::QuotaExceeded
+            | ReasonCode::AdministrativeAction
+            | ReasonCode::PayloadFormatInvalid
     )
 }
 

@@ -36,30 +36,30 @@ const _: () = assert!(64 + BITMAP_BYTES + 16 * MARKS <= topics::HANDOVER_BYTES);
 /// The messages that earlier connections sent to the client, among those that its queue may deliver
 /// again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SentEarlier {
+pub(crate) enum EarlierSentMessages {
     /// Any message may have been sent.
     Unknown,
     Known(BTreeSet<MessageId>),
 }
 
-impl SentEarlier {
-    pub const NOTHING: SentEarlier = SentEarlier::Known(BTreeSet::new());
+impl EarlierSentMessages {
+    pub const NOTHING: EarlierSentMessages = EarlierSentMessages::Known(BTreeSet::new());
 
     /// Returns true if a redelivered message may have been sent before.
     pub fn may_have(&self, mark: Option<MessageId>) -> bool {
         match (self, mark) {
-            (SentEarlier::Unknown, _) => true,
-            (SentEarlier::Known(marks), Some(mark)) => marks.contains(&mark),
-            (SentEarlier::Known(marks), None) => !marks.is_empty(),
+            (EarlierSentMessages::Unknown, _) => true,
+            (EarlierSentMessages::Known(marks), Some(mark)) => marks.contains(&mark),
+            (EarlierSentMessages::Known(marks), None) => !marks.is_empty(),
         }
     }
 
     pub fn add(&mut self, mark: Option<MessageId>) {
         match (&mut *self, mark) {
-            (SentEarlier::Known(marks), Some(mark)) if marks.len() < MARKS => {
+            (EarlierSentMessages::Known(marks), Some(mark)) if marks.len() < MARKS => {
                 marks.insert(mark);
             }
-            _ => *self = SentEarlier::Unknown,
+            _ => *self = EarlierSentMessages::Unknown,
         }
     }
 }
@@ -72,7 +72,7 @@ pub(crate) struct Handover {
     pub epoch: SessionId,
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
-    pub sent: SentEarlier,
+    pub sent: EarlierSentMessages,
 }
 
 impl Handover {
@@ -83,8 +83,8 @@ impl Handover {
         self.epoch.put(&mut out);
         self.encode_received(&mut out);
         match &self.sent {
-            SentEarlier::Unknown => out.put_u8(UNKNOWN),
-            SentEarlier::Known(marks) => {
+            EarlierSentMessages::Unknown => out.put_u8(UNKNOWN),
+            EarlierSentMessages::Known(marks) => {
                 out.put_u8(KNOWN);
                 out.put_u16(marks.len() as u16);
                 for mark in marks {
@@ -139,9 +139,9 @@ impl Handover {
     }
 }
 
-fn decode_sent(from: &mut Reader<'_>) -> Decoded<SentEarlier> {
+fn decode_sent(from: &mut Reader<'_>) -> Decoded<EarlierSentMessages> {
     match from.u8()? {
-        UNKNOWN => return Ok(SentEarlier::Unknown),
+        UNKNOWN => return Ok(EarlierSentMessages::Unknown),
         KNOWN => {}
         other => return Err(from.error(DecodeCause::Tag("a list of messages", other))),
     }
@@ -155,7 +155,7 @@ fn decode_sent(from: &mut Reader<'_>) -> Decoded<SentEarlier> {
         let received: WallTime = from.get()?;
         marks.insert(MessageId { number, received });
     }
-    Ok(SentEarlier::Known(marks))
+    Ok(EarlierSentMessages::Known(marks))
 }
 
 fn decode_received(from: &mut Reader<'_>) -> Decoded<BTreeSet<u16>> {
@@ -209,8 +209,8 @@ mod tests {
         });
         let marks = prop::collection::btree_set(mark, 0..40);
         let sent = prop_oneof![
-            Just(SentEarlier::Unknown),
-            marks.prop_map(SentEarlier::Known)
+            Just(EarlierSentMessages::Unknown),
+            marks.prop_map(EarlierSentMessages::Known)
         ];
         let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
         let all = (numbers, received, sent);
@@ -277,7 +277,7 @@ mod tests {
                 received: WallTime(1),
             })
         };
-        let mut sent = SentEarlier::NOTHING;
+        let mut sent = EarlierSentMessages::NOTHING;
         (1..=1024).for_each(|number| sent.add(mark(number)));
         assert!(sent.may_have(mark(1024)) && !sent.may_have(mark(1025)));
         assert!(
@@ -285,13 +285,13 @@ mod tests {
             "a queue that does not number its messages"
         );
         sent.add(mark(2000));
-        assert_eq!(sent, SentEarlier::Unknown);
+        assert_eq!(sent, EarlierSentMessages::Unknown);
     }
 
     golden::variant_names! {
-        fn sent_name(SentEarlier) {
-            SentEarlier::Unknown => "unknown",
-            SentEarlier::Known(_) => "known",
+        fn sent_name(EarlierSentMessages) {
+            EarlierSentMessages::Unknown => "unknown",
+            EarlierSentMessages::Known(_) => "known",
         }
     }
 
@@ -310,16 +310,16 @@ mod tests {
                 number: 5,
             },
             received: [1, 2, 3, 300, u16::MAX].into(),
-            sent: SentEarlier::Known(marks.into()),
+            sent: EarlierSentMessages::Known(marks.into()),
         };
         let bitmap = Handover {
             received: (1..=u16::MAX).step_by(3).collect(),
-            sent: SentEarlier::Unknown,
+            sent: EarlierSentMessages::Unknown,
             ..ranges
         };
         let nothing = Handover {
             received: BTreeSet::new(),
-            sent: SentEarlier::NOTHING,
+            sent: EarlierSentMessages::NOTHING,
             ..bitmap
         };
         golden::assert_covers([&ranges.sent, &bitmap.sent], sent_name);

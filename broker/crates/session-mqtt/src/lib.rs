@@ -6,9 +6,9 @@
 //! behaves like RabbitMQ.
 //!
 //! Subscriptions are registered in the [`topics::MqttRouter`] of the shard. A publish goes to that
-//! router and, through the exchange named by [`Settings::exchange`], to the queues that AMQP
+//! router and, through the exchange named by [`MqttSettings::exchange`], to the queues that AMQP
 //! clients have bound to it. A session that outlives its connection has such a queue as well, which
-//! stores its QoS 1 and 2 messages. [`Limits`] bounds all state that a client can create.
+//! stores its QoS 1 and 2 messages. [`SessionLimits`] bounds all state that a client can create.
 #![forbid(unsafe_code)]
 
 mod acknowledge;
@@ -33,7 +33,7 @@ mod state;
 mod subscribe;
 mod unanswered_publishes;
 
-pub use protocol::Mqtt;
+pub use protocol::MqttProtocol;
 pub use session::MqttSession;
-pub use settings::{Limits, SessionConfig, Settings};
+pub use settings::{MqttSettings, SessionConfig, SessionLimits};
 pub use shard_service::{MqttService, MqttShard};

@@ -1,18 +1,18 @@
 //! MQTT as a protocol of a node.
 
-use crate::{MqttService, MqttSession, SessionConfig, Settings};
+use crate::{MqttService, MqttSession, MqttSettings, SessionConfig};
 use env::Time;
 use session::{ConnectionInfo, Protocol, ServiceRegistration, Session};
 use std::sync::Arc;
 
 /// Factory of MQTT sessions, with the settings that all of them share.
 #[derive(Clone, Debug)]
-pub struct Mqtt {
+pub struct MqttProtocol {
     /// Settings of every session.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<MqttSettings>,
 }
 
-impl Protocol for Mqtt {
+impl Protocol for MqttProtocol {
     fn listener_names(&self) -> [&'static str; 2] {
         ["mqtt", "mqtt/ssl"]
     }

@@ -2,16 +2,16 @@
 //! exchange, and acknowledges it when all have confirmed it.
 
 use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
-use crate::session::{Failure, PacketResult};
+use crate::session::{ConnectionFailure, PacketResult};
 use crate::session_queue::is_session_queue;
 use crate::shard_service::{self, RouterAccess};
-use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
+use codec_mqtt::{Ack, AckKind, Publish, Qos, ReasonCode};
 use conversion::MessageEnvelope;
 use conversion::mqtt::{EnvelopeBuilder, RoutingKey, key_of};
 use env::planted::{self, Bug};
 use message::{Message, Table};
 use metadata::{ChangeError, QueueId, Tree};
-use routing::{Envelope as Shown, Origin, Property};
+use routing::{HashedProperty, PublishOrigin, RoutingInput};
 use session::{Broker, FlowState, PublishTag, TraceEvent};
 use std::sync::Arc;
 use topics::{PublishOutcome, Publisher};
@@ -30,7 +30,7 @@ impl ClientConnection {
             .is_some()
         {
             let text = "a client may not send a subscription identifier with a message";
-            return Err(Failure::new(Reason::ProtocolError, text));
+            return Err(ConnectionFailure::new(ReasonCode::ProtocolError, text));
         }
         let first = !std::mem::replace(&mut self.has_published, true);
         let confirm = publish.qos != Qos::AtMostOnce;
@@ -45,7 +45,7 @@ impl ClientConnection {
         let resolved = aliases.resolve(publish.topic, publish.properties.topic_alias, maximum);
         let outcome = match resolved {
             Ok(topic) => self.publish_to(topic, publish, cx),
-            Err((reason, text)) => Err(Failure::new(reason, text)),
+            Err((reason, text)) => Err(ConnectionFailure::new(reason, text)),
         };
         self.aliases_in = aliases;
         outcome
@@ -62,7 +62,7 @@ impl ClientConnection {
         if qos == Qos::ExactlyOnce && !self.state.received.insert(id) {
             let on_its_way = |u: &PendingPublish| u.packet_id == id && u.qos == qos;
             if !self.unconfirmed.iter().any(on_its_way) && !self.await_earlier_publish(id) {
-                self.acknowledge(qos, id, Reason::Success, cx);
+                self.acknowledge(qos, id, ReasonCode::Success, cx);
             }
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl ClientConnection {
         let key = key.as_str();
         if !self.may_publish(cx.broker.tree(), key) {
             let text = format!("the user may not publish to '{topic}'");
-            return self.refuse(qos, id, Reason::NotAuthorized, text, cx);
+            return self.refuse(qos, id, ReasonCode::NotAuthorized, text, cx);
         }
         let builder = EnvelopeBuilder {
             qos,
@@ -94,7 +94,7 @@ impl ClientConnection {
         };
         let Some(message) = message else {
             let text = "the message cannot be held";
-            return self.refuse(qos, id, Reason::UnspecifiedError, text, cx);
+            return self.refuse(qos, id, ReasonCode::UnspecifiedError, text, cx);
         };
         let mut pending_retain = 0;
         if publish.retain {
@@ -110,8 +110,8 @@ impl ClientConnection {
                 &message,
             ) {
                 let reason = match refused {
-                    ChangeError::PreconditionFailed(_) => Reason::QuotaExceeded,
-                    _ => Reason::ImplementationSpecificError,
+                    ChangeError::PreconditionFailed(_) => ReasonCode::QuotaExceeded,
+                    _ => ReasonCode::ImplementationSpecificError,
                 };
                 return self.refuse(qos, id, reason, refused.to_string(), cx);
             }
@@ -130,9 +130,9 @@ impl ClientConnection {
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         let reason = match self.is_5() {
-            true => Reason::NotAuthorized,
+            true => ReasonCode::NotAuthorized,
             // 3.1.1: [MQTT-3.3.5-2]
-            false => Reason::Success,
+            false => ReasonCode::Success,
         };
         self.acknowledge(qos, id, reason, cx);
         Ok(())
@@ -147,7 +147,10 @@ impl ClientConnection {
         if self.open_publishes >= self.settings.limits.receive {
             self.forget(qos, id);
             let text = "more publishes are open than the Receive Maximum";
-            return Err(Failure::new(Reason::ReceiveMaximumExceeded, text));
+            return Err(ConnectionFailure::new(
+                ReasonCode::ReceiveMaximumExceeded,
+                text,
+            ));
         }
         self.open_publishes += 1;
         Ok(())
@@ -291,7 +294,7 @@ impl ClientConnection {
             let (qos, id) = (publish.qos, publish.packet_id);
             self.forget(qos, id);
             let text = "the message was not taken";
-            return Err(Failure::new(Reason::QuotaExceeded, text));
+            return Err(ConnectionFailure::new(ReasonCode::QuotaExceeded, text));
         }
         self.acknowledge_confirmed(cx);
         Ok(())
@@ -301,16 +304,18 @@ impl ClientConnection {
     fn acknowledge_confirmed(&mut self, cx: &mut StepContext<'_>) {
         while let Some(publish) = self.unconfirmed.pop_front_if(|u| u.missing_confirms == 0) {
             let reason = match (publish.refused, publish.is_unroutable) {
-                (true, _) => Reason::QuotaExceeded,
+                (true, _) => ReasonCode::QuotaExceeded,
                 // Like Mosquitto: PUBREC only says that the message has arrived.
-                (false, true) if publish.qos == Qos::AtLeastOnce => Reason::NoMatchingSubscribers,
-                (false, _) => Reason::Success,
+                (false, true) if publish.qos == Qos::AtLeastOnce => {
+                    ReasonCode::NoMatchingSubscribers
+                }
+                (false, _) => ReasonCode::Success,
             };
             self.acknowledge(publish.qos, publish.packet_id, reason, cx);
         }
     }
 
-    fn acknowledge(&mut self, qos: Qos, id: u16, reason: Reason, cx: &mut StepContext<'_>) {
+    fn acknowledge(&mut self, qos: Qos, id: u16, reason: ReasonCode, cx: &mut StepContext<'_>) {
         let kind = match qos {
             Qos::AtMostOnce => return,
             Qos::AtLeastOnce => AckKind::PubAck,
@@ -341,13 +346,13 @@ impl ClientConnection {
         &mut self,
         qos: Qos,
         id: u16,
-        reason: Reason,
+        reason: ReasonCode,
         text: impl Into<String>,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         if !self.is_5() || qos == Qos::AtMostOnce {
             self.forget(qos, id);
-            return Err(Failure::new(reason, text));
+            return Err(ConnectionFailure::new(reason, text));
         }
         self.acknowledge(qos, id, reason, cx);
         Ok(())
@@ -434,7 +439,7 @@ fn queues(
     routes: &mut Vec<QueueId>,
 ) {
     routes.clear();
-    let origin = Origin {
+    let origin = PublishOrigin {
         node: broker.id().node.0,
         random: broker.wall().0,
     };
@@ -445,7 +450,7 @@ fn queues(
 /// The message as exchanges see it that are bound to the exchange of MQTT.
 struct PublishView<'a> {
     message: &'a Message,
-    origin: Origin,
+    origin: PublishOrigin,
 }
 
 impl PublishView<'_> {
@@ -457,16 +462,16 @@ impl PublishView<'_> {
     }
 }
 
-impl Shown for PublishView<'_> {
+impl RoutingInput for PublishView<'_> {
     fn headers(&self) -> Table {
         self.stored().headers()
     }
 
-    fn property(&self, property: Property) -> Option<String> {
+    fn property(&self, property: HashedProperty) -> Option<String> {
         self.stored().property(property)
     }
 
-    fn origin(&self) -> Option<Origin> {
+    fn origin(&self) -> Option<PublishOrigin> {
         Some(self.origin)
     }
 }

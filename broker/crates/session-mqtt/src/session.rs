@@ -3,13 +3,13 @@
 use crate::client_connection::{
     ClientConnection, DECLARE_SESSION_QUEUE, DELETE_SESSION_QUEUE, SYNC, StepContext,
 };
-use crate::settings::{SessionConfig, Settings};
+use crate::settings::{MqttSettings, SessionConfig};
 use crate::shard_service::MqttShard;
 use crate::unanswered_publishes::{forward_event, is_deleted};
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
-    DecodeError, Frame, Packet, PacketKind, Reason, Version, encode_pingresp, is_bridge,
+    DecodeError, Packet, PacketType, RawPacket, ReasonCode, Version, encode_pingresp, is_bridge,
     parse_frame,
 };
 use env::Time;
@@ -17,8 +17,8 @@ use env::planted::{self, Bug};
 use message::Message;
 use metadata::{ChangeError, ChangeResult};
 use session::{
-    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, ServiceStates,
-    Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ControlEvent, HeldMemory, Outbox, QueueNotification, ServiceNotification,
+    ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use std::time::Duration;
 use topics::RouterOutput;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum SessionPhase {
     /// Waiting for CONNECT.
     Connecting,
     /// The node is checking the password.
@@ -53,7 +53,7 @@ pub(crate) enum ClientPhase {
 /// The state needed to authenticate a client.
 #[derive(Debug)]
 pub(crate) struct HandshakeState {
-    pub settings: Arc<Settings>,
+    pub settings: Arc<MqttSettings>,
     pub peer_is_loopback: bool,
     /// The peer's TLS certificate, if it may name the user.
     pub tls: Option<Arc<TlsPeer>>,
@@ -107,7 +107,7 @@ impl CoarseTime {
 /// An MQTT connection as a state machine. Small while it is idle, because there may be millions.
 #[derive(Debug)]
 pub struct MqttSession {
-    pub(crate) phase: Phase,
+    pub(crate) phase: SessionPhase,
     pub(crate) version: Version,
     /// A large CONNECT is being received ([`Broker::hold_unknown`]).
     holds: bool,
@@ -120,34 +120,34 @@ pub struct MqttSession {
 const _: () = assert!(size_of::<MqttSession>() <= 80);
 
 /// The reason why a connection must end.
-pub(crate) struct Failure {
-    pub reason: Reason,
+pub(crate) struct ConnectionFailure {
+    pub reason: ReasonCode,
     pub text: String,
 }
 
-impl Failure {
-    pub fn new(reason: Reason, text: impl Into<String>) -> Failure {
-        Failure {
+impl ConnectionFailure {
+    pub fn new(reason: ReasonCode, text: impl Into<String>) -> ConnectionFailure {
+        ConnectionFailure {
             reason,
             text: text.into(),
         }
     }
 }
 
-impl From<DecodeError> for Failure {
-    fn from(error: DecodeError) -> Failure {
-        Failure::new(error.reason(), error.to_string())
+impl From<DecodeError> for ConnectionFailure {
+    fn from(error: DecodeError) -> ConnectionFailure {
+        ConnectionFailure::new(error.reason(), error.to_string())
     }
 }
 
-pub(crate) type PacketResult = Result<(), Failure>;
+pub(crate) type PacketResult = Result<(), ConnectionFailure>;
 
 impl MqttSession {
     /// Creates the session of a connection that was accepted at `now`.
     pub fn new(config: SessionConfig, now: Time) -> MqttSession {
         let login = config.settings.limits.login;
         MqttSession {
-            phase: Phase::Connecting,
+            phase: SessionPhase::Connecting,
             version: Version::V311,
             holds: false,
             since: CoarseTime::of(now + login),
@@ -171,7 +171,7 @@ impl MqttSession {
 
     fn session_state(&self) -> SessionState {
         match self.phase {
-            Phase::Ended => SessionState::Closing,
+            SessionPhase::Ended => SessionState::Closing,
             _ if self.is_paused() => SessionState::Paused,
             _ => SessionState::Open,
         }
@@ -180,8 +180,14 @@ impl MqttSession {
     /// While paused, no input is processed; it stays in the buffer.
     fn is_paused(&self) -> bool {
         match (self.phase, self.client.connection()) {
-            (Phase::Verifying | Phase::Learning | Phase::Claiming | Phase::Opening, _) => true,
-            (Phase::Running, Some(connection)) => {
+            (
+                SessionPhase::Verifying
+                | SessionPhase::Learning
+                | SessionPhase::Claiming
+                | SessionPhase::Opening,
+                _,
+            ) => true,
+            (SessionPhase::Running, Some(connection)) => {
                 connection.is_blocked
                     || connection.rare.pending.is_some()
                     || connection.pending_retains >= MAX_PENDING_RETAINS
@@ -194,9 +200,9 @@ impl MqttSession {
 
     fn process_input(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) {
         let (mut at, mut packets) = (0, 0);
-        while self.phase != Phase::Ended && !self.is_paused() {
+        while self.phase != SessionPhase::Ended && !self.is_paused() {
             let max = match &self.client {
-                ClientPhase::Known(connection) if self.phase == Phase::Running => {
+                ClientPhase::Known(connection) if self.phase == SessionPhase::Running => {
                     connection.settings.limits.packet
                 }
                 ClientPhase::Known(connection) => connection.settings.limits.packet_unauthenticated,
@@ -213,7 +219,7 @@ impl MqttSession {
                     packets += 1;
                     self.frame(&frame, cx);
                 }
-                Err(error) if self.phase == Phase::Connecting => {
+                Err(error) if self.phase == SessionPhase::Connecting => {
                     self.close_silently(&error.to_string(), cx);
                 }
                 Err(error) => self.fail(error.into(), cx),
@@ -225,11 +231,11 @@ impl MqttSession {
                 t.traffic.bytes_in += at as u64;
             });
         }
-        if self.phase != Phase::Connecting {
+        if self.phase != SessionPhase::Connecting {
             self.release_unknown_hold(cx);
         }
         match self.phase {
-            Phase::Ended => input.clear(),
+            SessionPhase::Ended => input.clear(),
             _ => input.advance(at),
         }
     }
@@ -255,15 +261,15 @@ impl MqttSession {
         }
     }
 
-    fn frame(&mut self, frame: &Frame<'_>, cx: &mut StepContext<'_>) {
-        if self.phase == Phase::Connecting {
+    fn frame(&mut self, frame: &RawPacket<'_>, cx: &mut StepContext<'_>) {
+        if self.phase == SessionPhase::Connecting {
             return self.first_packet(frame, cx);
         }
         // Reject it whatever it contains.
         if frame.kind.is_server_only() {
             return self.fail(unexpected("a packet that only servers send"), cx);
         }
-        if frame.kind == PacketKind::Auth && self.version.is_5() {
+        if frame.kind == PacketType::Auth && self.version.is_5() {
             // [MQTT-4.12.0-7]: no authentication method was agreed on.
             return self.fail(unexpected("AUTH without an authentication method"), cx);
         }
@@ -277,9 +283,9 @@ impl MqttSession {
         }
     }
 
-    fn first_packet(&mut self, frame: &Frame<'_>, cx: &mut StepContext<'_>) {
+    fn first_packet(&mut self, frame: &RawPacket<'_>, cx: &mut StepContext<'_>) {
         // [MQTT-3.1.0-1]
-        if frame.kind != PacketKind::Connect {
+        if frame.kind != PacketType::Connect {
             return self.close_silently("the first packet is not CONNECT", cx);
         }
         match Packet::decode(frame, self.version) {
@@ -360,7 +366,10 @@ impl MqttSession {
                 self.drop_published_will(cx);
                 let text =
                     "messages are lost that other nodes had while they could not reach this one";
-                self.fail(Failure::new(Reason::UnspecifiedError, text), cx);
+                self.fail(
+                    ConnectionFailure::new(ReasonCode::UnspecifiedError, text),
+                    cx,
+                );
             }
             RouterOutput::ReplicateWill { .. } => {
                 if let Some(connection) = self.client.connection() {
@@ -369,7 +378,9 @@ impl MqttSession {
             }
             RouterOutput::TakenOver { .. } if planted::is(Bug::TakeoverIgnored) => {}
             RouterOutput::TakenOver { .. } => self.handle_takeover(cx),
-            RouterOutput::ClaimAgain { .. } if self.phase == Phase::Claiming => self.claim(cx),
+            RouterOutput::ClaimAgain { .. } if self.phase == SessionPhase::Claiming => {
+                self.claim(cx)
+            }
             RouterOutput::ClaimAgain { .. } => {}
             // The shard handles these.
             RouterOutput::Confirmed { .. }
@@ -402,7 +413,7 @@ impl MqttSession {
                 match connection.map_or(Ok(false), |connection| {
                     connection.handle_queue_answer(queue, seq, answer, cx)
                 }) {
-                    Ok(true) if self.phase == Phase::Opening => self.start_session(cx),
+                    Ok(true) if self.phase == SessionPhase::Opening => self.start_session(cx),
                     Ok(_) => {}
                     Err(failure) => self.fail(failure, cx),
                 }
@@ -441,22 +452,28 @@ impl MqttSession {
             }
             // Before CONNECT the protocol version is unknown, so no reason can be sent.
             ControlEvent::Close { .. } | ControlEvent::Shutdown
-                if self.phase == Phase::Connecting =>
+                if self.phase == SessionPhase::Connecting =>
             {
                 self.close_silently("ended by the node", cx);
             }
             ControlEvent::Shed { text, can_hear }
-                if can_hear && self.phase != Phase::Connecting =>
+                if can_hear && self.phase != SessionPhase::Connecting =>
             {
-                self.fail(Failure::new(Reason::QuotaExceeded, text), cx);
+                self.fail(ConnectionFailure::new(ReasonCode::QuotaExceeded, text), cx);
             }
             ControlEvent::Shed { text, .. } => self.close_silently(&text, cx),
             ControlEvent::Close { text } => {
-                self.fail(Failure::new(Reason::AdministrativeAction, text), cx);
+                self.fail(
+                    ConnectionFailure::new(ReasonCode::AdministrativeAction, text),
+                    cx,
+                );
             }
             ControlEvent::Shutdown => {
                 let text = "the node stops";
-                self.fail(Failure::new(Reason::ServerShuttingDown, text), cx);
+                self.fail(
+                    ConnectionFailure::new(ReasonCode::ServerShuttingDown, text),
+                    cx,
+                );
             }
         }
     }
@@ -470,7 +487,7 @@ impl MqttSession {
     ) {
         if token == SYNC {
             // On an error, continue with what this node knows.
-            if self.phase == Phase::Learning {
+            if self.phase == SessionPhase::Learning {
                 if let (Ok(_), Some(connection)) = (result, self.client.connection_mut()) {
                     connection.rare.applied_at_connect = cx.broker.tree().applied();
                 }
@@ -487,7 +504,7 @@ impl MqttSession {
         let Some(connection) = self.client.connection_mut() else {
             return;
         };
-        if self.phase != Phase::Opening {
+        if self.phase != SessionPhase::Opening {
             return;
         }
         match result {
@@ -506,7 +523,10 @@ impl MqttSession {
             }
             Err(refused) => {
                 let text = refused.to_string();
-                self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
+                self.fail(
+                    ConnectionFailure::new(ReasonCode::ServerUnavailable, text),
+                    cx,
+                );
             }
         }
     }
@@ -525,7 +545,7 @@ impl MqttSession {
         cx: &mut StepContext<'_>,
         step: impl FnOnce(&mut ClientConnection, &mut StepContext<'_>) -> PacketResult,
     ) {
-        if self.phase != Phase::Running {
+        if self.phase != SessionPhase::Running {
             return;
         }
         let outcome = self
@@ -539,14 +559,17 @@ impl MqttSession {
 
     fn handle_timer(&mut self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
-        let running = self.phase == Phase::Running;
+        let running = self.phase == SessionPhase::Running;
         let late = !running && self.since.time() <= now;
-        if late && matches!(self.phase, Phase::Learning | Phase::Opening) {
+        if late && matches!(self.phase, SessionPhase::Learning | SessionPhase::Opening) {
             let text = match self.phase {
-                Phase::Learning => "the cluster does not answer",
+                SessionPhase::Learning => "the cluster does not answer",
                 _ => "the session's queue does not answer",
             };
-            return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
+            return self.fail(
+                ConnectionFailure::new(ReasonCode::ServerUnavailable, text),
+                cx,
+            );
         }
         if late {
             return self.close_silently("no CONNECT in time", cx);
@@ -558,7 +581,10 @@ impl MqttSession {
         // [MQTT-3.1.2-22]
         if self.keep_alive_deadline().is_some_and(|at| at <= now) {
             let text = "nothing was heard for one and a half times the keep alive";
-            self.fail(Failure::new(Reason::KeepAliveTimeout, text), cx);
+            self.fail(
+                ConnectionFailure::new(ReasonCode::KeepAliveTimeout, text),
+                cx,
+            );
         }
     }
 
@@ -569,15 +595,15 @@ impl MqttSession {
             .connection()
             .filter(|connection| connection.keep_alive > 0)?;
         let patience = Duration::from_millis(1500) * connection.keep_alive.into();
-        (self.phase == Phase::Running).then(|| self.since.time() + patience)
+        (self.phase == SessionPhase::Running).then(|| self.since.time() + patience)
     }
 }
 
 /// Number of retained messages waiting for the metadata group above which the client is not read.
 const MAX_PENDING_RETAINS: u16 = 64;
 
-fn unexpected(what: &str) -> Failure {
-    Failure::new(Reason::ProtocolError, format!("{what} came"))
+fn unexpected(what: &str) -> ConnectionFailure {
+    ConnectionFailure::new(ReasonCode::ProtocolError, format!("{what} came"))
 }
 
 impl Session for MqttSession {
@@ -587,7 +613,7 @@ impl Session for MqttSession {
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> SessionState {
-        if self.phase == Phase::Running {
+        if self.phase == SessionPhase::Running {
             self.since = CoarseTime::of(broker.now());
         }
         let cx = &mut StepContext::new(broker, out);
@@ -603,7 +629,7 @@ impl Session for MqttSession {
     ) -> SessionState {
         let cx = &mut StepContext::new(broker, out);
         match self.phase {
-            Phase::Ended => forward_event(&session_event, cx),
+            SessionPhase::Ended => forward_event(&session_event, cx),
             _ => self.handle_event(session_event, cx),
         }
         self.end_step(cx)
@@ -618,7 +644,7 @@ impl Session for MqttSession {
         let cx = &mut StepContext::new(broker, out);
         let output = event.downcast_mut::<Option<RouterOutput>>();
         debug_assert!(output.is_some(), "the event is an output of the router");
-        if self.phase != Phase::Ended
+        if self.phase != SessionPhase::Ended
             && let Some(output) = output.and_then(Option::take)
         {
             self.handle_router_output(output, cx);
@@ -627,7 +653,7 @@ impl Session for MqttSession {
     }
 
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
-        if self.phase != Phase::Ended {
+        if self.phase != SessionPhase::Ended {
             let cx = &mut StepContext::new(broker, out);
             self.handle_timer(cx);
             cx.flush_counters(self.protocol());
@@ -640,8 +666,8 @@ impl Session for MqttSession {
 
     fn wake_at(&self) -> Option<Time> {
         match self.phase {
-            Phase::Ended => None,
-            Phase::Running => self.keep_alive_deadline(),
+            SessionPhase::Ended => None,
+            SessionPhase::Running => self.keep_alive_deadline(),
             _ => Some(self.since.time()),
         }
     }
@@ -689,12 +715,15 @@ impl Session for MqttSession {
         }
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> HeldMemory {
         let connection = self.client.connection();
-        Held {
-            is_authenticated: !matches!(self.phase, Phase::Connecting | Phase::Verifying),
+        HeldMemory {
+            is_authenticated: !matches!(
+                self.phase,
+                SessionPhase::Connecting | SessionPhase::Verifying
+            ),
             unread: connection.map_or(0, |connection| connection.state.held()),
-            ..Held::default()
+            ..HeldMemory::default()
         }
     }
 
@@ -711,10 +740,10 @@ impl Session for MqttSession {
             .is_some_and(|l| l.is_alarmed && l.has_published);
         SessionDetails {
             state: match self.phase {
-                Phase::Running if blocked => "blocked",
-                Phase::Running if self.is_paused() => "flow",
-                Phase::Running => "running",
-                Phase::Ended => "closing",
+                SessionPhase::Running if blocked => "blocked",
+                SessionPhase::Running if self.is_paused() => "flow",
+                SessionPhase::Running => "running",
+                SessionPhase::Ended => "closing",
                 _ => "starting",
             },
             heartbeat_s: self

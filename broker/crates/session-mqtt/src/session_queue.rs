@@ -7,12 +7,12 @@
 
 use crate::client_connection::{ClientConnection, DECLARE_SESSION_QUEUE, StepContext};
 use crate::completed::{CompletedMessage, CompletedMessages};
-use crate::handover::{Handover, SentEarlier};
-use crate::session::{Failure, PacketResult};
+use crate::handover::{EarlierSentMessages, Handover};
+use crate::session::{ConnectionFailure, PacketResult};
 use crate::shard_service::RouterAccess;
 use crate::state::QueuedMessage;
 use bytes::Bytes;
-use codec_mqtt::{Ack, AckKind, Qos, Reason};
+use codec_mqtt::{Ack, AckKind, Qos, ReasonCode};
 use conversion::mqtt::{self, Envelope, key_of, topic_of};
 use message::{Message, Protocol, Table, Value};
 use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueRecord, QueueType, Tree};
@@ -63,7 +63,7 @@ pub(crate) struct SessionQueue {
     /// The packet identifiers that earlier connections used are unknown.
     pub unknown_past: bool,
     /// The messages that earlier connections sent.
-    pub sent_earlier: SentEarlier,
+    pub sent_earlier: EarlierSentMessages,
     /// There is a QoS 2 subscription.
     exactly_once: bool,
     /// Distinguishes the bindings of this connection from earlier ones; 0 if none was drawn. A node
@@ -82,7 +82,7 @@ pub(crate) struct EarlierConnections {
     /// Its settlements that the queue may not have processed.
     pub settled: Option<Box<Settlement>>,
     pub epoch: Option<SessionId>,
-    pub sent_earlier: SentEarlier,
+    pub sent_earlier: EarlierSentMessages,
 }
 
 impl EarlierConnections {
@@ -90,7 +90,7 @@ impl EarlierConnections {
         known: false,
         settled: None,
         epoch: None,
-        sent_earlier: SentEarlier::Unknown,
+        sent_earlier: EarlierSentMessages::Unknown,
     };
 }
 
@@ -107,7 +107,7 @@ impl Default for SessionQueue {
             previous_settlement: None,
             settled: Vec::new(),
             unknown_past: false,
-            sent_earlier: SentEarlier::NOTHING,
+            sent_earlier: EarlierSentMessages::NOTHING,
             exactly_once: false,
             fence: 0,
             found: Vec::new(),
@@ -214,7 +214,7 @@ impl ClientConnection {
         let exchange = &*self.settings.exchange;
         let [plain, aside] = [false, true].map(|aside| key_of_binding(filter, aside));
         let all = [plain, aside].into_iter().flat_map(|key| {
-            let all = tree.bindings_of_queue_under(queue, exchange, &key);
+            let all = tree.bindings_of_queue_with_key(queue, exchange, &key);
             all.map(|binding| (**binding).clone()).collect::<Vec<_>>()
         });
         let named =
@@ -312,7 +312,7 @@ impl ClientConnection {
     /// are free when the client has answered.
     pub(crate) fn send_pubrels(&mut self, cx: &mut StepContext<'_>) {
         for id in self.state.releasing() {
-            let release = Ack::new(AckKind::PubRel, id, Reason::Success);
+            let release = Ack::new(AckKind::PubRel, id, ReasonCode::Success);
             release.encode(self.version, cx.packet());
         }
     }
@@ -414,11 +414,11 @@ impl ClientConnection {
         seq: RequestSeq,
         answer: QueueReply,
         cx: &mut StepContext<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, ConnectionFailure> {
         // Section 3.14.2.1: Server Unavailable is allowed only in CONNACK.
         let reason = match self.is_open {
-            true => Reason::ImplementationSpecificError,
-            false => Reason::ServerUnavailable,
+            true => ReasonCode::ImplementationSpecificError,
+            false => ReasonCode::ServerUnavailable,
         };
         let Some(stored) = self.rare.stored_mut() else {
             return Ok(false);
@@ -429,7 +429,7 @@ impl ClientConnection {
         stored.pending_request = None;
         if let QueueReply::Refused { text, .. } = answer {
             stored.consuming = false;
-            return Err(Failure::new(reason, text));
+            return Err(ConnectionFailure::new(reason, text));
         }
         stored.previous_settlement = None;
         let early_deliveries = std::mem::take(&mut stored.early_deliveries);
@@ -456,7 +456,7 @@ impl ClientConnection {
         // Other connections have used the packet identifiers of both directions. With an identifier
         // for which the client still awaits PUBREL, it would mistake a new message for the old one
         // [MQTT-4.3.3-10].
-        stored.sent_earlier = SentEarlier::Unknown;
+        stored.sent_earlier = EarlierSentMessages::Unknown;
         let released = std::mem::replace(&mut stored.unknown_past, true);
         let exactly_once = stored.exactly_once || self.state.has_exactly_once();
         self.state.forget_packet_ids();
@@ -480,11 +480,17 @@ impl ClientConnection {
             // The session ends with its queue.
             self.rare.session_expiry = 0;
             let text = "the session's queue was deleted";
-            return Err(Failure::new(Reason::AdministrativeAction, text));
+            return Err(ConnectionFailure::new(
+                ReasonCode::AdministrativeAction,
+                text,
+            ));
         }
         let text =
             "the session's queue cannot be reached, or serves another connection of the client";
-        Err(Failure::new(Reason::ImplementationSpecificError, text))
+        Err(ConnectionFailure::new(
+            ReasonCode::ImplementationSpecificError,
+            text,
+        ))
     }
 
     /// Handles messages from the queue.
@@ -544,7 +550,7 @@ impl ClientConnection {
     fn forget_sent_earlier(&mut self) {
         let stored = self.rare.stored_mut();
         if let Some(stored) = stored.filter(|s| s.epoch_sent) {
-            stored.sent_earlier = SentEarlier::NOTHING;
+            stored.sent_earlier = EarlierSentMessages::NOTHING;
         }
     }
 

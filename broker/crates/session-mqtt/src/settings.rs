@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Limits of one session. Each buffer of a session is bounded by one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SessionLimits {
     /// Maximum packet size in bytes before CONNECT is accepted
     /// (`mqtt.max_packet_size_unauthenticated`).
     pub packet_unauthenticated: usize,
@@ -50,9 +50,9 @@ pub struct Limits {
     pub outbox: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for SessionLimits {
+    fn default() -> SessionLimits {
+        SessionLimits {
             // The longest client id and will, and 4 KiB for the rest.
             packet_unauthenticated: 196 << 10,
             // Covers all common CONNECT packets.
@@ -77,8 +77,8 @@ impl Default for Limits {
 
 /// The settings of all MQTT connections of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    pub limits: Limits,
+pub struct MqttSettings {
+    pub limits: SessionLimits,
     /// The vhost of clients whose user name does not name one (`mqtt.vhost`).
     pub vhost: Name,
     /// The topic exchange that connects MQTT with AMQP clients (`mqtt.exchange`).
@@ -97,10 +97,10 @@ pub struct Settings {
     pub by_certificate: bool,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            limits: Limits::default(),
+impl Default for MqttSettings {
+    fn default() -> MqttSettings {
+        MqttSettings {
+            limits: SessionLimits::default(),
             vhost: "/".into(),
             exchange: "amq.topic".into(),
             sys_interval: Some(Duration::from_secs(10)),
@@ -122,5 +122,5 @@ pub struct SessionConfig {
     pub peer_is_loopback: bool,
     /// The TLS identity of the client; `None` without TLS.
     pub tls: Option<Arc<TlsPeer>>,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<MqttSettings>,
 }

@@ -9,7 +9,7 @@ mod sys_topics;
 
 pub(crate) use retained::retain;
 
-use crate::Settings;
+use crate::MqttSettings;
 use crate::publish::publish_will;
 use crate::session_queue::client_of;
 use crate::unanswered_publishes::publish_answer;
@@ -47,7 +47,7 @@ enum ProposedChange {
 pub struct MqttShard {
     /// The subscriptions of this shard's clients.
     pub router: MqttRouter,
-    settings: Arc<Settings>,
+    settings: Arc<MqttSettings>,
     unconfirmed_retained: UnconfirmedRetained,
     handovers: SharedHandovers,
     sys_topics: SysTopics,
@@ -58,7 +58,7 @@ pub struct MqttShard {
 
 impl MqttShard {
     /// The state of a new shard.
-    pub fn new(settings: Arc<Settings>) -> MqttShard {
+    pub fn new(settings: Arc<MqttSettings>) -> MqttShard {
         let mut router = MqttRouter::default();
         router.set_sys_topic_interval(settings.sys_interval);
         MqttShard {
@@ -85,7 +85,7 @@ impl MqttService {
     pub(crate) const ID: ServiceId = ServiceId(1);
 
     /// The service with the state of a new shard.
-    pub(crate) fn registration(settings: &Arc<Settings>) -> ServiceRegistration {
+    pub(crate) fn registration(settings: &Arc<MqttSettings>) -> ServiceRegistration {
         ServiceRegistration {
             service: &MqttService,
             state: Box::new(MqttShard::new(settings.clone())),

@@ -11,13 +11,13 @@ use std::sync::Arc;
 /// Subscriptions with QoS 1 or 2 that the bindings of a session's queue store.
 #[derive(Debug, Default)]
 pub(crate) struct SessionSubscriptions {
-    shared: Vec<Share>,
+    shared: Vec<SharedSubscription>,
     /// Filters of subscriptions that are not shared.
     own: Vec<String>,
 }
 
 #[derive(Debug)]
-struct Share {
+struct SharedSubscription {
     /// The exchange of MQTT, to which the queue is bound.
     exchange: Name,
     /// The filter as the client subscribed to it: `$share/group/filter`.
@@ -37,7 +37,7 @@ impl SessionSubscriptions {
                 continue;
             }
             match codec_mqtt::shared(&filter) {
-                Ok(Some(shared)) => all.shared.push(Share {
+                Ok(Some(shared)) => all.shared.push(SharedSubscription {
                     exchange: binding.source.clone(),
                     group: filter.as_str().into(),
                     filter: shared.filter.to_owned(),
@@ -55,7 +55,7 @@ impl SessionSubscriptions {
 
     /// The shared subscription through which a message of this topic came. None: another subscription of the session matches
     /// the topic too, so the copy cannot be attributed, or no shared subscription matches.
-    fn share_of(&self, topic: &str) -> Option<&Share> {
+    fn share_of(&self, topic: &str) -> Option<&SharedSubscription> {
         if self.own.iter().any(|f| codec_mqtt::matches(f, topic)) {
             return None;
         }

@@ -2,9 +2,9 @@
 //! the router has.
 
 use crate::completed::{CompletedMessage, CompletedMessages};
-use crate::handover::{Handover, SentEarlier};
+use crate::handover::{EarlierSentMessages, Handover};
 use crate::packet_ids::PacketIds;
-use crate::{Limits, Settings};
+use crate::{MqttSettings, SessionLimits};
 use bytes::Bytes;
 use codec_mqtt::Qos;
 use conversion::mqtt::Envelope;
@@ -31,7 +31,7 @@ pub(crate) enum MessageOwner {
 
 /// A QoS 1 or 2 message with a packet identifier.
 #[derive(Debug)]
-pub(crate) struct Inflight {
+pub(crate) struct InflightMessage {
     pub packet_id: u16,
     pub qos: Qos,
     /// `None` if it is not needed any more.
@@ -43,7 +43,7 @@ pub(crate) struct Inflight {
     pub owner: MessageOwner,
 }
 
-impl Inflight {
+impl InflightMessage {
     pub fn awaits_return(&self) -> bool {
         matches!(self.owner, MessageOwner::Return(_))
     }
@@ -87,7 +87,7 @@ pub(crate) struct InFlightState {
     /// Received publishes whose confirms are missing.
     pub unanswered: Vec<UnansweredPublish>,
     /// In the order of sending.
-    pub inflight: VecDeque<Inflight>,
+    pub inflight: VecDeque<InflightMessage>,
     waiting: VecDeque<QueuedMessage>,
     waiting_bytes: usize,
     /// A message was dropped because the limit was reached. The waiting messages are then not
@@ -150,10 +150,10 @@ pub(crate) struct ParkedState {
     pub settled: Option<Box<Settlement>>,
     /// See [`SessionQueue`](crate::session_queue::SessionQueue).
     pub epoch: Option<SessionId>,
-    pub sent_earlier: SentEarlier,
+    pub sent_earlier: EarlierSentMessages,
     /// The fence of its connection's bindings, or 0 if a change of the connection is unanswered.
     pub fence: u32,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<MqttSettings>,
 }
 
 /// Capacity of the waiting list that an empty one keeps.
@@ -197,7 +197,7 @@ impl ClientState {
     /// Appends a QoS 1 or 2 message to the waiting ones. Returns false if the limit is reached. A
     /// single waiting message may exceed the byte limit, because other protocols allow larger
     /// messages.
-    pub fn push_waiting(&mut self, delivery: Delivery, limits: &Limits) -> bool {
+    pub fn push_waiting(&mut self, delivery: Delivery, limits: &SessionLimits) -> bool {
         let size = delivery.message.as_bytes().len();
         let over_bytes = self.waiting_bytes + size > limits.waiting_bytes;
         if self.waiting.len() >= limits.waiting_messages || (over_bytes && !self.waiting.is_empty())
@@ -222,7 +222,7 @@ impl ClientState {
 
     /// The queue redelivers a message. Returns true if it has a packet identifier.
     pub fn match_redelivery(&mut self, message: &Message, queue_message: CompletedMessage) -> bool {
-        let same = |i: &&mut Inflight| {
+        let same = |i: &&mut InflightMessage| {
             let known = i.delivery.as_ref().map(|d| d.message.as_bytes());
             i.awaits_return() && known == Some(message.as_bytes())
         };
@@ -236,6 +236,11 @@ impl ClientState {
 
     pub fn next_waiting(&mut self) -> Option<QueuedMessage> {
         let next = self.waiting.pop_front()?;
+        debug_assert!(
+            self.waiting_bytes >= next.delivery.message.as_bytes().len(),
+            "waiting messages of {} bytes were not counted",
+            next.delivery.message.as_bytes().len()
+        );
         self.waiting_bytes -= next.delivery.message.as_bytes().len();
         if self.waiting.is_empty() && self.waiting.capacity() > KEPT_CAPACITY {
             self.waiting = VecDeque::new();
@@ -376,7 +381,7 @@ impl ClientState {
             return;
         };
         if planted::is(Bug::PacketIdForgotten) {
-            let kept = |i: &Inflight| i.qos != Qos::ExactlyOnce;
+            let kept = |i: &InflightMessage| i.qos != Qos::ExactlyOnce;
             in_flight.inflight.retain(kept);
         }
         for inflight in &mut in_flight.inflight {
@@ -431,7 +436,7 @@ impl ParkedSession for ParkedState {
         for publish in &self.state.unanswered {
             received.remove(&publish.packet_id);
         }
-        let mut sent = std::mem::replace(&mut self.sent_earlier, SentEarlier::Unknown);
+        let mut sent = std::mem::replace(&mut self.sent_earlier, EarlierSentMessages::Unknown);
         for inflight in &self.state.inflight {
             if let MessageOwner::Return(mark) = inflight.owner {
                 sent.add(mark);

@@ -1,12 +1,12 @@
 //! SUBSCRIBE and UNSUBSCRIBE (sections 3.8 to 3.11).
 
 use crate::client_connection::{ClientConnection, StepContext};
-use crate::session::{Failure, PacketResult};
+use crate::session::{ConnectionFailure, PacketResult};
 use crate::session_queue::{binding_key, is_same};
 use crate::shard_service::RouterAccess;
 use codec_mqtt::{
-    Properties, Reason, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
-    Version, check_filter, shared,
+    Properties, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck,
+    Unsubscribe, Version, check_filter, shared,
 };
 use metadata::{BindingRecord, Change, ChangeError, ChangeResult};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +24,7 @@ struct RequestedFilter {
     filter: Box<str>,
     subscription: Subscription,
     handling: RetainHandling,
-    reason: Reason,
+    reason: ReasonCode,
     /// Retained messages must be sent for it.
     retained: bool,
 }
@@ -45,7 +45,7 @@ pub(crate) struct PendingSubscribe {
 
 /// Validates a filter. Returns it without the prefix of a shared subscription, and whether it had
 /// one.
-fn validate_filter(filter: &str) -> Result<(&str, bool), Failure> {
+fn validate_filter(filter: &str) -> Result<(&str, bool), ConnectionFailure> {
     match shared(filter)? {
         Some(shared) => Ok((shared.filter, true)),
         None => {
@@ -104,19 +104,19 @@ impl ClientConnection {
         options: SubscribeOptions,
         more: usize,
         cx: &mut StepContext<'_>,
-    ) -> Result<Reason, Failure> {
+    ) -> Result<ReasonCode, ConnectionFailure> {
         let (pattern, _) = validate_filter(filter)?;
         if !self.may_subscribe(options.qos, &binding_key(pattern), cx) {
-            return Ok(Reason::NotAuthorized);
+            return Ok(ReasonCode::NotAuthorized);
         }
         let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
         else {
-            return Ok(Reason::UnspecifiedError);
+            return Ok(ReasonCode::UnspecifiedError);
         };
         if router.subscriptions_of(subscriber) + more >= self.settings.limits.subscriptions {
-            return Ok(Reason::QuotaExceeded);
+            return Ok(ReasonCode::QuotaExceeded);
         }
-        Ok(Reason::granted(options.qos))
+        Ok(ReasonCode::granted(options.qos))
     }
 
     /// Returns the changes to the bindings of the session's queue for these filters.
@@ -133,7 +133,7 @@ impl ClientConnection {
                 continue;
             }
             let Some(binding) = self.binding(&request.filter, request.subscription, fence) else {
-                request.reason = Reason::ImplementationSpecificError;
+                request.reason = ReasonCode::ImplementationSpecificError;
                 continue;
             };
             let before = match earlier.insert(&request.filter, binding.clone()) {
@@ -313,10 +313,10 @@ impl ClientConnection {
     }
 
     /// Versions 3.1 and 3.1.1 have a single failure code.
-    fn reason_code(&self, reason: Reason) -> u8 {
+    fn reason_code(&self, reason: ReasonCode) -> u8 {
         match self.version {
             Version::V5 => reason as u8,
-            _ if reason.is_error() => Reason::UnspecifiedError as u8,
+            _ if reason.is_error() => ReasonCode::UnspecifiedError as u8,
             _ => reason as u8,
         }
     }
@@ -356,7 +356,7 @@ impl ClientConnection {
                 filter: filter.into(),
                 subscription: Subscription::default(),
                 handling: RetainHandling::DoNotSend,
-                reason: Reason::Success,
+                reason: ReasonCode::Success,
                 retained: false,
             });
         }
@@ -390,9 +390,9 @@ impl ClientConnection {
                 _ => false,
             };
             reasons.push(match existed {
-                true => Reason::Success as u8,
+                true => ReasonCode::Success as u8,
                 false if request.reason.is_error() => request.reason as u8,
-                false => Reason::NoSubscriptionExisted as u8,
+                false => ReasonCode::NoSubscriptionExisted as u8,
             });
         }
         self.count_consumer(cx);
@@ -406,13 +406,13 @@ impl ClientConnection {
 }
 
 /// Maps a rejected change to a reason code of SUBACK and UNSUBACK.
-fn reason_of(refused: &ChangeError) -> Reason {
+fn reason_of(refused: &ChangeError) -> ReasonCode {
     match refused {
-        ChangeError::AccessRefused(_) => Reason::NotAuthorized,
+        ChangeError::AccessRefused(_) => ReasonCode::NotAuthorized,
         ChangeError::PreconditionFailed(_) | ChangeError::ResourceLocked(_) => {
-            Reason::QuotaExceeded
+            ReasonCode::QuotaExceeded
         }
-        ChangeError::Unavailable(_) => Reason::ImplementationSpecificError,
-        ChangeError::NotFound(_) | ChangeError::Invalid(_) => Reason::UnspecifiedError,
+        ChangeError::Unavailable(_) => ReasonCode::ImplementationSpecificError,
+        ChangeError::NotFound(_) | ChangeError::Invalid(_) => ReasonCode::UnspecifiedError,
     }
 }

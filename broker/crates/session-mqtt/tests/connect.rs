@@ -5,10 +5,10 @@ mod fake;
 
 use auth::TlsPeer;
 use bytes::BytesMut;
-use codec_mqtt::{Connect, Packet, Properties, Qos, Reason, Version, Will, parse_frame};
+use codec_mqtt::{Connect, Packet, Properties, Qos, ReasonCode, Version, Will, parse_frame};
 use fake::{World, will};
 use session::{ControlEvent, PasswordCheck};
-use session_mqtt::{Limits, Settings};
+use session_mqtt::{MqttSettings, SessionLimits};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
@@ -209,9 +209,9 @@ fn loopback_users_and_anonymous_clients_are_restricted() {
     let c = w.open_from(Version::V311, false);
     w.connect(c, |_| ());
     assert_eq!(w.bytes(c), [0x20, 2, 0, 4]);
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         anonymous: None,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let c = w.open(Version::V311);
     w.connect(c, |_| ());
@@ -220,7 +220,7 @@ fn loopback_users_and_anonymous_clients_are_restricted() {
 
 #[test]
 fn user_name_without_password_is_anonymous_only_if_allowed() {
-    let connects = |settings: Settings, name: &'static str, password| {
+    let connects = |settings: MqttSettings, name: &'static str, password| {
         let mut w = World::new(settings);
         let c = w.open(Version::V311);
         w.connect(c, |connect| {
@@ -229,20 +229,20 @@ fn user_name_without_password_is_anonymous_only_if_allowed() {
         });
         w.bytes(c)
     };
-    let allowed = || Settings {
+    let allowed = || MqttSettings {
         name_without_password: true,
-        ..Settings::default()
+        ..MqttSettings::default()
     };
     let (accepted, refused) = ([0x20, 2, 0, 0], [0x20, 2, 0, 4]);
-    assert_eq!(connects(Settings::default(), "sensor", None), refused);
-    assert_eq!(connects(Settings::default(), "guest", None), refused);
+    assert_eq!(connects(MqttSettings::default(), "sensor", None), refused);
+    assert_eq!(connects(MqttSettings::default(), "guest", None), refused);
     for name in ["sensor", "guest", "other:small", "nowhere:small"] {
         assert_eq!(connects(allowed(), name, None), accepted, "{name}");
         // An empty password counts as a password.
         assert_eq!(connects(allowed(), name, Some(b"")), refused, "{name}");
         assert_eq!(connects(allowed(), name, Some(b"x")), refused, "{name}");
     }
-    let nobody = Settings {
+    let nobody = MqttSettings {
         anonymous: None,
         ..allowed()
     };
@@ -257,13 +257,13 @@ fn certificate_names_user_of_client_without_user_name() {
         name: name.map(Into::into),
         ..TlsPeer::default()
     };
-    let with = |by_certificate, anonymous| Settings {
+    let with = |by_certificate, anonymous| MqttSettings {
         by_certificate,
         anonymous,
         vhost: "other".into(),
-        ..Settings::default()
+        ..MqttSettings::default()
     };
-    let anyone = || Settings::default().anonymous;
+    let anyone = || MqttSettings::default().anonymous;
     for (settings, tls, user, code) in [
         (with(true, None), Some(shown(Some("small"))), None, 0),
         // Not enabled, not sent, without a name, or naming an unknown user.
@@ -398,12 +398,12 @@ fn silent_client_is_disconnected() {
 #[test]
 fn keep_alive_is_limited() {
     // [MQTT-3.2.2-21]
-    let mut w = World::new(Settings {
-        limits: Limits {
+    let mut w = World::new(MqttSettings {
+        limits: SessionLimits {
             keep_alive: 60,
-            ..Limits::default()
+            ..SessionLimits::default()
         },
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     for (asked, told) in [(59, None), (60, Some(60)), (61, Some(60)), (0, Some(60))] {
         let c = w.open(Version::V5);
@@ -434,14 +434,14 @@ fn keep_alive_is_limited() {
 
 #[test]
 fn packet_size_is_limited() {
-    let limits = Limits {
+    let limits = SessionLimits {
         packet_unauthenticated: 100,
         packet: 200,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         limits,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let c = w.open(Version::V311);
     w.send_raw(c, &[0x10, 99]);
@@ -547,7 +547,10 @@ fn connack_contains_server_decisions() {
         ..Properties::default()
     };
     // [MQTT-3.2.2-9], [MQTT-3.1.2-28]: no Maximum QoS and no response information.
-    assert_eq!((ack.reason, ack.properties), (Reason::Success, expected));
+    assert_eq!(
+        (ack.reason, ack.properties),
+        (ReasonCode::Success, expected)
+    );
 }
 
 #[test]
@@ -592,9 +595,9 @@ fn assigned_client_id_fits_maximum_packet_size() {
         };
         let assigned = ack.properties.assigned_client_id.map(str::len);
         match size {
-            ..27 => assert_eq!((ack.reason, assigned), (Reason::PacketTooLarge, None)),
-            27..57 => assert_eq!((ack.reason, assigned), (Reason::Success, Some(11))),
-            _ => assert_eq!((ack.reason, assigned), (Reason::Success, Some(41))),
+            ..27 => assert_eq!((ack.reason, assigned), (ReasonCode::PacketTooLarge, None)),
+            27..57 => assert_eq!((ack.reason, assigned), (ReasonCode::Success, Some(11))),
+            _ => assert_eq!((ack.reason, assigned), (ReasonCode::Success, Some(41))),
         }
     }
 }
@@ -622,9 +625,9 @@ fn refusal_before_login_omits_reason_string_that_does_not_fit() {
 
 #[test]
 fn refused_client_does_not_take_over_client_id() {
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         anonymous: None,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let owner = |w: &mut World, expiry| {
         let c = w.open(Version::V5);

@@ -3,11 +3,11 @@
 
 mod fake;
 
-use codec_mqtt::{AckKind, Qos, Reason, SubscribeOptions, Version};
+use codec_mqtt::{AckKind, Qos, ReasonCode, SubscribeOptions, Version};
 use fake::World;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use session_mqtt::{Limits, Settings};
+use session_mqtt::{MqttSettings, SessionLimits};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -131,7 +131,7 @@ fn act(
             if matches!(kind, AckKind::PubAck | AckKind::PubComp) {
                 connection.owes.remove(&id);
             }
-            w.ack(c, kind, id, Reason::Success);
+            w.ack(c, kind, id, ReasonCode::Success);
         }
         Step::Raw(raw) => w.send_raw(c, &raw),
         Step::Cut => w.cut(c),
@@ -142,8 +142,8 @@ fn act(
 proptest! {
     #[test]
     fn any_packet_sequence_is_answered_with_packets(script in vec((0usize..3, steps()), 1..80)) {
-        let limits = Limits { prefetch: QUOTA as u16, waiting_messages: 5, ..Limits::default() };
-        let mut w = World::new(Settings { limits, ..Settings::default() });
+        let limits = SessionLimits { prefetch: QUOTA as u16, waiting_messages: 5, ..SessionLimits::default() };
+        let mut w = World::new(MqttSettings { limits, ..MqttSettings::default() });
         let names = [("a", Version::V311), ("b", Version::V5), ("c", Version::V5)];
         let mut connections: Vec<Connection> = names.iter().map(|&(name, version)| enter(&mut w, version, name, true)).collect();
         for (who, step) in script {

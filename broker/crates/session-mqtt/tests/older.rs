@@ -2,7 +2,7 @@
 
 mod fake;
 
-use codec_mqtt::{AckKind, Qos, Reason, SubscribeOptions, Version};
+use codec_mqtt::{AckKind, Qos, ReasonCode, SubscribeOptions, Version};
 use fake::World;
 
 const OLDER: [Version; 2] = [Version::V31, Version::V311];
@@ -33,7 +33,7 @@ fn mqtt3_unacknowledged_messages_are_resent() {
         ] {
             w.publish(p, "a", qos, id, &id.to_string());
         }
-        w.ack(c, AckKind::PubRec, 2, Reason::Success);
+        w.ack(c, AckKind::PubRec, 2, ReasonCode::Success);
         w.cut(c);
         let c = connect_persistent(&mut w, version);
         let output = w.output(c);
@@ -42,9 +42,9 @@ fn mqtt3_unacknowledged_messages_are_resent() {
             output[1..],
             ["PUBLISH a 1 q1 #1 dup", "PUBREL 2", "PUBLISH a 3 q2 #3 dup"]
         );
-        w.ack(c, AckKind::PubAck, 1, Reason::Success);
-        w.ack(c, AckKind::PubComp, 2, Reason::Success);
-        w.ack(c, AckKind::PubRec, 3, Reason::Success);
+        w.ack(c, AckKind::PubAck, 1, ReasonCode::Success);
+        w.ack(c, AckKind::PubComp, 2, ReasonCode::Success);
+        w.ack(c, AckKind::PubRec, 3, ReasonCode::Success);
         assert_eq!(w.output(c), ["PUBREL 3"]);
     }
 }
@@ -62,7 +62,7 @@ fn mqtt3_qos_2_publish_is_delivered_once() {
         }
         assert_eq!(w.output(p), ["PUBREC 8", "PUBREC 8"]);
         assert_eq!(w.output(s), ["PUBLISH a x q1 #1"]);
-        w.ack(p, AckKind::PubRel, 8, Reason::Success);
+        w.ack(p, AckKind::PubRel, 8, ReasonCode::Success);
         w.publish(p, "a", Qos::ExactlyOnce, 8, "y");
         assert_eq!(w.output(p), ["PUBCOMP 8", "PUBREC 8"]);
     }

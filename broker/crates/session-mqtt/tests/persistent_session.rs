@@ -3,7 +3,7 @@
 
 mod fake;
 
-use codec_mqtt::{AckKind, Qos, Reason, Version};
+use codec_mqtt::{AckKind, Qos, ReasonCode, Version};
 use fake::World;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -114,7 +114,7 @@ impl Subscriber {
         let Some((kind, id)) = self.pending_acks.pop_front() else {
             return false;
         };
-        w.ack(self.connection, kind, id, Reason::Success);
+        w.ack(self.connection, kind, id, ReasonCode::Success);
         self.read(w);
         true
     }
@@ -144,7 +144,7 @@ fn play(version: Version, script: Vec<Step>) -> (BTreeMap<u32, Qos>, Vec<u32>, u
                     acknowledged.insert(n, qos);
                 }
                 if qos == Qos::ExactlyOnce {
-                    w.ack(p, AckKind::PubRel, 1, Reason::Success);
+                    w.ack(p, AckKind::PubRel, 1, ReasonCode::Success);
                     w.output(p);
                 }
             }

@@ -4,12 +4,12 @@ mod fake;
 
 use bytes::BytesMut;
 use codec_mqtt::{
-    AckKind, Packet, Properties, Publish, Qos, Reason, Repeated, SubscribeOptions, Version,
-    parse_frame, put_user_property,
+    AckKind, Packet, Properties, Publish, Qos, ReasonCode, RepeatedProperties, SubscribeOptions,
+    Version, parse_frame, put_user_property,
 };
 use fake::{World, confirm_all, refuse_all};
 use session::{ControlEvent, FlowState};
-use session_mqtt::{Limits, Settings};
+use session_mqtt::{MqttSettings, SessionLimits};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
@@ -31,18 +31,18 @@ fn each_qos_has_its_acknowledgements() {
         assert_eq!(w.output(p), ["PUBACK 7"]);
         w.publish(p, "a", Qos::ExactlyOnce, 8, "2");
         assert_eq!(w.output(p), ["PUBREC 8"]);
-        w.ack(p, AckKind::PubRel, 8, Reason::Success);
+        w.ack(p, AckKind::PubRel, 8, ReasonCode::Success);
         assert_eq!(w.output(p), ["PUBCOMP 8"]);
         // [MQTT-3.8.4-8], [MQTT-4.3.1-1], [MQTT-4.3.2-1], [MQTT-4.3.2-2], [MQTT-4.3.3-1], [MQTT-4.3.3-2], [MQTT-3.3.1-2]
         assert_eq!(
             w.output(s),
             ["PUBLISH a 0 q0", "PUBLISH a 1 q1 #1", "PUBLISH a 2 q2 #2"]
         );
-        w.ack(s, AckKind::PubAck, 1, Reason::Success);
-        w.ack(s, AckKind::PubRec, 2, Reason::Success);
+        w.ack(s, AckKind::PubAck, 1, ReasonCode::Success);
+        w.ack(s, AckKind::PubRec, 2, ReasonCode::Success);
         // [MQTT-4.3.3-4]
         assert_eq!(w.output(s), ["PUBREL 2"]);
-        w.ack(s, AckKind::PubComp, 2, Reason::Success);
+        w.ack(s, AckKind::PubComp, 2, ReasonCode::Success);
         assert_eq!(w.output(s), [""; 0]);
     }
 }
@@ -58,7 +58,7 @@ fn messages_publishers_and_consumers_are_counted() {
     w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
     w.publish(p, "nobody", Qos::AtLeastOnce, 2, "2");
     w.output(s);
-    w.ack(s, AckKind::PubAck, 1, Reason::Success);
+    w.ack(s, AckKind::PubAck, 1, ReasonCode::Success);
     let sent = w.node.all_counters["mqtt311"];
     let p311 = sent.publishes;
     assert_eq!(
@@ -100,8 +100,8 @@ fn qos_2_publish_is_delivered_once() {
     w.publish_with(p, "a", Qos::ExactlyOnce, 8, "x", |p| p.dup = true);
     assert_eq!(w.output(p), ["PUBREC 8", "PUBREC 8"]);
     assert_eq!(w.output(s), ["PUBLISH a x q0"]);
-    w.ack(p, AckKind::PubRel, 8, Reason::Success);
-    w.ack(p, AckKind::PubRel, 8, Reason::Success);
+    w.ack(p, AckKind::PubRel, 8, ReasonCode::Success);
+    w.ack(p, AckKind::PubRel, 8, ReasonCode::Success);
     assert_eq!(w.output(p), ["PUBCOMP 8", "PUBCOMP 8 0x92"]);
     // In a resumed session the first acknowledgement may have been lost.
     let p = w.open(Version::V5);
@@ -116,8 +116,8 @@ fn qos_2_publish_is_delivered_once() {
         c.properties.session_expiry = Some(60);
     });
     w.output(p);
-    w.ack(p, AckKind::PubRel, 8, Reason::Success);
-    w.ack(p, AckKind::PubRec, 8, Reason::Success);
+    w.ack(p, AckKind::PubRel, 8, ReasonCode::Success);
+    w.ack(p, AckKind::PubRec, 8, ReasonCode::Success);
     assert_eq!(w.output(p), ["PUBCOMP 8", "PUBREL 8"]);
     w.publish(p, "a", Qos::ExactlyOnce, 8, "y");
     assert_eq!(w.output(s), ["PUBLISH a y q0"]);
@@ -207,12 +207,12 @@ fn publish_rejected_by_queue_is_not_acknowledged() {
 #[test]
 fn open_publishes_are_limited_by_receive_maximum() {
     // [MQTT-3.3.4-7]
-    let mut w = World::new(Settings {
-        limits: Limits {
+    let mut w = World::new(MqttSettings {
+        limits: SessionLimits {
             receive: 2,
-            ..Limits::default()
+            ..SessionLimits::default()
         },
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let s = w.client(Version::V5, "s");
     w.subscribe(s, "a", Qos::AtMostOnce);
@@ -223,8 +223,8 @@ fn open_publishes_are_limited_by_receive_maximum() {
     for id in [2, 3, 3] {
         w.publish(p, "a", Qos::ExactlyOnce, id, "x");
     }
-    w.ack(p, AckKind::PubRel, 2, Reason::Success);
-    w.ack(p, AckKind::PubRel, 9, Reason::Success);
+    w.ack(p, AckKind::PubRel, 2, ReasonCode::Success);
+    w.ack(p, AckKind::PubRel, 9, ReasonCode::Success);
     for id in [4, 5] {
         w.publish(p, "a", Qos::ExactlyOnce, id, "x");
     }
@@ -282,7 +282,7 @@ fn publish_properties_are_forwarded() {
         content_type: Some("text/plain"),
         response_topic: Some("r/t"),
         correlation_data: Some(&[0, 255]),
-        repeated: Repeated(&users),
+        repeated: RepeatedProperties(&users),
         ..Properties::default()
     };
     w.send(
@@ -312,13 +312,13 @@ fn publish_properties_are_forwarded() {
 #[test]
 fn message_expiry_counts_down() {
     // [MQTT-3.3.2-5], [MQTT-3.3.2-6], [MQTT-4.3.3-7]
-    let limits = Limits {
+    let limits = SessionLimits {
         prefetch: 1,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         limits,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let s = w.client(Version::V5, "s");
     w.subscribe(s, "a", Qos::AtLeastOnce);
@@ -330,7 +330,7 @@ fn message_expiry_counts_down() {
     }
     assert_eq!(w.output(s), ["PUBLISH a x q1 #1"]);
     w.advance(Duration::from_secs(30));
-    w.ack(s, AckKind::PubAck, 1, Reason::Success);
+    w.ack(s, AckKind::PubAck, 1, ReasonCode::Success);
     assert_eq!(w.output(s), ["PUBLISH a x q1 #2 expiry70"]);
 }
 
@@ -424,24 +424,24 @@ fn deliveries_respect_client_receive_maximum() {
     w.publish(p, "a", Qos::AtMostOnce, 0, "now");
     w.send(s, &Packet::PingReq);
     assert_eq!(w.output(s), ["PUBLISH a now q0", "PINGRESP"]);
-    w.ack(s, AckKind::PubRec, 2, Reason::Success);
+    w.ack(s, AckKind::PubRec, 2, ReasonCode::Success);
     assert_eq!(w.output(s), ["PUBREL 2"]);
-    w.ack(s, AckKind::PubComp, 2, Reason::Success);
+    w.ack(s, AckKind::PubComp, 2, ReasonCode::Success);
     assert_eq!(w.output(s), ["PUBLISH a 3 q1 #3"]);
-    w.ack(s, AckKind::PubAck, 1, Reason::Success);
+    w.ack(s, AckKind::PubAck, 1, ReasonCode::Success);
     assert_eq!(w.output(s), ["PUBLISH a 4 q1 #4"]);
 }
 
 #[test]
 fn subscriber_may_reject_a_message() {
     // [MQTT-4.4.0-2], [MQTT-4.8.2-6]
-    let limits = Limits {
+    let limits = SessionLimits {
         prefetch: 1,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         limits,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let s = w.client(Version::V5, "s");
     w.subscribe(s, "a", Qos::ExactlyOnce);
@@ -449,8 +449,8 @@ fn subscriber_may_reject_a_message() {
     w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
     w.publish(p, "a", Qos::ExactlyOnce, 2, "2");
     w.publish(p, "a", Qos::AtLeastOnce, 3, "3");
-    w.ack(s, AckKind::PubAck, 1, Reason::UnspecifiedError);
-    w.ack(s, AckKind::PubRec, 2, Reason::QuotaExceeded);
+    w.ack(s, AckKind::PubAck, 1, ReasonCode::UnspecifiedError);
+    w.ack(s, AckKind::PubRec, 2, ReasonCode::QuotaExceeded);
     assert_eq!(
         w.output(s),
         [
@@ -465,10 +465,10 @@ fn subscriber_may_reject_a_message() {
 fn unknown_acknowledgements_are_ignored_and_wrong_ones_are_errors() {
     let mut w = World::default();
     let s = w.client(Version::V5, "s");
-    w.ack(s, AckKind::PubAck, 5, Reason::Success);
-    w.ack(s, AckKind::PubComp, 5, Reason::Success);
+    w.ack(s, AckKind::PubAck, 5, ReasonCode::Success);
+    w.ack(s, AckKind::PubComp, 5, ReasonCode::Success);
     assert_eq!(w.output(s), [""; 0]);
-    w.ack(s, AckKind::PubRec, 5, Reason::Success);
+    w.ack(s, AckKind::PubRec, 5, ReasonCode::Success);
     assert_eq!(w.output(s), ["PUBREL 5 0x92"]);
     for (qos, kind) in [
         (Qos::AtLeastOnce, AckKind::PubRec),
@@ -479,7 +479,7 @@ fn unknown_acknowledgements_are_ignored_and_wrong_ones_are_errors() {
         w.subscribe(s, "a", Qos::ExactlyOnce);
         w.publish(s, "a", qos, 9, "x");
         w.output(s);
-        w.ack(s, kind, 1, Reason::Success);
+        w.ack(s, kind, 1, ReasonCode::Success);
         assert_eq!(w.output(s), ["DISCONNECT 0x82", "END"]);
     }
 }
@@ -506,13 +506,13 @@ fn message_above_maximum_packet_size_counts_as_sent() {
 
 #[test]
 fn slow_client_loses_only_qos_0_messages() {
-    let limits = Limits {
+    let limits = SessionLimits {
         mailbox: 3,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         limits,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let s = w.client(Version::V311, "s");
     w.subscribe(s, "a", Qos::AtLeastOnce);
@@ -540,14 +540,14 @@ fn slow_client_loses_only_qos_0_messages() {
 
 #[test]
 fn client_that_never_acknowledges_is_disconnected() {
-    let limits = Limits {
+    let limits = SessionLimits {
         prefetch: 1,
         waiting_messages: 3,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         limits,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let s = w.client(Version::V5, "s");
     w.subscribe(s, "a", Qos::AtLeastOnce);
@@ -578,7 +578,7 @@ fn topic_order_is_preserved() {
                 .iter()
                 .map(|epoch| epoch.split(' ').nth(2).unwrap().to_owned()),
         );
-        w.ack(s, AckKind::PubAck, id, Reason::Success);
+        w.ack(s, AckKind::PubAck, id, ReasonCode::Success);
     }
     assert_eq!(seen, (1..=25).map(|n| n.to_string()).collect::<Vec<_>>());
 }

@@ -3,9 +3,9 @@
 
 mod fake;
 
-use codec_mqtt::{AckKind, Disconnect, Packet, Properties, Qos, Reason, Version};
+use codec_mqtt::{AckKind, Disconnect, Packet, Properties, Qos, ReasonCode, Version};
 use fake::{World, confirm_all, refuse_all, will};
-use session_mqtt::{Limits, Settings};
+use session_mqtt::{MqttSettings, SessionLimits};
 use std::time::Duration;
 
 /// A client with a session expiry of one hour; returns its CONNACK.
@@ -22,7 +22,7 @@ fn connect_persistent(w: &mut World, version: Version) -> (usize, String) {
     (c, output.join(", "))
 }
 
-fn goodbye(w: &mut World, c: usize, reason: Reason, expiry: Option<u32>) {
+fn goodbye(w: &mut World, c: usize, reason: ReasonCode, expiry: Option<u32>) {
     let properties = Properties {
         session_expiry: expiry,
         ..Properties::default()
@@ -40,7 +40,7 @@ fn session_is_resumed() {
         let (c, output) = connect_persistent(&mut w, version);
         assert_eq!(output, "CONNACK 0x00");
         w.subscribe(c, "a", Qos::ExactlyOnce);
-        goodbye(&mut w, c, Reason::Success, None);
+        goodbye(&mut w, c, ReasonCode::Success, None);
         assert_eq!(w.output(c), ["END"]);
         let p = w.client(version, "p");
         w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
@@ -79,8 +79,8 @@ fn unacknowledged_messages_are_resent_in_order_with_their_identifiers() {
     ] {
         w.publish(p, "a", qos, id, &id.to_string());
     }
-    w.ack(c, AckKind::PubRec, 2, Reason::Success);
-    w.ack(c, AckKind::PubAck, 4, Reason::Success);
+    w.ack(c, AckKind::PubRec, 2, ReasonCode::Success);
+    w.ack(c, AckKind::PubAck, 4, ReasonCode::Success);
     w.cut(c);
     w.publish(p, "a", Qos::AtLeastOnce, 5, "5");
     let (c, output) = connect_persistent(&mut w, Version::V5);
@@ -88,9 +88,9 @@ fn unacknowledged_messages_are_resent_in_order_with_their_identifiers() {
         output,
         "CONNACK 0x00 present, PUBLISH a 1 q1 #1 dup, PUBREL 2, PUBLISH a 3 q2 #3 dup, PUBLISH a 5 q1 #5"
     );
-    w.ack(c, AckKind::PubComp, 2, Reason::Success);
-    w.ack(c, AckKind::PubAck, 1, Reason::Success);
-    w.ack(c, AckKind::PubRec, 3, Reason::Success);
+    w.ack(c, AckKind::PubComp, 2, ReasonCode::Success);
+    w.ack(c, AckKind::PubAck, 1, ReasonCode::Success);
+    w.ack(c, AckKind::PubRec, 3, ReasonCode::Success);
     assert_eq!(w.output(c), ["PUBREL 3"]);
 }
 
@@ -118,7 +118,7 @@ fn resent_messages_respect_receive_maximum() {
             "PUBLISH a 2 q1 #2 dup"
         ]
     );
-    w.ack(c, AckKind::PubAck, 1, Reason::Success);
+    w.ack(c, AckKind::PubAck, 1, ReasonCode::Success);
     assert_eq!(w.output(c), ["PUBLISH a 3 q1 #3 dup"]);
 }
 
@@ -135,7 +135,7 @@ fn received_qos_2_identifiers_survive_reconnect() {
     w.publish_with(c, "a", Qos::ExactlyOnce, 9, "x", |p| p.dup = true);
     assert_eq!(w.output(c), ["PUBREC 9"]);
     assert_eq!(w.output(s).len(), 1);
-    w.ack(c, AckKind::PubRel, 9, Reason::Success);
+    w.ack(c, AckKind::PubRel, 9, ReasonCode::Success);
     assert_eq!(w.output(c), ["PUBCOMP 9"]);
 }
 
@@ -166,7 +166,7 @@ fn unanswered_publish_is_remembered_when_its_connection_ends() {
         assert_eq!(w.output(c), ["PUBREC 9"], "answered before it came again");
         assert_eq!(w.node.queued.len(), 2, "each of them once");
         for id in [8, 9] {
-            w.ack(c, AckKind::PubRel, id, Reason::Success);
+            w.ack(c, AckKind::PubRel, id, ReasonCode::Success);
         }
         assert_eq!(w.output(c), ["PUBCOMP 8", "PUBCOMP 9"]);
         w.publish(c, "a", Qos::ExactlyOnce, 8, "z");
@@ -269,20 +269,20 @@ fn sessions_end_at_their_expiry() {
     let (c, output) = connect_persistent(&mut w, Version::V5);
     assert_eq!(output, "CONNACK 0x00");
     // DISCONNECT may change the expiry.
-    goodbye(&mut w, c, Reason::Success, Some(0));
+    goodbye(&mut w, c, ReasonCode::Success, Some(0));
     assert_eq!(connect_persistent(&mut w, Version::V5).1, "CONNACK 0x00");
     // But not from zero.
     let c = w.client(Version::V5, "c");
-    goodbye(&mut w, c, Reason::Success, Some(5));
+    goodbye(&mut w, c, ReasonCode::Success, Some(5));
     assert_eq!(w.output(c), ["DISCONNECT 0x82", "END"]);
     // Sessions of 3.1.1 are kept for the server's maximum.
-    let limits = Limits {
+    let limits = SessionLimits {
         session_expiry: 60,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         limits,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let (c, _) = connect_persistent(&mut w, Version::V311);
     w.cut(c);
@@ -329,7 +329,7 @@ fn will_is_published_when_connection_breaks() {
             c
         };
         let c = enter(&mut w);
-        goodbye(&mut w, c, Reason::Success, None);
+        goodbye(&mut w, c, ReasonCode::Success, None);
         assert_eq!(w.output(s), [""; 0]);
         let c = enter(&mut w);
         w.cut(c);
@@ -351,7 +351,7 @@ fn will_is_published_when_connection_breaks() {
 fn will_may_be_retained_and_requested_by_disconnect() {
     // [MQTT-3.1.2-15]; 3.1.1: [MQTT-3.1.2-17]
     let mut w = World::default();
-    for reason in [None, Some(Reason::DisconnectWithWill)] {
+    for reason in [None, Some(ReasonCode::DisconnectWithWill)] {
         let c = w.open(Version::V5);
         w.connect(c, |connect| {
             connect.will = will("will", Qos::AtMostOnce, true)

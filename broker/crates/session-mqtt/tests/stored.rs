@@ -3,7 +3,9 @@
 mod fake;
 
 use codec_amqp091::Properties as Amqp;
-use codec_mqtt::{AckKind, Disconnect, Packet, Properties, Qos, Reason, SubscribeOptions, Version};
+use codec_mqtt::{
+    AckKind, Disconnect, Packet, Properties, Qos, ReasonCode, SubscribeOptions, Version,
+};
 use env::WallTime;
 use fake::{World, confirm_all};
 use message::{Message, MessageBuilder, Protocol, Value};
@@ -64,8 +66,8 @@ fn acknowledged_publishes_survive_restart_in_order() {
         w.output(p),
         ["PUBACK 1", "PUBACK 2", "PUBREC 3", "PUBACK 4"]
     );
-    w.ack(c, AckKind::PubAck, 1, Reason::Success);
-    w.ack(c, AckKind::PubRec, 3, Reason::Success);
+    w.ack(c, AckKind::PubAck, 1, ReasonCode::Success);
+    w.ack(c, AckKind::PubRec, 3, ReasonCode::Success);
     w.kill();
     let p = w.client(Version::V5, "p");
     w.publish(p, "a/b", Qos::AtLeastOnce, 5, "5");
@@ -80,7 +82,7 @@ fn acknowledged_publishes_survive_restart_in_order() {
     let (c, again) = connect_persistent(&mut w, "k", 3600);
     assert_eq!(again, output);
     for id in 1..=64 {
-        w.ack(c, AckKind::PubComp, id, Reason::Success);
+        w.ack(c, AckKind::PubComp, id, ReasonCode::Success);
     }
     let told = [
         "PUBLISH a/b 2 q1 #1",
@@ -91,10 +93,10 @@ fn acknowledged_publishes_survive_restart_in_order() {
     let plain: Vec<String> = w.output(c).iter().map(|l| l.replace(" dup", "")).collect();
     assert_eq!(plain, told);
     for id in [1, 3, 4] {
-        w.ack(c, AckKind::PubAck, id, Reason::Success);
+        w.ack(c, AckKind::PubAck, id, ReasonCode::Success);
     }
-    w.ack(c, AckKind::PubRec, 2, Reason::Success);
-    w.ack(c, AckKind::PubComp, 2, Reason::Success);
+    w.ack(c, AckKind::PubRec, 2, ReasonCode::Success);
+    w.ack(c, AckKind::PubComp, 2, ReasonCode::Success);
     let queue = w.node.session_queue("k").expect("the session's queue");
     assert_eq!(w.node.queue_len(queue.id), 0);
 }
@@ -117,7 +119,7 @@ fn message_sent_before_restart_is_resent_with_dup() {
     }
     let (c, _) = connect_persistent(&mut w, "k", 3600);
     for id in 1..=64 {
-        w.ack(c, AckKind::PubComp, id, Reason::Success);
+        w.ack(c, AckKind::PubComp, id, ReasonCode::Success);
     }
     assert_eq!(w.output(c), ["PUBLISH a 1 q1 #1 dup"]);
     // A message that only the queue had given out is sent for the first time.
@@ -174,7 +176,7 @@ fn packet_identifiers_are_discarded_when_session_was_elsewhere() {
     w.publish(c, "a", Qos::ExactlyOnce, 9, "2");
     assert_eq!(w.output(c), ["PUBREC 9"]);
     for id in 1..=64 {
-        w.ack(c, AckKind::PubComp, id, Reason::Success);
+        w.ack(c, AckKind::PubComp, id, ReasonCode::Success);
     }
     assert_eq!(w.output(c), ["PUBLISH a 1 q2 #1 dup", "PUBLISH a 2 q2 #2"]);
     // This is known now, also on a connection that sends nothing itself.
@@ -194,8 +196,8 @@ fn completed_messages_stay_completed_when_session_was_elsewhere() {
     w.publish(c, "a", Qos::ExactlyOnce, 10, "2");
     w.output(c);
     w.delay(c);
-    w.ack(c, AckKind::PubRec, 1, Reason::Success);
-    w.ack(c, AckKind::PubComp, 1, Reason::Success);
+    w.ack(c, AckKind::PubRec, 1, ReasonCode::Success);
+    w.ack(c, AckKind::PubComp, 1, ReasonCode::Success);
     w.take_over_consumer("k");
     w.consumed_elsewhere("k");
     w.deliver_delayed();
@@ -203,7 +205,7 @@ fn completed_messages_stay_completed_when_session_was_elsewhere() {
     let released: Vec<String> = (1..=64).map(|id| format!("PUBREL {id}")).collect();
     assert_eq!(output[1..], released);
     for id in 1..=64 {
-        w.ack(c, AckKind::PubComp, id, Reason::Success);
+        w.ack(c, AckKind::PubComp, id, ReasonCode::Success);
     }
     assert_eq!(w.output(c), ["PUBLISH a 2 q2 #1 dup"]);
     let queue = w.node.session_queue("k").expect("the session's queue");
@@ -369,7 +371,7 @@ fn session_and_its_queue_end_together() {
         session_expiry: Some(0),
         ..Properties::default()
     };
-    let reason = Reason::Success;
+    let reason = ReasonCode::Success;
     w.send(c, &Packet::Disconnect(Disconnect { reason, properties }));
     assert!(w.node.session_queue("m").is_none());
     assert_eq!(connect_persistent(&mut w, "m", 60).1, ["CONNACK 0x00"]);
@@ -542,7 +544,7 @@ fn inflight_message_is_completed_after_unsubscribe_and_reconnect() {
         let (c, output) = connect_persistent(&mut w, "k", 60);
         assert_eq!(output[1..], first.map(|output| output + " dup"));
         for id in [1, 2] {
-            w.ack(c, AckKind::PubAck, id, Reason::Success);
+            w.ack(c, AckKind::PubAck, id, ReasonCode::Success);
         }
         w.cut(c);
         let (_, output) = connect_persistent(&mut w, "k", 60);
@@ -589,14 +591,14 @@ fn next_connection_precedes_end_of_last_one_at_the_queue() {
     let p = w.client(Version::V5, "p");
     for id in 1..=3 {
         w.publish(p, "a", Qos::ExactlyOnce, id, "same");
-        w.ack(p, AckKind::PubRel, id, Reason::Success);
+        w.ack(p, AckKind::PubRel, id, ReasonCode::Success);
     }
     w.output(p);
     w.output(c);
     w.delay(c);
-    w.ack(c, AckKind::PubRec, 1, Reason::Success);
-    w.ack(c, AckKind::PubComp, 1, Reason::Success);
-    w.ack(c, AckKind::PubRec, 2, Reason::Success);
+    w.ack(c, AckKind::PubRec, 1, ReasonCode::Success);
+    w.ack(c, AckKind::PubComp, 1, ReasonCode::Success);
+    w.ack(c, AckKind::PubRec, 2, ReasonCode::Success);
     w.cut(c);
     w.publish(p, "a", Qos::ExactlyOnce, 4, "fresh");
     let (c, output) = connect_persistent(&mut w, "k", 60);
@@ -610,10 +612,10 @@ fn next_connection_precedes_end_of_last_one_at_the_queue() {
     assert_eq!(output, told);
     w.deliver_delayed();
     assert_eq!(w.output(c), [""; 0]);
-    w.ack(c, AckKind::PubComp, 2, Reason::Success);
+    w.ack(c, AckKind::PubComp, 2, ReasonCode::Success);
     for id in [3, 4] {
-        w.ack(c, AckKind::PubRec, id, Reason::Success);
-        w.ack(c, AckKind::PubComp, id, Reason::Success);
+        w.ack(c, AckKind::PubRec, id, ReasonCode::Success);
+        w.ack(c, AckKind::PubComp, id, ReasonCode::Success);
     }
     let queue = w.node.session_queue("k").expect("the session's queue");
     assert_eq!(w.node.queue_len(queue.id), 0);

@@ -5,11 +5,11 @@ mod fake;
 
 use bytes::BytesMut;
 use codec_mqtt::{
-    AckKind, Filters, Packet, Properties, Qos, Reason, RetainHandling, Subscribe, SubscribeOptions,
-    Version,
+    AckKind, Packet, Properties, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions,
+    SubscriptionFilters, Version,
 };
 use fake::World;
-use session_mqtt::{Limits, Settings};
+use session_mqtt::{MqttSettings, SessionLimits};
 use std::time::Duration;
 use topics::MqttRouter;
 
@@ -23,14 +23,14 @@ fn options(qos: Qos) -> SubscribeOptions {
 fn subscribe_all(w: &mut World, c: usize, version: Version, filters: &[(&str, Qos)]) {
     let mut raw = BytesMut::new();
     for (filter, qos) in filters {
-        Filters::put(&mut raw, filter, options(*qos));
+        SubscriptionFilters::put(&mut raw, filter, options(*qos));
     }
     w.send(
         c,
         &Packet::Subscribe(Subscribe {
             packet_id: 300,
             properties: Properties::default(),
-            filters: Filters::new(&raw, version),
+            filters: SubscriptionFilters::new(&raw, version),
         }),
     );
 }
@@ -87,7 +87,7 @@ fn inflight_message_is_completed_after_unsubscribe() {
         c,
         codec_mqtt::AckKind::PubRec,
         1,
-        codec_mqtt::Reason::Success,
+        codec_mqtt::ReasonCode::Success,
     );
     assert_eq!(w.output(c), ["PUBREL 1"]);
 }
@@ -348,7 +348,12 @@ fn unacknowledged_messages_of_ended_member_go_to_another() {
         let mut got = 10;
         let mut next = 1;
         while next <= got {
-            w.ack(members[1], AckKind::PubAck, next as u16, Reason::Success);
+            w.ack(
+                members[1],
+                AckKind::PubAck,
+                next as u16,
+                ReasonCode::Success,
+            );
             got += w.output(members[1]).len();
             next += 1;
         }
@@ -378,8 +383,18 @@ fn sent_qos_2_message_is_not_given_to_another_member() {
     let mut got = 10;
     let mut next = 1;
     while next <= got {
-        w.ack(members[1], AckKind::PubRec, next as u16, Reason::Success);
-        w.ack(members[1], AckKind::PubComp, next as u16, Reason::Success);
+        w.ack(
+            members[1],
+            AckKind::PubRec,
+            next as u16,
+            ReasonCode::Success,
+        );
+        w.ack(
+            members[1],
+            AckKind::PubComp,
+            next as u16,
+            ReasonCode::Success,
+        );
         let output = w.output(members[1]);
         got += output.iter().filter(|s| s.starts_with("PUBLISH")).count();
         next += 1;
@@ -439,13 +454,13 @@ fn subscribe_needs_topic_permission() {
 
 #[test]
 fn subscriptions_are_limited() {
-    let limits = Limits {
+    let limits = SessionLimits {
         subscriptions: 2,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    let mut w = World::new(Settings {
+    let mut w = World::new(MqttSettings {
         limits,
-        ..Settings::default()
+        ..MqttSettings::default()
     });
     let c = w.client(Version::V5, "c");
     let many: Vec<(&str, Qos)> = ["a", "b", "c", "d"].map(|f| (f, Qos::AtMostOnce)).to_vec();

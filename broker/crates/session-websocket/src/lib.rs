@@ -3,20 +3,20 @@
 //! [`WebSocketSession`] wraps a session that is unaware of WebSocket and adds and removes the
 //! frames. Between two events it owns no buffer: incomplete input stays in the driver's buffer.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod protocol;
 mod settings;
 
 pub use protocol::WebSocket;
-pub use settings::Settings;
+pub use settings::WebSocketSettings;
 
 use bytes::{Buf, BytesMut};
-use codec_websocket::{CloseCode, Decoder, FrameHeader, Offer, Step};
+use codec_websocket::{CloseCode, DecodeStep, Decoder, EndpointOffer, FrameHeader};
 use env::Time;
 use message::Message;
 use session::{
-    Broker, ControlEvent, Held, Outbox, ServiceStates, Session, SessionDetails, SessionEvent,
+    Broker, ControlEvent, HeldMemory, Outbox, ServiceStates, Session, SessionDetails, SessionEvent,
     SessionInfo, SessionState,
 };
 use std::any::Any;
@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum WebSocketPhase {
     /// Waiting for the HTTP request.
     Handshake,
     Open,
@@ -35,9 +35,9 @@ enum Phase {
 /// A session over WebSocket.
 pub struct WebSocketSession {
     inner: Box<dyn Session>,
-    settings: Arc<Settings>,
+    settings: Arc<WebSocketSettings>,
     peer: SocketAddr,
-    phase: Phase,
+    phase: WebSocketPhase,
     decoder: Decoder,
     /// Number of bytes at the front of the driver's buffer that are unframed payload for the inner
     /// session.
@@ -49,7 +49,7 @@ impl WebSocketSession {
     /// Creates a session that waits for the HTTP request of a client at `peer`, and then passes its data to `inner`.
     pub fn new(
         inner: Box<dyn Session>,
-        settings: Arc<Settings>,
+        settings: Arc<WebSocketSettings>,
         peer: SocketAddr,
     ) -> WebSocketSession {
         let decoder = Decoder::new(settings.max_frame);
@@ -57,7 +57,7 @@ impl WebSocketSession {
             inner,
             settings,
             peer,
-            phase: Phase::Handshake,
+            phase: WebSocketPhase::Handshake,
             decoder,
             plain: 0,
             session_state: SessionState::Open,
@@ -66,7 +66,7 @@ impl WebSocketSession {
 
     /// Handles the HTTP request as far as it has arrived.
     fn handle_request(&mut self, input: &mut BytesMut, out: &mut Outbox) {
-        let offer = Offer {
+        let offer = EndpointOffer {
             path: &self.settings.path,
             protocols: self.settings.protocols,
             origins: &self.settings.origins,
@@ -76,13 +76,13 @@ impl WebSocketSession {
             Ok(Some(answer)) => {
                 input.advance(answer.read);
                 out.tail().extend_from_slice(answer.response.as_bytes());
-                self.phase = Phase::Open;
+                self.phase = WebSocketPhase::Open;
             }
             Err(refusal) => {
                 tracing::info!(peer = %self.peer, why = %refusal, "WebSocket refused");
                 let response = refusal.response();
                 out.tail().extend_from_slice(response.as_bytes());
-                self.phase = Phase::Ended;
+                self.phase = WebSocketPhase::Ended;
             }
         }
     }
@@ -93,12 +93,12 @@ impl WebSocketSession {
         let (mut read, mut written) = (self.plain, self.plain);
         let end = loop {
             match self.decoder.step(input, &mut read, &mut written) {
-                Ok(Step::Starved) => break None,
-                Ok(Step::Ping(payload)) => {
+                Ok(DecodeStep::Starved) => break None,
+                Ok(DecodeStep::Ping(payload)) => {
                     let payload = input.get(payload).unwrap_or_default();
                     codec_websocket::pong(payload, out.tail());
                 }
-                Ok(Step::Close(code)) => break Some(code),
+                Ok(DecodeStep::Close(code)) => break Some(code),
                 Err(violation) => {
                     tracing::info!(peer = %self.peer, why = %violation, "WebSocket connection ends");
                     break Some(Some(violation.code()));
@@ -142,7 +142,7 @@ impl WebSocketSession {
         f: impl FnOnce(&mut dyn Session, &mut Outbox) -> SessionState,
     ) -> SessionState {
         let session_state = match self.phase {
-            Phase::Open => {
+            WebSocketPhase::Open => {
                 let before = out.len();
                 let session_state = f(self.inner.as_mut(), out);
                 frame(out, before);
@@ -165,17 +165,17 @@ impl WebSocketSession {
             self.end(Some(code), out);
         }
         self.session_state = match self.phase {
-            Phase::Ended => SessionState::Closing,
+            WebSocketPhase::Ended => SessionState::Closing,
             _ => session_state,
         };
         self.session_state
     }
 
     fn end(&mut self, code: Option<CloseCode>, out: &mut Outbox) {
-        if self.phase == Phase::Open {
+        if self.phase == WebSocketPhase::Open {
             codec_websocket::close(code, out.tail());
         }
-        self.phase = Phase::Ended;
+        self.phase = WebSocketPhase::Ended;
     }
 }
 
@@ -194,10 +194,10 @@ impl Session for WebSocketSession {
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> SessionState {
-        if self.phase == Phase::Handshake {
+        if self.phase == WebSocketPhase::Handshake {
             self.handle_request(input, out);
         }
-        if self.phase == Phase::Open {
+        if self.phase == WebSocketPhase::Open {
             let before = self.plain;
             let end = self.unframe(input, out);
             let session_state = match self.plain > before || before > 0 {
@@ -211,7 +211,7 @@ impl Session for WebSocketSession {
             }
             self.update_state(session_state, CloseCode::NORMAL, out);
         }
-        if self.phase == Phase::Ended {
+        if self.phase == WebSocketPhase::Ended {
             input.clear();
             self.plain = 0;
             self.session_state = SessionState::Closing;
@@ -283,7 +283,7 @@ impl Session for WebSocketSession {
         self.inner.unfinished()
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> HeldMemory {
         self.inner.held()
     }
 

@@ -1,6 +1,6 @@
 //! Another protocol in WebSocket frames, as a protocol of a node.
 
-use crate::{Settings, WebSocketSession};
+use crate::{WebSocketSession, WebSocketSettings};
 use env::Time;
 use session::{ConnectionInfo, Protocol, ServiceRegistration, Session};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct WebSocket {
     /// Names of the listeners without TLS and with it.
     pub listener_names: [&'static str; 2],
     /// Settings of every session.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<WebSocketSettings>,
 }
 
 impl Protocol for WebSocket {

@@ -2,7 +2,7 @@
 
 /// Configuration of a WebSocket listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct WebSocketSettings {
     /// The only path, with the leading `/` (`web_mqtt.ws_path`).
     pub path: String,
     /// Supported subprotocols in order of preference.
@@ -14,16 +14,16 @@ pub struct Settings {
     pub max_frame: u64,
 }
 
-impl Settings {
+impl WebSocketSettings {
     /// The subprotocols of MQTT [MQTT-6.0.0-3]. Clients of MQTT 3.1 use the second name.
     pub const MQTT: &'static [&'static str] = &["mqtt", "mqttv3.1"];
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for WebSocketSettings {
+    fn default() -> WebSocketSettings {
+        WebSocketSettings {
             path: "/ws".to_owned(),
-            protocols: Settings::MQTT,
+            protocols: WebSocketSettings::MQTT,
             origins: Vec::new(),
             max_frame: i64::MAX as u64,
         }

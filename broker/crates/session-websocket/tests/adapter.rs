@@ -10,7 +10,7 @@ use session::{
     Broker, ControlEvent, FlowState, Outbox, PublishTag, RequestSeq, Session, SessionEvent,
     SessionInfo, SessionState,
 };
-use session_websocket::{Settings, WebSocketSession};
+use session_websocket::{WebSocketSession, WebSocketSettings};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -174,9 +174,9 @@ struct Connection {
 
 impl Connection {
     fn new() -> Connection {
-        let settings = Arc::new(Settings {
+        let settings = Arc::new(WebSocketSettings {
             max_frame: 1_000_000,
-            ..Settings::default()
+            ..WebSocketSettings::default()
         });
         let peer = "127.0.0.1:1".parse().expect("an address");
         Connection {

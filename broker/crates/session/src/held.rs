@@ -4,7 +4,7 @@
 /// Incomplete messages ([`Session::unfinished`](crate::Session::unfinished)), the outbox and the
 /// driver's input buffer are counted separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldMemory {
     /// The client has logged in.
     pub is_authenticated: bool,
     /// Bytes of messages that wait until the client reads or acknowledges them.

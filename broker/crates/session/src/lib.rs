@@ -7,7 +7,7 @@
 //! The main types are [`Session`] (implemented by each protocol), [`Broker`] (the node) and
 //! [`SessionEvent`] (answers and notifications from the node).
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod counts;
 mod held;
@@ -21,9 +21,9 @@ pub use counts::{
     ChannelDetails, LinkDetails, LinkSessionDetails, MessageCounters, PublishCounters,
     SessionDetails, TrafficCounters,
 };
-pub use held::Held;
+pub use held::HeldMemory;
 pub use login::{
-    AdmissionError, Login, LoginCheck, LoginOrigin, Logins, SILENT_CLOSE_DELAY, admit,
+    AdmissionError, Login, LoginCheck, LoginConfig, LoginOrigin, SILENT_CLOSE_DELAY, admit,
 };
 pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
 pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
@@ -474,8 +474,8 @@ pub trait Session: Send {
         0
     }
     /// Other memory that the session holds for its client, for the node's memory budget.
-    fn held(&self) -> Held {
-        Held::default()
+    fn held(&self) -> HeldMemory {
+        HeldMemory::default()
     }
     /// The time of the last progress of the incomplete message that has waited longest for its next
     /// frame, if there is one.

@@ -10,7 +10,7 @@ pub const SILENT_CLOSE_DELAY: Duration = Duration::from_secs(3);
 
 /// Authentication configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logins {
+pub struct LoginConfig {
     /// Offered mechanisms, in order of preference (`auth_mechanisms`). EXTERNAL is offered over TLS
     /// only.
     pub mechanisms: Vec<Mechanism>,
@@ -21,9 +21,9 @@ pub struct Logins {
     pub anonymous: Option<Credentials>,
 }
 
-impl Default for Logins {
+impl Default for LoginConfig {
     fn default() -> Self {
-        Logins {
+        LoginConfig {
             mechanisms: Mechanism::DEFAULT.to_vec(),
             loopback_users: vec!["guest".into()],
             anonymous: Some(Credentials {
@@ -62,7 +62,7 @@ impl Login {
     }
 }
 
-/// The result of [`Logins::check`].
+/// The result of [`LoginConfig::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoginCheck {
     /// The client is the user.
@@ -79,7 +79,7 @@ pub enum LoginCheck {
     Malformed(SaslError),
 }
 
-impl Logins {
+impl LoginConfig {
     /// The mechanisms offered on a connection. EXTERNAL is offered even to a client without a
     /// certificate, because the refusal names the missing certificate.
     pub fn offered(&self, has_tls: bool) -> impl Iterator<Item = Mechanism> {

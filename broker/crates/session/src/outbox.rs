@@ -216,6 +216,12 @@ impl BufferPool {
         if out.buffers.is_none()
             && let Some(buffers) = self.free.pop()
         {
+            debug_assert!(
+                self.large <= self.free.len() + 1,
+                "{} large buffers among {} free ones",
+                self.large,
+                self.free.len()
+            );
             self.large -= usize::from(buffers.size() >= LARGE);
             out.buffers = Some(buffers);
         }
@@ -229,6 +235,11 @@ impl BufferPool {
         let size = buffers.size();
         let large = size >= LARGE;
         if self.free.len() < MAX_BUFFERS && size < HUGE && (!large || self.large < MAX_LARGE) {
+            debug_assert!(
+                buffers.len == 0 && buffers.done.is_empty(),
+                "a pooled buffer still holds {} bytes of a client",
+                buffers.len
+            );
             self.large += usize::from(large);
             self.free.push(buffers);
         }

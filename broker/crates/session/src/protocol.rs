@@ -113,20 +113,21 @@ mod tests {
     use crate::{ServiceId, ServiceStates, ShardService};
 
     #[derive(Debug)]
-    struct Routed(u8);
+    struct ProtocolWithService(u8);
 
     /// A service without functions.
-    struct Inert(u8);
+    struct ServiceWithoutFunctions(u8);
 
-    static INERT: [Inert; 2] = [Inert(0), Inert(1)];
+    static INERT: [ServiceWithoutFunctions; 2] =
+        [ServiceWithoutFunctions(0), ServiceWithoutFunctions(1)];
 
-    impl ShardService for Inert {
+    impl ShardService for ServiceWithoutFunctions {
         fn id(&self) -> ServiceId {
             ServiceId(self.0)
         }
     }
 
-    impl Protocol for Routed {
+    impl Protocol for ProtocolWithService {
         fn listener_names(&self) -> [&'static str; 2] {
             ["routed", "routed/ssl"]
         }
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn protocols_that_share_a_service_have_it_once() {
         let protocols: Vec<Arc<dyn Protocol>> = [1, 9, 0, 1]
-            .map(|id| Arc::new(Routed(id)) as Arc<dyn Protocol>)
+            .map(|id| Arc::new(ProtocolWithService(id)) as Arc<dyn Protocol>)
             .into();
         let services = Protocols::new(protocols).services();
         let ids: Vec<ServiceId> = services.iter().map(|s| s.service.id()).collect();

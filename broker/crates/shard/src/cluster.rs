@@ -329,7 +329,7 @@ impl<'a> Topology<'a> {
     pub fn check_counts(&self) {
         #[cfg(debug_assertions)]
         {
-            assert!(self.tree.member_counts_are_right());
+            assert!(self.tree.member_counts_match_queues());
             let recount = self.members.leaders.recount(self.tree);
             for node in self.tree.nodes() {
                 let counted = self.members.leaders.count(self.tree, node.id);

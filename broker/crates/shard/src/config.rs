@@ -36,7 +36,7 @@ pub struct ShardConfig {
     /// Addresses of this node's client listeners.
     pub client_addresses: Vec<ClientAddress>,
     /// Time and memory of the Raft groups.
-    pub groups: consensus::Limits,
+    pub groups: consensus::HostLimits,
 }
 
 /// What the configuration says about where queues live.

@@ -7,7 +7,7 @@ use crate::config::ShardConfig;
 use crate::frame::Frame;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
-use env::{NodeId, Rng, SteadyWall, Time, WallTime};
+use env::{NodeId, Rng, SteadyWallClock, Time, WallTime};
 use metadata::{QueueId, SessionId};
 use session::SessionEvent;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub struct Context {
     now: Time,
     /// From `steady_wall`, so that nothing expires because somebody set the node's clock.
     wall: WallTime,
-    steady_wall: SteadyWall,
+    steady_wall: SteadyWallClock,
     rng: Box<dyn Rng + Send>,
     effects: Vec<Effect>,
     /// Events for sessions of this shard, by session number.
@@ -48,7 +48,7 @@ impl Context {
             started: now,
             now,
             wall,
-            steady_wall: SteadyWall::new(now, wall),
+            steady_wall: SteadyWallClock::new(now, wall),
             rng,
             effects: Vec::new(),
             notices: VecDeque::new(),

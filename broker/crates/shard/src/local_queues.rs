@@ -14,7 +14,7 @@ use crate::lease::Leases;
 use crate::peers::Peers;
 use bytes::Bytes;
 use consensus::{
-    Committed, GroupId, Host, HostOutput, JobId, JobResult, Membership, RaftHost, WalToken,
+    CommittedEntry, GroupId, Host, HostOutput, JobId, JobResult, Membership, RaftHost, WalToken,
 };
 use control::QueueTotals;
 use env::planted::{self, Bug};
@@ -82,7 +82,7 @@ pub enum GroupOutput {
 
 /// What the host has for the metadata group, which goes before all queues: they may be in it.
 pub enum MetadataOutput {
-    Committed(Vec<Committed>),
+    Committed(Vec<CommittedEntry>),
     Restore {
         index: u64,
         state: Bytes,

@@ -1,6 +1,6 @@
 //! Passwords of clients who log in: cheap ones are checked here, costly ones by the threads that the node has for them.
 
-use auth::{PasswordHash, Throttle, Verified};
+use auth::{LoginThrottle, PasswordHash, VerifiedPasswordCache};
 use env::Time;
 use session::PasswordCheck;
 use std::collections::BTreeMap;
@@ -35,8 +35,8 @@ pub type StartCheck = Box<dyn FnMut(Check) + Send>;
 /// What a shard knows of logins.
 pub struct Logins {
     /// Passwords that were right before, so that a storm of reconnects does not burn the processor.
-    verified: Verified,
-    throttle: Throttle,
+    verified: VerifiedPasswordCache,
+    throttle: LoginThrottle,
     waiting: BTreeMap<CheckId, WaitingLogins>,
     /// Checks under way by the address that began them.
     begun: BTreeMap<IpAddr, usize>,
@@ -60,11 +60,11 @@ struct LoginAttempt {
 }
 
 impl Logins {
-    /// `key` as for [`Verified::new`].
+    /// `key` as for [`VerifiedPasswordCache::new`].
     pub fn new(key: [u8; 32]) -> Logins {
         Logins {
-            verified: Verified::new(key),
-            throttle: Throttle::new(key),
+            verified: VerifiedPasswordCache::new(key),
+            throttle: LoginThrottle::new(key),
             waiting: BTreeMap::new(),
             begun: BTreeMap::new(),
             held: BTreeMap::new(),

@@ -19,7 +19,7 @@ use crate::metadata_client::{
 use crate::peers::Peers;
 use crate::{ClusterView, Route};
 use bytes::Bytes;
-use consensus::Committed;
+use consensus::CommittedEntry;
 use env::{Incarnation, NodeId, Time};
 use hashbrown::HashMap;
 use metadata::{Change, ChangeError, ChangeResult, Tree, TreeEvent};
@@ -199,7 +199,7 @@ impl MetadataReplica {
     pub fn take_committed(
         &mut self,
         ctx: &mut Context,
-        entry: Committed,
+        entry: CommittedEntry,
     ) -> Result<Option<(Change, ChangeRequester)>, String> {
         let Some(client) = &mut self.client else {
             return Ok(None);

@@ -17,7 +17,7 @@ use crate::sessions::Sessions;
 use crate::stats::{Merge, ShardStats, StatsPurpose, StatsRequests, StatsResult};
 use crate::walks::{COST_OF_CLIENT, ReplyTo, STEP, StatsWalks, Walk, progress};
 use bytes::Bytes;
-use control::{ConsumerFacts, Counters, Progress, ShardFacts, ShardQuery};
+use control::{ConsumerFacts, Counters, ShardFacts, ShardQuery, WalkProgress};
 use env::{NodeId, Time};
 use metadata::{QueueId, Tree};
 use session::ServiceStates;
@@ -288,7 +288,7 @@ fn consumers(
     local: &LocalQueues,
     next: &mut QueueId,
     limit: usize,
-) -> (Vec<ConsumerFacts>, Progress) {
+) -> (Vec<ConsumerFacts>, WalkProgress) {
     let mut part = Vec::new();
     let (mut looked_at, mut done) = (0, true);
     for queue in local.ids_from(*next) {
@@ -301,7 +301,7 @@ fn consumers(
         part.extend(consumers_of(local, queue));
         looked_at += 1 + COST_OF_CLIENT * (part.len() - before);
     }
-    (part, Progress { looked_at, done })
+    (part, WalkProgress { looked_at, done })
 }
 
 fn consumers_of(local: &LocalQueues, queue: QueueId) -> impl Iterator<Item = ConsumerFacts> {

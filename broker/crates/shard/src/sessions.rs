@@ -5,7 +5,7 @@ use crate::listings::channel_counts;
 use crate::wake_times::{NEVER, WakeTimes};
 use crate::walks::COST_OF_CLIENT;
 use crate::{ConnectionInfo, ConnectionKey};
-use control::{ChannelFacts, ConnectionFacts, Progress};
+use control::{ChannelFacts, ConnectionFacts, WalkProgress};
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
 use session::{BufferPool, Outbox, ServiceStates, Session, SessionState};
@@ -408,7 +408,7 @@ impl Sessions {
         node: NodeId,
         services: &ServiceStates,
         limit: usize,
-    ) -> (Vec<ConnectionFacts>, Progress) {
+    ) -> (Vec<ConnectionFacts>, WalkProgress) {
         let mut part = Vec::new();
         let (mut looked_at, mut done) = (0, true);
         while let Some((key, facts)) = self.next_facts(*next, node, services) {
@@ -420,7 +420,7 @@ impl Sessions {
                 break;
             }
         }
-        (part, Progress { looked_at, done })
+        (part, WalkProgress { looked_at, done })
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut ConnectionSlot)> {

@@ -2,7 +2,7 @@
 
 use crate::frame::OwnerStats;
 use crate::members::Plan;
-use control::{Progress, QueueFacts, Reply};
+use control::{QueueFacts, Reply, WalkProgress};
 use env::{NodeId, Time};
 use metadata::{QueueId, QueueRecord, Tree};
 use queue::QueueCounters;
@@ -181,7 +181,7 @@ impl Merge {
     }
 
     /// Goes on with so many queues at most. The last step has seen all queues that the tree has then, for ids only grow.
-    pub fn step(&mut self, tree: &Tree, limit: usize) -> Progress {
+    pub fn step(&mut self, tree: &Tree, limit: usize) -> WalkProgress {
         let mut looked_at = 0;
         let last = self.last;
         let ids = tree.queue_ids_from(self.next);
@@ -200,7 +200,7 @@ impl Merge {
                 _ => self.facts.push(facts),
             }
         }
-        Progress {
+        WalkProgress {
             looked_at,
             done: looked_at < limit,
         }

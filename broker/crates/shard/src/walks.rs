@@ -5,7 +5,7 @@
 //! comes meanwhile may be missing.
 
 use crate::stats::Merge;
-use control::{Progress, TreeWalk};
+use control::{TreeWalk, WalkProgress};
 use env::NodeId;
 use metadata::QueueId;
 use std::collections::VecDeque;
@@ -83,14 +83,14 @@ impl StatsWalks {
     }
 
     /// A listing has made a step.
-    pub fn count(&mut self, progress: Progress) {
+    pub fn count(&mut self, progress: WalkProgress) {
         // Beginning one costs something, too.
         self.left = self.left.saturating_sub(progress.looked_at.max(1));
         self.looked_at += progress.looked_at as u64;
     }
 
     /// If a listing is not done it goes on after all others.
-    pub fn give_back(&mut self, walk: Walk, progress: Progress) {
+    pub fn give_back(&mut self, walk: Walk, progress: WalkProgress) {
         if !progress.done {
             self.waiting.push_back(walk);
         }
@@ -98,11 +98,11 @@ impl StatsWalks {
 }
 
 /// After a step over these queues: fewer than it asked for are the last ones.
-pub fn progress(queues: &[QueueId], limit: usize, next: &mut QueueId) -> Progress {
+pub fn progress(queues: &[QueueId], limit: usize, next: &mut QueueId) -> WalkProgress {
     if let Some(last) = queues.last() {
         *next = QueueId(last.0.saturating_add(1));
     }
-    Progress {
+    WalkProgress {
         looked_at: queues.len(),
         done: queues.len() < limit,
     }
@@ -118,11 +118,11 @@ mod tests {
     struct Items(usize, usize, Arc<Mutex<Vec<usize>>>);
 
     impl TreeWalk for Items {
-        fn step(&mut self, _: &Tree, limit: usize) -> Progress {
+        fn step(&mut self, _: &Tree, limit: usize) -> WalkProgress {
             self.2.lock().unwrap().push(self.0);
             let looked_at = self.1.min(limit);
             self.1 -= looked_at;
-            Progress {
+            WalkProgress {
                 looked_at,
                 done: looked_at < limit,
             }

@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::{Client, Cluster, arguments};
 use codec_amqp091::{Method, Properties};
-use control::{Collect, ControlRequest, Reply};
+use control::{CollectWalk, ControlRequest, Reply};
 use env::NodeId;
 use message::Value;
 use metadata::{Change, QueueCursor, QueueId, QueueRecord, QueueType};
@@ -97,7 +97,11 @@ fn a_walk_over_the_tree_takes_several_turns_which_serve_publishers() {
     let (mut cluster, mut publisher) = with_queues();
     let (names, turns) = list_while_publishing(&mut cluster, &mut publisher, |reply| {
         let name = |_: &metadata::Tree, q: &std::sync::Arc<QueueRecord>| Some(q.name.clone());
-        ControlRequest::Walk(Box::new(Collect::new(QueueCursor::default(), name, reply)))
+        ControlRequest::Walk(Box::new(CollectWalk::new(
+            QueueCursor::default(),
+            name,
+            reply,
+        )))
     });
     assert_eq!(names.len(), QUEUES + 1);
     assert!(turns > QUEUES as u64 / STEP, "{turns} turns");

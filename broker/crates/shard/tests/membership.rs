@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
-use control::{Forgetting, MemberChange, ReplicaFacts, Vote};
+use control::{ForgetProgress, MemberChange, ReplicaFacts, VotingState};
 use env::NodeId;
 use message::{Table, Value};
 use metadata::Change;
@@ -67,7 +67,7 @@ fn a_replica_moves_and_leaves_nothing_behind() {
     });
     let all = c.replicas(0, "q");
     assert_eq!(all.len(), 3);
-    assert!(all.iter().all(|r| r.vote == Vote::Voter));
+    assert!(all.iter().all(|r| r.vote == VotingState::Voter));
     let leaders = all.iter().filter_map(|r| r.replica);
     assert_eq!(leaders.filter(|r| r.is_leader).count(), 1);
     // What came with it is all there: without the two that had it before.
@@ -197,9 +197,9 @@ fn a_dead_node_is_forgotten_after_its_replicas_are_elsewhere() {
     let refused = c.forget(3).unwrap_err().to_string();
     assert!(refused.contains("is running"), "{refused}");
     c.kill(2);
-    assert_eq!(c.forget(3), Ok(Forgetting::Moving { queues: 1 }));
+    assert_eq!(c.forget(3), Ok(ForgetProgress::Moving { queues: 1 }));
     c.until("forgotten", |c| {
-        (c.forget(3) == Ok(Forgetting::Forgotten)).then_some(())
+        (c.forget(3) == Ok(ForgetProgress::Forgotten)).then_some(())
     });
     until_voters(&mut c, "q", &[1, 2, 4]);
     assert_eq!(c.ready(0, "q"), 30);
@@ -226,7 +226,7 @@ fn nodes_that_run_leave_until_one_is_left() {
         assert!(refused.contains("begin its maintenance"), "{refused}");
         c.until("drained", |c| (c.drain(at, true) == 0).then_some(()));
         c.until("forgotten", |c| {
-            (c.forget(node) == Ok(Forgetting::Forgotten)).then_some(())
+            (c.forget(node) == Ok(ForgetProgress::Forgotten)).then_some(())
         });
         let told = c.until("it ends", |c| c.failed(at));
         assert!(told.contains("was removed from its cluster"), "{told}");
@@ -273,7 +273,7 @@ fn a_group_comes_to_its_members_although_one_is_drained() {
         });
         c.until("these members", |c| {
             c.drain(at, true);
-            let votes = |r: &ReplicaFacts| r.vote == Vote::Voter;
+            let votes = |r: &ReplicaFacts| r.vote == VotingState::Voter;
             let all = c.replicas(left.0 as usize - 1, "q").into_iter();
             all.filter(votes)
                 .map(|r| r.node)
@@ -315,7 +315,7 @@ fn a_node_that_a_group_counts_is_not_forgotten() {
     until_voters(&mut c, "q", &[1, 2]);
     c.kill(2);
     c.until("forgotten", |c| {
-        (c.forget(3) == Ok(Forgetting::Forgotten)).then_some(())
+        (c.forget(3) == Ok(ForgetProgress::Forgotten)).then_some(())
     });
     assert_eq!(c.ready(0, "q"), 30);
 }
@@ -342,7 +342,7 @@ fn a_queue_that_nobody_can_lead_is_deleted_for_its_node_to_be_forgotten() {
         id: None,
     });
     c.until("forgotten", |c| {
-        (c.forget(2) == Ok(Forgetting::Forgotten)).then_some(())
+        (c.forget(2) == Ok(ForgetProgress::Forgotten)).then_some(())
     });
     assert_eq!(c.nodes_known(0), ids(&[1, 3]));
 }
@@ -406,7 +406,7 @@ fn what_a_removed_node_consumed_goes_back() {
     }
     c.kill(3);
     c.until("forgotten", |c| {
-        (c.forget(4) == Ok(Forgetting::Forgotten)).then_some(())
+        (c.forget(4) == Ok(ForgetProgress::Forgotten)).then_some(())
     });
     for queue in ["q", "classic"] {
         c.until("nothing is left of it", |c| {
@@ -442,9 +442,9 @@ fn the_last_copy_keeps_its_node() {
 /// Records of queues that node 0 looks at to declare one more.
 #[cfg(debug_assertions)]
 fn walked_by_a_declaration(c: &mut Cluster, client: &mut Client, name: &str) -> u64 {
-    let before = c.queues_walked(0);
+    let before = c.visited_queue_count(0);
     client.declare(c, name, &quorum(&[]));
-    c.queues_walked(0) - before
+    c.visited_queue_count(0) - before
 }
 
 #[cfg(debug_assertions)]

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_amqp091::{Method, Properties as Amqp, table};
-use codec_mqtt::{Properties, Qos, Repeated, Will, put_user_property};
+use codec_mqtt::{Properties, Qos, RepeatedProperties, Will, put_user_property};
 use message::{Table, Value};
 use metadata::{Change, QueueType};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn what_mqtt_publishes_amqp_gets_and_the_answer_waits_for_the_queue() {
     let properties = Properties {
         content_type: Some("text/plain"),
         response_topic: Some("re/ply"),
-        repeated: Repeated(&users),
+        repeated: RepeatedProperties(&users),
         ..Properties::default()
     };
     mqtt.publish(&mut cluster, "a/b", Qos::AtLeastOnce, b"hello", properties);
@@ -68,7 +68,7 @@ fn headers_exchange_matches_user_properties() {
             let mut users = BytesMut::new();
             put_user_property(&mut users, "k", value);
             let properties = Properties {
-                repeated: Repeated(&users),
+                repeated: RepeatedProperties(&users),
                 ..Properties::default()
             };
             let payload = format!("{topic} {value}");

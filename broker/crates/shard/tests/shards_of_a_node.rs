@@ -5,8 +5,8 @@ mod cluster;
 
 use bytes::BytesMut;
 use codec_mqtt::{
-    Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
-    SubscribeOptions, Version, parse_frame,
+    Ack, AckKind, Connect, Packet, Properties, Publish, Qos, ReasonCode, Subscribe,
+    SubscribeOptions, SubscriptionFilters, Version, parse_frame,
 };
 use env::sim::SimDisk;
 use env::{Time, WallTime};
@@ -164,7 +164,7 @@ impl Client {
     }
 
     fn ack(&self, node: &mut Node, kind: AckKind, packet_id: u16) {
-        let ack = Ack::new(kind, packet_id, Reason::Success);
+        let ack = Ack::new(kind, packet_id, ReasonCode::Success);
         self.send(node, &Packet::Ack(ack));
     }
 
@@ -209,11 +209,11 @@ fn resent_publish_is_recognised_on_the_other_shard() {
         qos: Qos::AtMostOnce,
         ..SubscribeOptions::default()
     };
-    Filters::put(&mut raw, "a", options);
+    SubscriptionFilters::put(&mut raw, "a", options);
     let subscribe = Subscribe {
         packet_id: 1,
         properties: Properties::default(),
-        filters: Filters::new(&raw, Version::V5),
+        filters: SubscriptionFilters::new(&raw, Version::V5),
     };
     subscriber.send(&mut node, &Packet::Subscribe(subscribe));
     subscriber.expect(&mut node, "SubAck");

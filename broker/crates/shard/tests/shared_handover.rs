@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
-use codec_mqtt::{AckKind, Connect, Disconnect, Packet, Properties, Qos, Reason, Version};
+use codec_mqtt::{AckKind, Connect, Disconnect, Packet, Properties, Qos, ReasonCode, Version};
 use metadata::{Change, QueueType};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -74,7 +74,7 @@ fn end(cluster: &mut Cluster, mut leaving: MqttClient, at: usize, how: End) {
                 session_expiry: Some(0),
                 ..Properties::default()
             };
-            let reason = Reason::Success;
+            let reason = ReasonCode::Success;
             leaving.send(
                 cluster,
                 &Packet::Disconnect(Disconnect { reason, properties }),

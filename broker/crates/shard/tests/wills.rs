@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
-use codec_mqtt::{Connect, Disconnect, Packet, Properties, Qos, Reason, Version, Will};
+use codec_mqtt::{Connect, Disconnect, Packet, Properties, Qos, ReasonCode, Version, Will};
 use metadata::{Change, QueueType};
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn come(cluster: &mut Cluster, at: usize, name: &str, expiry: u32) -> MqttClient
 
 fn goodbye(cluster: &mut Cluster, client: &mut MqttClient) {
     let packet = Packet::Disconnect(Disconnect {
-        reason: Reason::Success,
+        reason: ReasonCode::Success,
         properties: Properties::default(),
     });
     client.send(cluster, &packet);

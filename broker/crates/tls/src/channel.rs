@@ -1,6 +1,6 @@
 //! The server side of one TLS connection, without a socket.
 
-use crate::Outgoing;
+use crate::OutgoingBytes;
 use bytes::BytesMut;
 use rustls::server::{ServerConfig, UnbufferedServerConnection};
 use rustls::unbuffered::{
@@ -30,7 +30,7 @@ const HANDSHAKE: u8 = 22;
 /// Buffer space for an encrypted alert in bytes.
 const ALERT: usize = 64;
 
-/// The reason why a connection failed. An alert for the peer, if any, is in the [`Outgoing`].
+/// The reason why a connection failed. An alert for the peer, if any, is in the [`OutgoingBytes`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChannelError {
     /// The peer violated the protocol, or no common version, cipher suite or certificate was found.
@@ -64,24 +64,24 @@ pub enum ReceiveOutcome {
 
 /// The TLS state of a connection. Between calls it buffers only an incomplete record or handshake
 /// message.
-pub struct Channel {
+pub struct TlsChannel {
     connection: UnbufferedServerConnection,
     rest: Vec<u8>,
     /// Set by an error; nothing is read or written afterwards.
     broken: bool,
 }
 
-impl std::fmt::Debug for Channel {
+impl std::fmt::Debug for TlsChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let rest = self.rest.len();
         write!(f, "Channel {{ rest: {rest}, .. }}")
     }
 }
 
-impl Channel {
+impl TlsChannel {
     /// Creates the server side of a connection, before its handshake.
-    pub fn new(config: Arc<ServerConfig>) -> Result<Channel, rustls::Error> {
-        Ok(Channel {
+    pub fn new(config: Arc<ServerConfig>) -> Result<TlsChannel, rustls::Error> {
+        Ok(TlsChannel {
             connection: UnbufferedServerConnection::new(config)?,
             rest: Vec::new(),
             broken: false,
@@ -117,13 +117,13 @@ impl Channel {
         (version, suite.unwrap_or_default())
     }
 
-    /// Processes input, which must start with [`Channel::rest`]. Appends plain bytes to `plain` and
+    /// Processes input, which must start with [`TlsChannel::rest`]. Appends plain bytes to `plain` and
     /// output to `out`, both possibly even if an error is returned.
     pub fn receive(
         &mut self,
         input: &mut [u8],
         plain: &mut BytesMut,
-        out: &mut Outgoing,
+        out: &mut OutgoingBytes,
     ) -> Result<ReceiveOutcome, ChannelError> {
         let received = self.process(input, plain, out);
         if received.is_err() {
@@ -137,7 +137,7 @@ impl Channel {
         &mut self,
         input: &mut [u8],
         plain: &mut BytesMut,
-        out: &mut Outgoing,
+        out: &mut OutgoingBytes,
     ) -> Result<ReceiveOutcome, ChannelError> {
         if self.broken {
             return Err(ChannelError::State);
@@ -197,7 +197,7 @@ impl Channel {
 
     /// Encodes the alert for an error, after handshake records that rustls wants to send first.
     /// `pending` is the input that was not discarded.
-    fn alert(&mut self, pending: &mut [u8], out: &mut Outgoing) {
+    fn alert(&mut self, pending: &mut [u8], out: &mut OutgoingBytes) {
         loop {
             let state = self.connection.process_tls_records(pending).state;
             let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
@@ -213,7 +213,7 @@ impl Channel {
     }
 
     /// Encrypts application data. Only allowed after the handshake.
-    pub fn seal(&mut self, plain: &[u8], out: &mut Outgoing) -> Result<(), ChannelError> {
+    pub fn seal(&mut self, plain: &[u8], out: &mut OutgoingBytes) -> Result<(), ChannelError> {
         if self.broken {
             return Err(ChannelError::State);
         }
@@ -231,7 +231,7 @@ impl Channel {
     }
 
     /// Sends close_notify. Does nothing during the handshake.
-    pub fn end(&mut self, out: &mut Outgoing) {
+    pub fn end(&mut self, out: &mut OutgoingBytes) {
         if self.broken {
             return;
         }
@@ -247,7 +247,7 @@ impl Channel {
 fn encrypt<D>(
     traffic: &mut WriteTraffic<'_, D>,
     plain: &[u8],
-    out: &mut Outgoing,
+    out: &mut OutgoingBytes,
 ) -> Result<(), ChannelError> {
     let records = plain.len().div_ceil(RECORD);
     let mut size = plain.len() + records * RECORD_OVERHEAD;
@@ -266,7 +266,7 @@ fn encrypt<D>(
     }
 }
 
-fn encode<D>(data: &mut EncodeTlsData<'_, D>, out: &mut Outgoing) -> Result<(), ChannelError> {
+fn encode<D>(data: &mut EncodeTlsData<'_, D>, out: &mut OutgoingBytes) -> Result<(), ChannelError> {
     let mut size = 0;
     loop {
         match data.encode(out.space(size)) {

@@ -86,7 +86,7 @@ pub fn roots(file: &Path) -> Result<RootCertStore, FileError> {
 /// Metadata of a set of files. Equal stamps mean that the files are unchanged. Symbolic links are
 /// followed, so the swap of a directory link, as Kubernetes does it, is detected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stamp(Vec<Option<FileMetadata>>);
+pub struct FileStamp(Vec<Option<FileMetadata>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileMetadata {
@@ -98,9 +98,9 @@ struct FileMetadata {
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     /// Reads the metadata of these files, in order. A file that cannot be read counts as absent.
-    pub fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Stamp {
+    pub fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> FileStamp {
         let stat = |file: &Path| -> io::Result<FileMetadata> {
             let metadata = fs::metadata(file)?;
             Ok(FileMetadata {
@@ -110,7 +110,7 @@ impl Stamp {
                 changed: (metadata.ctime(), metadata.ctime_nsec()),
             })
         };
-        Stamp(files.into_iter().map(|file| stat(file).ok()).collect())
+        FileStamp(files.into_iter().map(|file| stat(file).ok()).collect())
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
         let dir = Dir::new("stamp")?;
         let (file, other) = (dir.path("file"), dir.path("other"));
         fs::write(&file, "one")?;
-        let stamp = || Stamp::of([file.as_path()]);
+        let stamp = || FileStamp::of([file.as_path()]);
         let first = stamp();
         assert_eq!(first, stamp());
         fs::write(&other, "one")?;
@@ -146,10 +146,10 @@ mod tests {
         std::os::unix::fs::symlink("v1", dir.path("..data"))?;
         std::os::unix::fs::symlink("..data/tls.crt", dir.path("tls.crt"))?;
         let link = dir.path("tls.crt");
-        let before = Stamp::of([link.as_path()]);
+        let before = FileStamp::of([link.as_path()]);
         std::os::unix::fs::symlink("v2", dir.path("..data_tmp"))?;
         fs::rename(dir.path("..data_tmp"), dir.path("..data"))?;
-        assert_ne!(before, Stamp::of([link.as_path()]));
+        assert_ne!(before, FileStamp::of([link.as_path()]));
         Ok(())
     }
 

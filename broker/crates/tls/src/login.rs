@@ -10,7 +10,7 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
 /// The part of a certificate that becomes the user name (`ssl_cert_login_from`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LoginFrom {
+pub enum CertificateLoginSource {
     /// The whole subject, formatted as in RFC 4514.
     #[default]
     DistinguishedName,
@@ -43,25 +43,25 @@ pub enum SanType {
 
 /// The identity in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct CertificateIdentity {
     pub subject: String,
     /// None: the certificate has no such name.
     pub name: Option<String>,
 }
 
 /// Extracts the identity. None: the bytes are not a certificate.
-pub(crate) fn identify(der: &[u8], from: LoginFrom) -> Option<Identity> {
+pub(crate) fn identify(der: &[u8], from: CertificateLoginSource) -> Option<CertificateIdentity> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = distinguished_name(certificate.subject());
     let name = match from {
-        LoginFrom::DistinguishedName => Some(subject.clone()),
-        LoginFrom::CommonName => common_names(certificate.subject()),
-        LoginFrom::SubjectAlternativeName { kind, index } => {
+        CertificateLoginSource::DistinguishedName => Some(subject.clone()),
+        CertificateLoginSource::CommonName => common_names(certificate.subject()),
+        CertificateLoginSource::SubjectAlternativeName { kind, index } => {
             alternative_name(&certificate, kind, index)
         }
     };
     let name = name.filter(|n| !n.is_empty());
-    Some(Identity { subject, name })
+    Some(CertificateIdentity { subject, name })
 }
 
 fn common_names(subject: &X509Name<'_>) -> Option<String> {
@@ -206,7 +206,7 @@ mod tests {
         Ok(params.self_signed(&key)?.der().to_vec())
     }
 
-    fn name(der: &[u8], from: LoginFrom) -> Option<String> {
+    fn name(der: &[u8], from: CertificateLoginSource) -> Option<String> {
         identify(der, from).and_then(|i| i.name)
     }
 
@@ -222,11 +222,12 @@ mod tests {
             Vec::new(),
         )?;
         let expected = "1.2.3.4=\\#x\\ ,CN=client-1,O=Horn\\, S\\C3\\B6hne,C=DE";
-        let identity = identify(&der, LoginFrom::DistinguishedName).ok_or("no certificate")?;
+        let identity =
+            identify(&der, CertificateLoginSource::DistinguishedName).ok_or("no certificate")?;
         assert_eq!(identity.subject, expected);
         assert_eq!(identity.name.as_deref(), Some(expected));
         assert_eq!(
-            name(&der, LoginFrom::CommonName).as_deref(),
+            name(&der, CertificateLoginSource::CommonName).as_deref(),
             Some("client-1")
         );
         Ok(())
@@ -246,7 +247,12 @@ mod tests {
                 San::OtherName((vec![1, 3, 6, 1, 4, 1, 311, 20, 2, 3], "upn@example".into())),
             ],
         )?;
-        let san = |kind, index| name(&der, LoginFrom::SubjectAlternativeName { kind, index });
+        let san = |kind, index| {
+            name(
+                &der,
+                CertificateLoginSource::SubjectAlternativeName { kind, index },
+            )
+        };
         for (kind, index, expected) in [
             (SanType::Dns, 0, Some("a.example")),
             (SanType::Dns, 1, Some("b.example")),
@@ -259,9 +265,9 @@ mod tests {
         ] {
             assert_eq!(san(kind, index).as_deref(), expected, "{kind:?} {index}");
         }
-        assert_eq!(name(&der, LoginFrom::CommonName), None);
+        assert_eq!(name(&der, CertificateLoginSource::CommonName), None);
         assert_eq!(
-            name(&der, LoginFrom::DistinguishedName),
+            name(&der, CertificateLoginSource::DistinguishedName),
             None,
             "an empty name is no name"
         );
@@ -276,14 +282,17 @@ mod tests {
         params.distinguished_name.push(DnType::CommonName, wide);
         let key = KeyPair::generate()?;
         let der = params.self_signed(&key)?.der().to_vec();
-        assert_eq!(name(&der, LoginFrom::CommonName).as_deref(), Some("Ünï"));
+        assert_eq!(
+            name(&der, CertificateLoginSource::CommonName).as_deref(),
+            Some("Ünï")
+        );
         Ok(())
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_do_not_panic(der: Vec<u8>) {
-            prop_assert_eq!(identify(&der, LoginFrom::CommonName), None);
+            prop_assert_eq!(identify(&der, CertificateLoginSource::CommonName), None);
         }
 
         #[test]

@@ -2,13 +2,13 @@
 
 /// Bytes to send. One buffer serves all connections of a thread and keeps its memory.
 #[derive(Debug, Default)]
-pub struct Outgoing {
+pub struct OutgoingBytes {
     bytes: Vec<u8>,
     filled: usize,
 }
 
-impl Outgoing {
-    /// The bytes added since the last [`Outgoing::clear`].
+impl OutgoingBytes {
+    /// The bytes added since the last [`OutgoingBytes::clear`].
     pub fn filled(&self) -> &[u8] {
         self.bytes.get(..self.filled).unwrap_or_default()
     }
@@ -24,7 +24,7 @@ impl Outgoing {
     }
 
     /// Free space of at least `size` bytes after the content. Report the written bytes with
-    /// [`Outgoing::fill`].
+    /// [`OutgoingBytes::fill`].
     pub(crate) fn space(&mut self, size: usize) -> &mut [u8] {
         let end = self.filled + size;
         if self.bytes.len() < end {
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn buffer_is_filled_in_steps_and_reused() {
-        let mut out = Outgoing::default();
+        let mut out = OutgoingBytes::default();
         assert!(out.is_empty());
         out.space(3)[..2].copy_from_slice(b"ab");
         out.fill(2);

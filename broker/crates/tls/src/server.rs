@@ -1,8 +1,8 @@
 //! The TLS configuration of a listener, and the reload of changed files while it serves.
 
-use crate::Channel;
-use crate::files::{FileError, Stamp, certificates, private_key, roots};
-use crate::login::{LoginFrom, identify};
+use crate::TlsChannel;
+use crate::files::{FileError, FileStamp, certificates, private_key, roots};
+use crate::login::{CertificateLoginSource, identify};
 use arc_swap::ArcSwap;
 use auth::TlsPeer;
 use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
@@ -16,7 +16,7 @@ use x509_parser::certificate::X509Certificate;
 
 /// Verification of client certificates (`ssl_options.verify`, `ssl_options.fail_if_no_peer_cert`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verify {
+pub enum ClientVerification {
     /// No certificate is requested.
     #[default]
     None,
@@ -29,16 +29,16 @@ pub enum Verify {
 
 /// Enabled TLS versions (`ssl_options.versions`); at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versions {
+pub struct TlsVersions {
     /// TLS 1.2 (RFC 5246).
     pub tls12: bool,
     /// TLS 1.3 (RFC 8446).
     pub tls13: bool,
 }
 
-impl Default for Versions {
-    fn default() -> Versions {
-        Versions {
+impl Default for TlsVersions {
+    fn default() -> TlsVersions {
+        TlsVersions {
             tls12: true,
             tls13: true,
         }
@@ -47,7 +47,7 @@ impl Default for Versions {
 
 /// The TLS options of a listener. All files are PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct TlsOptions {
     /// The authorities for client certificates; required if these are verified.
     pub cacertfile: Option<PathBuf>,
     /// The certificate of this server, followed by intermediate certificates.
@@ -55,18 +55,18 @@ pub struct Options {
     /// The private key of the first certificate in `certfile`.
     pub keyfile: PathBuf,
     /// Verification of client certificates.
-    pub verify: Verify,
+    pub verify: ClientVerification,
     /// Enabled versions.
-    pub versions: Versions,
+    pub versions: TlsVersions,
     /// The part of a client's certificate that becomes the user name.
-    pub login_from: LoginFrom,
+    pub login_from: CertificateLoginSource,
 }
 
-impl Options {
+impl TlsOptions {
     fn files(&self) -> impl Iterator<Item = &Path> {
         let authorities = match self.verify {
-            Verify::None => None,
-            Verify::Peer { .. } => self.cacertfile.as_deref(),
+            ClientVerification::None => None,
+            ClientVerification::Peer { .. } => self.cacertfile.as_deref(),
         };
         [self.certfile.as_path(), self.keyfile.as_path()]
             .into_iter()
@@ -109,7 +109,7 @@ impl Options {
             .with_protocol_versions(&versions)
             .map_err(file_error)?;
         let builder = match (self.verify, &self.cacertfile) {
-            (Verify::Peer { required }, Some(file)) => {
+            (ClientVerification::Peer { required }, Some(file)) => {
                 let roots = Arc::new(roots(file)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
                 let verifier = match required {
@@ -118,11 +118,11 @@ impl Options {
                 };
                 builder.with_client_cert_verifier(verifier.map_err(|e| FileError::new(file, e))?)
             }
-            (Verify::Peer { .. }, None) => {
+            (ClientVerification::Peer { .. }, None) => {
                 let why = "cacertfile is required to verify client certificates";
                 return Err(FileError::new(&self.certfile, why));
             }
-            (Verify::None, _) => builder.with_no_client_auth(),
+            (ClientVerification::None, _) => builder.with_no_client_auth(),
         };
         let mut config = builder.with_single_cert(chain, key).map_err(file_error)?;
         // No session state is stored on the server: clients return it in a ticket. Clients with
@@ -130,8 +130,8 @@ impl Options {
         // each new connection.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match self.verify {
-            Verify::None => config.ticketer = Ticketer::new().map_err(file_error)?,
-            Verify::Peer { .. } => config.send_tls13_tickets = 0,
+            ClientVerification::None => config.ticketer = Ticketer::new().map_err(file_error)?,
+            ClientVerification::Peer { .. } => config.send_tls13_tickets = 0,
         }
         Ok(config)
     }
@@ -140,24 +140,24 @@ impl Options {
 /// The TLS configuration of a listener, shared by all accepting threads. A connection keeps the
 /// certificates that it began with.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerTls {
     config: ArcSwap<ServerConfig>,
     /// The earliest expiry of the certificates in use, in seconds since 1970.
     expires: AtomicU64,
-    login_from: LoginFrom,
+    login_from: CertificateLoginSource,
 }
 
-impl Server {
+impl ServerTls {
     /// Loads the files. The second value reloads them when they change.
-    pub fn load(options: Options) -> Result<(Arc<Server>, Watched), FileError> {
+    pub fn load(options: TlsOptions) -> Result<(Arc<ServerTls>, WatchedFiles), FileError> {
         // Taken before the files are read, so that a change in between is detected later.
-        let stamp = Stamp::of(options.files());
-        let server = Arc::new(Server {
+        let stamp = FileStamp::of(options.files());
+        let server = Arc::new(ServerTls {
             config: ArcSwap::from_pointee(options.build()?),
             expires: AtomicU64::new(options.expires()),
             login_from: options.login_from,
         });
-        let watched = Watched {
+        let watched = WatchedFiles {
             server: server.clone(),
             options,
             stamp,
@@ -166,12 +166,12 @@ impl Server {
     }
 
     /// Creates the TLS state of a new connection.
-    pub fn accept(&self) -> Result<Channel, rustls::Error> {
-        Channel::new(self.config.load_full())
+    pub fn accept(&self) -> Result<TlsChannel, rustls::Error> {
+        TlsChannel::new(self.config.load_full())
     }
 
     /// The TLS parameters and identity of the client. Complete after the handshake.
-    pub fn peer(&self, channel: &Channel) -> TlsPeer {
+    pub fn peer(&self, channel: &TlsChannel) -> TlsPeer {
         let (protocol, cipher) = channel.version_and_cipher();
         let certificate = channel.certificate();
         let identity = certificate.and_then(|der| identify(der, self.login_from));
@@ -187,7 +187,7 @@ impl Server {
         }
     }
 
-    /// The user name in a verified certificate (DER), according to [`Options::login_from`].
+    /// The user name in a verified certificate (DER), according to [`TlsOptions::login_from`].
     pub fn name_of(&self, certificate: &[u8]) -> Option<String> {
         identify(certificate, self.login_from)?.name
     }
@@ -203,19 +203,19 @@ impl Server {
     }
 }
 
-/// The files of a [`Server`], checked for changes.
+/// The files of a [`ServerTls`], checked for changes.
 #[derive(Debug)]
-pub struct Watched {
-    server: Arc<Server>,
-    options: Options,
-    stamp: Stamp,
+pub struct WatchedFiles {
+    server: Arc<ServerTls>,
+    options: TlsOptions,
+    stamp: FileStamp,
 }
 
-impl Watched {
+impl WatchedFiles {
     /// Reloads the files if they have changed; new connections use the new ones. If they cannot be
     /// used, the error is logged once and the old ones stay in use.
     pub fn reload_if_changed(&mut self) {
-        let stamp = Stamp::of(self.options.files());
+        let stamp = FileStamp::of(self.options.files());
         if stamp == self.stamp {
             return;
         }

@@ -1,4 +1,4 @@
-//! Connections between a [`tls::Channel`] and the client of rustls.
+//! Connections between a [`tls::TlsChannel`] and the client of rustls.
 #![forbid(unsafe_code)]
 
 mod pair;
@@ -8,15 +8,18 @@ use pair::{Pair, Result, options};
 use proptest::prelude::*;
 use rustls::{ClientConfig, HandshakeKind};
 use std::sync::Arc;
-use tls::{ChannelError, LoginFrom, Options, Outgoing, Server, Verify, Versions};
+use tls::{
+    CertificateLoginSource, ChannelError, ClientVerification, OutgoingBytes, ServerTls, TlsOptions,
+    TlsVersions,
+};
 
-const REQUIRED: Verify = Verify::Peer { required: true };
-const OPTIONAL: Verify = Verify::Peer { required: false };
+const REQUIRED: ClientVerification = ClientVerification::Peer { required: true };
+const OPTIONAL: ClientVerification = ClientVerification::Peer { required: false };
 
 #[test]
 fn both_versions_transfer_data_in_pieces_of_any_size() -> Result<()> {
     let setup = Fixture::new("versions")?;
-    let (server, _) = pair::server(&setup, Verify::None)?;
+    let (server, _) = pair::server(&setup, ClientVerification::None)?;
     let long: Vec<u8> = (0..200_000u32).map(|i| (i * 7) as u8).collect();
     for (version, name) in [
         (&rustls::version::TLS12, "tlsv1.2"),
@@ -48,14 +51,14 @@ fn both_versions_transfer_data_in_pieces_of_any_size() -> Result<()> {
 #[test]
 fn disabled_version_is_refused() -> Result<()> {
     let setup = Fixture::new("old")?;
-    let options = Options {
-        versions: Versions {
+    let options = TlsOptions {
+        versions: TlsVersions {
             tls12: false,
             tls13: true,
         },
-        ..options(&setup, Verify::None)
+        ..options(&setup, ClientVerification::None)
     };
-    let (server, _) = Server::load(options)?;
+    let (server, _) = ServerTls::load(options)?;
     let old = Arc::new(setup.client_of(&[&rustls::version::TLS12], None)?);
     let error = Pair::connect(&server, &old)
         .err()
@@ -69,7 +72,7 @@ fn disabled_version_is_refused() -> Result<()> {
 #[test]
 fn either_side_may_send_close_notify() -> Result<()> {
     let setup = Fixture::new("end")?;
-    let (server, _) = pair::server(&setup, Verify::None)?;
+    let (server, _) = pair::server(&setup, ClientVerification::None)?;
     let client = Arc::new(setup.client(None)?);
     let mut pair = Pair::connect(&server, &client)?;
     pair.client_sends(b"the last")?;
@@ -92,7 +95,7 @@ fn either_side_may_send_close_notify() -> Result<()> {
 #[test]
 fn plain_text_is_answered_with_an_alert() -> Result<()> {
     let setup = Fixture::new("plain")?;
-    let (server, _) = pair::server(&setup, Verify::None)?;
+    let (server, _) = pair::server(&setup, ClientVerification::None)?;
     for text in [&b"AMQP\0\0\x09\x01"[..], b"GET / HTTP/1.1\r\n\r\n"] {
         let client = Arc::new(setup.client(None)?);
         let mut pair = Pair::new(&server, &client)?;
@@ -108,7 +111,7 @@ fn plain_text_is_answered_with_an_alert() -> Result<()> {
 #[test]
 fn corrupt_record_ends_the_connection() -> Result<()> {
     let setup = Fixture::new("damaged")?;
-    let (server, _) = pair::server(&setup, Verify::None)?;
+    let (server, _) = pair::server(&setup, ClientVerification::None)?;
     let client = Arc::new(setup.client(None)?);
     let mut pair = Pair::connect(&server, &client)?;
     std::io::Write::write_all(&mut pair.client.writer(), b"hello")?;
@@ -124,7 +127,7 @@ fn corrupt_record_ends_the_connection() -> Result<()> {
 #[test]
 fn incomplete_input_is_limited() -> Result<()> {
     let setup = Fixture::new("bounded")?;
-    let (server, _) = pair::server(&setup, Verify::None)?;
+    let (server, _) = pair::server(&setup, ClientVerification::None)?;
     let client = Arc::new(setup.client(None)?);
     // A record that announces more than the maximum length.
     let mut pair = Pair::new(&server, &client)?;
@@ -148,7 +151,7 @@ fn incomplete_input_is_limited() -> Result<()> {
 fn sessions_resume_only_without_client_certificates() -> Result<()> {
     let setup = Fixture::new("resumption")?;
     for (verify, expected) in [
-        (Verify::None, HandshakeKind::Resumed),
+        (ClientVerification::None, HandshakeKind::Resumed),
         (OPTIONAL, HandshakeKind::Full),
     ] {
         for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -175,11 +178,11 @@ fn client_certificate_gives_the_user_name() -> Result<()> {
     assert_eq!(peer.subject.as_deref(), Some("CN=client-7"));
     assert_eq!(peer.name.as_deref(), Some("CN=client-7"));
 
-    let options = Options {
-        login_from: LoginFrom::CommonName,
+    let options = TlsOptions {
+        login_from: CertificateLoginSource::CommonName,
         ..options(&setup, OPTIONAL)
     };
-    let (server, _) = Server::load(options)?;
+    let (server, _) = ServerTls::load(options)?;
     let pair = Pair::connect(&server, &with_certificate)?;
     assert_eq!(server.peer(&pair.channel).name.as_deref(), Some("client-7"));
     let without = Arc::new(setup.client(None)?);
@@ -196,7 +199,7 @@ fn missing_or_untrusted_client_certificate_is_refused() -> Result<()> {
     let foreign = setup.client(Some((&other, "client-7")))?;
     let (required, _) = pair::server(&setup, REQUIRED)?;
     let (optional, _) = pair::server(&setup, OPTIONAL)?;
-    let (none, _) = pair::server(&setup, Verify::None)?;
+    let (none, _) = pair::server(&setup, ClientVerification::None)?;
     for (server, client, accepted) in [
         (&required, &missing, false),
         (&required, &foreign, false),
@@ -221,7 +224,7 @@ fn serial_of(pair: &Pair) -> Vec<u8> {
 #[test]
 fn changed_files_apply_to_new_connections_unless_invalid() -> Result<()> {
     let setup = Fixture::new("rotate")?;
-    let (server, mut watched) = pair::server(&setup, Verify::None)?;
+    let (server, mut watched) = pair::server(&setup, ClientVerification::None)?;
     let client = || setup.client(None).map(Arc::new);
     let mut before = Pair::connect(&server, &client()?)?;
     setup.issue_server()?;
@@ -271,16 +274,16 @@ fn new_client_authority_replaces_the_old_one() -> Result<()> {
 #[test]
 fn load_errors_name_the_file_and_the_cause() -> Result<()> {
     let setup = Fixture::new("errors")?;
-    let load = |options: Options| Server::load(options).err().map(|e| e.to_string());
+    let load = |options: TlsOptions| ServerTls::load(options).err().map(|e| e.to_string());
     let other = setup.authority.issue("other", &[])?;
     let other_key = setup.dir.write("other-key.pem", &other.key)?;
-    let mismatch = load(Options {
+    let mismatch = load(TlsOptions {
         keyfile: other_key,
-        ..options(&setup, Verify::None)
+        ..options(&setup, ClientVerification::None)
     });
     let text = mismatch.ok_or("loaded")?;
     assert!(text.contains("other-key.pem: not the key of"), "{text}");
-    let missing = load(Options {
+    let missing = load(TlsOptions {
         cacertfile: Some(setup.path("nowhere.pem")),
         ..options(&setup, REQUIRED)
     });
@@ -317,18 +320,18 @@ proptest! {
         prop_assert!(pair.channel.rest().len() <= 80 << 10);
         prop_assert!(pair.plain.len() <= 1000);
         // Output may still be requested after an error.
-        let _ = pair.channel.seal(b"x", &mut Outgoing::default());
-        pair.channel.end(&mut Outgoing::default());
+        let _ = pair.channel.seal(b"x", &mut OutgoingBytes::default());
+        pair.channel.end(&mut OutgoingBytes::default());
     }
 }
 
 /// One server and client for all cases, because key generation is slow.
-fn fixture() -> &'static (Arc<Server>, Arc<ClientConfig>) {
-    static FIXTURE: std::sync::OnceLock<(Arc<Server>, Arc<ClientConfig>)> =
+fn fixture() -> &'static (Arc<ServerTls>, Arc<ClientConfig>) {
+    static FIXTURE: std::sync::OnceLock<(Arc<ServerTls>, Arc<ClientConfig>)> =
         std::sync::OnceLock::new();
     FIXTURE.get_or_init(|| {
         let setup = Fixture::new("noise").expect("files");
-        let (server, _) = pair::server(&setup, Verify::None).expect("a server");
+        let (server, _) = pair::server(&setup, ClientVerification::None).expect("a server");
         let client = setup.client(None).expect("a client");
         (server, Arc::new(client))
     })

@@ -62,7 +62,7 @@ pub(crate) struct OwnedClientId {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ClaimProgress {
     /// Another local session holds the id and is yielding it to an earlier claim. The claim is sent
     /// after that.
     Deferred,
@@ -76,7 +76,7 @@ pub(crate) enum Progress {
 pub(crate) struct PendingClaim {
     pub session: u64,
     pub clean: bool,
-    pub progress: Progress,
+    pub progress: ClaimProgress,
     /// Session state that came with the grant.
     pub handover: Bytes,
 }
@@ -215,12 +215,21 @@ impl Claims {
         while self.stranded_bytes > STRANDED_BYTES
             && let Some((_, dropped)) = self.stranded.pop_first()
         {
+            debug_assert!(
+                self.stranded_bytes >= dropped.len(),
+                "a dropped handover of {} bytes was not counted",
+                dropped.len()
+            );
             self.stranded_bytes -= dropped.len();
         }
     }
 
     pub fn take_stranded(&mut self, id: &ClientId) -> Bytes {
         let found = self.stranded.remove(id).unwrap_or_default();
+        debug_assert!(
+            self.stranded_bytes >= found.len(),
+            "the handover of client {id:?} was not counted"
+        );
         self.stranded_bytes -= found.len();
         found
     }

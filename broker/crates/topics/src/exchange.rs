@@ -12,7 +12,7 @@ use crate::RouterAddress;
 use env::{Incarnation, NodeId, Time};
 use hashbrown::HashMap;
 use own_routes::OwnRoutes;
-use peer::{PeerEvent, PeerRouter, RouteAnnouncements, Waiter};
+use peer::{ConfirmWaiter, PeerEvent, PeerRouter, RouteAnnouncements};
 use peer_message::{ForwardedMessage, PeerMessage};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -267,7 +267,7 @@ impl RouteExchange {
         &mut self,
         id: RouterId,
         forwarded: ForwardedMessage,
-        waiter: Waiter,
+        waiter: ConfirmWaiter,
     ) -> SendOutcome {
         let Some(router) = self.peers.get_mut(id.0 as usize) else {
             return SendOutcome::Dropped;

@@ -12,13 +12,13 @@ struct Node {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Retained {
+pub(crate) struct RetainedTree {
     root: Node,
     messages: usize,
     bytes: usize,
 }
 
-impl Retained {
+impl RetainedTree {
     pub fn len(&self) -> usize {
         self.messages
     }
@@ -52,6 +52,10 @@ impl Retained {
         self.messages += 1;
         self.bytes += message.as_bytes().len();
         if let Some(old) = at.message.replace(message) {
+            debug_assert!(
+                self.messages > 0 && self.bytes >= old.as_bytes().len(),
+                "the replaced retained message was not counted"
+            );
             self.messages -= 1;
             self.bytes -= old.as_bytes().len();
         }
@@ -75,6 +79,10 @@ impl Retained {
             return;
         };
         let leaf = at.children.is_empty();
+        debug_assert!(
+            self.messages > 0 && self.bytes >= size,
+            "the retained message of topic {topic:?} was not counted"
+        );
         self.messages -= 1;
         self.bytes -= size;
         let mut at = &mut self.root;
@@ -164,7 +172,7 @@ mod tests {
         builder.build(topic.len(), [topic.as_bytes()]).unwrap()
     }
 
-    fn matching(retained: &Retained, filter: &str, now: u64) -> Vec<String> {
+    fn matching(retained: &RetainedTree, filter: &str, now: u64) -> Vec<String> {
         let mut all = Vec::new();
         retained.matching(filter, WallTime(now), |m| {
             all.push(String::from_utf8(m.body().to_vec()).unwrap());
@@ -175,7 +183,7 @@ mod tests {
 
     #[test]
     fn expired_message_is_not_found() {
-        let mut retained = Retained::default();
+        let mut retained = RetainedTree::default();
         retained.set("a", message("a", Some(500)));
         assert_eq!(matching(&retained, "#", 1499), ["a"]);
         assert!(matching(&retained, "#", 1500).is_empty());
@@ -187,7 +195,7 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), "[ab$](/[ab]?){0,3}"), 1..40),
             filters in proptest::collection::vec("([ab$]|\\+)(/([ab]|\\+)?){0,2}(/#)?|#", 1..8),
         ) {
-            let mut retained = Retained::default();
+            let mut retained = RetainedTree::default();
             let mut model: BTreeMap<String, usize> = BTreeMap::new();
             for (set, topic) in &steps {
                 if *set {

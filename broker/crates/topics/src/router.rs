@@ -18,7 +18,7 @@ mod wills;
 use crate::claims::Claims;
 use crate::exchange::peer::PeerEvent;
 use crate::exchange::{RouteExchange, RouteExchangeLimits};
-use crate::retained::Retained;
+use crate::retained::RetainedTree;
 use crate::routes::{Matches, Routes};
 use crate::wills::Wills;
 use crate::{Delivery, SubscriberId, Subscription};
@@ -39,7 +39,7 @@ use subscriber::{DisconnectedClient, SeatOwner, Subscriber, VhostName};
 use sys_topics::SysTopicTree;
 pub use sys_topics::is_sys_topic;
 
-type ByName<V> = HashMap<Arc<str>, V, foldhash::fast::FixedState>;
+type NameMap<V> = HashMap<Arc<str>, V, foldhash::fast::FixedState>;
 
 /// Limits on the state that clients can create in a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -298,13 +298,13 @@ struct Vhost {
     name: Option<Arc<VhostName>>,
     clients: Clients,
     routes: Routes,
-    retained: Retained,
+    retained: RetainedTree,
 }
 
 /// The MQTT router of one shard; see the crate documentation.
 pub struct MqttRouter {
     limits: RouterLimits,
-    vhosts: ByName<Vhost>,
+    vhosts: NameMap<Vhost>,
     subscribers: Slab<Subscriber>,
     /// Local sessions that claim the id of a connected client, and get it when that leaves.
     waiting: BTreeMap<SubscriberId, u64>,
@@ -345,7 +345,7 @@ impl MqttRouter {
             claims: Claims::default(),
             routers: RouteExchange::new(limits.routers.clone()),
             limits,
-            vhosts: ByName::default(),
+            vhosts: NameMap::default(),
             subscribers: Slab::new(),
             waiting: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -460,6 +460,10 @@ impl MqttRouter {
         };
         let DisconnectedClient { state, until, will } = *away;
         self.stop_timer(subscriber, next_timer(until, &will));
+        debug_assert!(
+            self.parked > 0,
+            "the parked session of client {subscriber:?} was not counted"
+        );
         self.parked -= 1;
         let previous = SessionRelease {
             state,
@@ -605,10 +609,18 @@ impl MqttRouter {
                 vhost.routes.remove(filter, subscriber, subscription);
             }
         }
+        debug_assert!(
+            self.subscriptions >= entry.filters().len(),
+            "subscriptions of client {subscriber:?} were not counted"
+        );
         self.subscriptions -= entry.filters().len();
         if let Some(away) = entry.away_mut() {
             let DisconnectedClient { until, will, state } = std::mem::take(away);
             let undelivered = state.map(|mut state| state.take_undelivered());
+            debug_assert!(
+                self.parked > 0,
+                "the parked session of client {subscriber:?} was not counted"
+            );
             self.parked -= 1;
             self.stop_timer(subscriber, next_timer(until, &will));
             let vhost = entry.vhost().clone();
@@ -628,6 +640,10 @@ impl MqttRouter {
             return;
         };
         let filters = entry.take_filters();
+        debug_assert!(
+            self.subscriptions >= filters.len(),
+            "subscriptions of client {subscriber:?} were not counted"
+        );
         self.subscriptions -= filters.len();
         if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             for (filter, subscription) in filters.iter() {
@@ -675,6 +691,10 @@ impl MqttRouter {
         let Some(subscription) = entry.remove(filter) else {
             return false;
         };
+        debug_assert!(
+            self.subscriptions > 0,
+            "subscription {filter:?} of client {subscriber:?} was not counted"
+        );
         self.subscriptions -= 1;
         if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             vhost.routes.remove(filter, subscriber, subscription);
@@ -726,7 +746,7 @@ impl MqttRouter {
     /// Removes the retained messages of all vhosts.
     pub fn clear_retained(&mut self) {
         for vhost in self.vhosts.values_mut() {
-            vhost.retained = Retained::default();
+            vhost.retained = RetainedTree::default();
         }
     }
 
@@ -807,7 +827,7 @@ impl MqttRouter {
             self.remove_client(subscriber);
         }
         if let Some(vhost_state) = self.vhosts.get_mut(vhost) {
-            vhost_state.retained = Retained::default();
+            vhost_state.retained = RetainedTree::default();
             if vhost_state.is_empty() {
                 self.vhosts.remove(vhost);
             }

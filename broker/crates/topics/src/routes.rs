@@ -5,12 +5,12 @@ mod group;
 
 use crate::exchange::RouterId;
 use crate::{InterestCounts, SubscriberId, SubscriptionMatch, key};
-use codec_mqtt::{Qos, Shared};
+use codec_mqtt::{Qos, SharedFilter};
 use env::planted::{self, Bug};
 use group::Group;
 use hashbrown::HashMap;
 use message::Table;
-use routing::{Bindings, Kind};
+use routing::{Bindings, ExchangeType};
 use slab::Slab;
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ pub(crate) struct Routes {
 impl Default for Routes {
     fn default() -> Routes {
         Routes {
-            trie: Bindings::new(Kind::Topic, &Table::default()),
+            trie: Bindings::new(ExchangeType::Topic, &Table::default()),
             groups: Slab::new(),
             by_filter: HashMap::default(),
             scratch: Vec::new(),
@@ -128,7 +128,7 @@ pub(crate) struct Matches {
 fn plain(filter: &str) -> (&str, bool) {
     // The filter was validated when the client subscribed.
     match codec_mqtt::shared(filter) {
-        Ok(Some(Shared { filter, .. })) => (filter, true),
+        Ok(Some(SharedFilter { filter, .. })) => (filter, true),
         _ => (filter, false),
     }
 }

@@ -197,6 +197,12 @@ impl Wills {
 
     fn remove(&mut self, key: (RouterAddress, u64)) -> Option<PeerWill> {
         let peer_will = self.peer_wills.remove(&key)?;
+        debug_assert!(
+            self.peer_will_bytes >= peer_will_size(&peer_will.id, &peer_will.will),
+            "will {} of router {:?} was not counted",
+            key.1,
+            key.0
+        );
         self.peer_will_bytes -= peer_will_size(&peer_will.id, &peer_will.will);
         if self.by_client.get(&peer_will.id) == Some(&key) {
             self.by_client.remove(&peer_will.id);

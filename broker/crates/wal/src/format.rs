@@ -83,7 +83,7 @@ impl Header {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
-        let mut fields = Fields(bytes);
+        let mut fields = FieldReader(bytes);
         if fields.array() != Some(MAGIC) {
             return Err(HeaderError::Bad("not a log file"));
         }
@@ -112,7 +112,7 @@ impl Header {
 
 /// The content of a record, including the seal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum RecordContent {
     Record(Record),
     Seal,
 }
@@ -128,7 +128,7 @@ pub struct RecordHeader {
 
 impl RecordHeader {
     pub fn decode(bytes: &[u8], nonce: u64) -> Option<RecordHeader> {
-        let mut fields = Fields(bytes);
+        let mut fields = FieldReader(bytes);
         Some(RecordHeader {
             body_len: fields.u32()?,
             crc: fields.u32()?,
@@ -173,7 +173,7 @@ pub fn encoded_len(record: &Record) -> u64 {
 }
 
 /// Appends encoded records to a buffer.
-pub struct Encoder<'a> {
+pub struct RecordEncoder<'a> {
     pub out: &'a mut Vec<u8>,
     pub nonce: u64,
     pub sequence: u64,
@@ -181,7 +181,7 @@ pub struct Encoder<'a> {
     pub durable: u64,
 }
 
-impl Encoder<'_> {
+impl RecordEncoder<'_> {
     pub fn record(&mut self, record: &Record) {
         let group = record.group.0;
         match &record.body {
@@ -227,11 +227,11 @@ impl Encoder<'_> {
 }
 
 /// Decodes a body whose checksum matched. Returns `None` for a shape that this version does not write.
-pub fn decode_body(body: &[u8]) -> Option<Content> {
-    let mut fields = Fields(body);
+pub fn decode_body(body: &[u8]) -> Option<RecordContent> {
+    let mut fields = FieldReader(body);
     let [kind] = fields.array()?;
     if kind == SEAL {
-        return fields.0.is_empty().then_some(Content::Seal);
+        return fields.0.is_empty().then_some(RecordContent::Seal);
     }
     let group = GroupId(fields.u64()?);
     let body = match kind {
@@ -260,13 +260,13 @@ pub fn decode_body(body: &[u8]) -> Option<Content> {
     fields
         .0
         .is_empty()
-        .then_some(Content::Record(Record { group, body }))
+        .then_some(RecordContent::Record(Record { group, body }))
 }
 
 /// Reads little-endian fields from the front.
-struct Fields<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl FieldReader<'_> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;

@@ -15,9 +15,9 @@ mod recover;
 mod writer;
 
 pub use error::WalError;
-pub use log::{Rolled, Wal, WalConfig};
+pub use log::{CompletedFile, Wal, WalConfig};
 pub use recover::{HardState, Recovered, RecoveredGroup, TornTail};
-pub use writer::{Progress, Writer};
+pub use writer::{Writer, WriterProgress};
 
 use bytes::Bytes;
 

@@ -1,9 +1,9 @@
 //! Writing the log.
 
 use crate::error::WalError;
-use crate::format::{self, Encoder, NEW_FILE, SEAL_BYTES, TERMINATOR};
+use crate::format::{self, NEW_FILE, RecordEncoder, SEAL_BYTES, TERMINATOR};
 use crate::manifest::Manifest;
-use crate::recover::{HardState, Reader, Recovered, read_header};
+use crate::recover::{HardState, RecordReader, Recovered, read_header};
 use crate::{GroupId, MAX_RECORD_BYTES, Record, RecordBody};
 use env::disk::is_full;
 use env::planted::{self, Bug};
@@ -53,7 +53,7 @@ impl WalConfig {
 /// A completed file, to which nothing will be appended. It can be deleted once its contents are stored
 /// elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rolled {
+pub struct CompletedFile {
     /// Number of the file.
     pub file: u64,
 }
@@ -69,17 +69,17 @@ pub struct Wal {
     complete: Vec<u64>,
     spares: BTreeSet<u64>,
     /// The file being written; `None` until the first append.
-    active: Option<Active>,
+    active: Option<ActiveFile>,
     /// The last file of an earlier incarnation, if it has no seal yet.
-    unsealed: Option<Unsealed>,
+    unsealed: Option<UnsealedFile>,
     next_sequence: u64,
     /// Newest durable sequence number.
     durable: u64,
     /// The state of each group that new files repeat.
-    carried: BTreeMap<GroupId, Carried>,
+    carried: BTreeMap<GroupId, CarriedState>,
     scratch: Vec<u8>,
     /// A completed file that has not been reported yet.
-    rolled: Option<Rolled>,
+    rolled: Option<CompletedFile>,
     /// The active file's name is not durable yet, so nothing may be acknowledged.
     is_name_unsynced: bool,
     /// Space is short.
@@ -93,7 +93,7 @@ pub struct Wal {
 }
 
 /// The file being written.
-struct Active {
+struct ActiveFile {
     number: u64,
     path: String,
     file: Box<dyn File>,
@@ -107,7 +107,7 @@ struct Active {
 }
 
 /// The last file of an earlier incarnation, which lacks its seal.
-struct Unsealed {
+struct UnsealedFile {
     number: u64,
     position: u64,
     nonce: u64,
@@ -115,7 +115,7 @@ struct Unsealed {
 
 /// The state of a group that each new file repeats.
 #[derive(Clone, Copy, Default)]
-struct Carried {
+struct CarriedState {
     hard_state: Option<HardState>,
     checkpointed: Option<(u64, u64)>,
 }
@@ -157,7 +157,7 @@ impl Wal {
         wal.remove_leftovers(&names)?;
         for (group, state) in &recovered.groups {
             if state.hard_state.is_some() || state.checkpointed.is_some() {
-                let carried = Carried {
+                let carried = CarriedState {
                     hard_state: state.hard_state,
                     checkpointed: state.checkpointed,
                 };
@@ -189,7 +189,7 @@ impl Wal {
             previous = Some(*number);
             has_manifest = header.has_manifest;
             let last = at + 1 == files.len();
-            let reader = Reader::new(&*file, header)?;
+            let reader = RecordReader::new(&*file, header)?;
             let end = reader.read_all(last, &mut |record| recovered.fold(record))?;
             if last {
                 // A killed process may have left it unsynced, and from here on everything read counts as
@@ -197,7 +197,7 @@ impl Wal {
                 file.sync_data().map_err(|e| WalError::sync(&path, &e))?;
             }
             self.next_sequence = end.next_sequence;
-            self.unsealed = (!end.sealed).then_some(Unsealed {
+            self.unsealed = (!end.sealed).then_some(UnsealedFile {
                 number: *number,
                 position: end.position,
                 nonce: header.nonce,
@@ -230,7 +230,7 @@ impl Wal {
     }
 
     /// Appends the records, all of them or, on an error, none. They are durable after [`Wal::sync`].
-    pub fn append(&mut self, records: &[Record]) -> Result<Option<Rolled>, WalError> {
+    pub fn append(&mut self, records: &[Record]) -> Result<Option<CompletedFile>, WalError> {
         self.append_all(records.iter())
     }
 
@@ -238,7 +238,7 @@ impl Wal {
     pub fn append_all<'a>(
         &mut self,
         records: impl Iterator<Item = &'a Record> + Clone,
-    ) -> Result<Option<Rolled>, WalError> {
+    ) -> Result<Option<CompletedFile>, WalError> {
         self.check_running()?;
         let mut bytes = 0;
         if self.next_sequence - self.durable > MAX_UNSYNCED_RECORDS {
@@ -411,7 +411,7 @@ impl Wal {
         let mut records = records.peekable();
         self.scratch.clear();
         while let Some(record) = records.next() {
-            let mut encoder = Encoder {
+            let mut encoder = RecordEncoder {
                 out: &mut self.scratch,
                 nonce: active.nonce,
                 sequence,

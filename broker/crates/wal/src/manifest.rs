@@ -35,7 +35,7 @@ const ENCODED: usize = COVERED + 4;
 
 /// Lower bounds on the state of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bounds {
+pub(crate) struct DurableBounds {
     /// Number of the oldest file that was not deleted; 0 before the first file.
     pub oldest: u64,
     /// Number of the newest file; 0 before the first file.
@@ -50,7 +50,7 @@ pub(crate) struct Manifest {
     node: NodeId,
     updates: u64,
     /// As of the newest synced update.
-    pub bounds: Bounds,
+    pub bounds: DurableBounds,
 }
 
 impl Manifest {
@@ -60,7 +60,7 @@ impl Manifest {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             other => other.map_err(|e| WalError::io(PATH, &e))?,
         };
-        let mut found: Option<Slot> = None;
+        let mut found: Option<ManifestSlot> = None;
         for slot in 0..=UNSYNCED_SLOT {
             let Some(read) = read_slot(&*file, slot)? else {
                 continue;
@@ -87,7 +87,11 @@ impl Manifest {
 
     /// Creates the manifest durably. It is written under a temporary name first, so an incomplete manifest
     /// never exists.
-    pub fn create(disk: &dyn Disk, node: NodeId, bounds: Bounds) -> Result<Manifest, WalError> {
+    pub fn create(
+        disk: &dyn Disk,
+        node: NodeId,
+        bounds: DurableBounds,
+    ) -> Result<Manifest, WalError> {
         match disk.remove(NEW) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(WalError::io(NEW, &e)),
             _ => {}
@@ -119,7 +123,7 @@ impl Manifest {
     }
 
     /// Replaces the bounds durably.
-    pub fn update(&mut self, bounds: Bounds) -> Result<(), WalError> {
+    pub fn update(&mut self, bounds: DurableBounds) -> Result<(), WalError> {
         self.updates += 1;
         let slot = self.updates % SYNCED_SLOTS;
         (self.write_slot(slot, bounds)).map_err(|e| WalError::io(PATH, &e))?;
@@ -131,7 +135,7 @@ impl Manifest {
     /// Records a durable sequence number without a sync. It survives the death of the process; a power
     /// failure may lose it.
     pub fn note_durable(&self, durable: u64) -> Result<(), WalError> {
-        let bounds = Bounds {
+        let bounds = DurableBounds {
             durable,
             ..self.bounds
         };
@@ -142,11 +146,11 @@ impl Manifest {
         }
     }
 
-    fn write_slot(&self, slot: u64, bounds: Bounds) -> std::io::Result<()> {
+    fn write_slot(&self, slot: u64, bounds: DurableBounds) -> std::io::Result<()> {
         let mut bytes = Vec::with_capacity(ENCODED);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
-        let Bounds {
+        let DurableBounds {
             oldest,
             newest,
             durable,
@@ -162,19 +166,19 @@ impl Manifest {
 
 /// One copy of the bounds, as read from the file.
 #[derive(Clone, Copy)]
-struct Slot {
+struct ManifestSlot {
     node: NodeId,
     updates: u64,
-    bounds: Bounds,
+    bounds: DurableBounds,
 }
 
-impl Slot {
+impl ManifestSlot {
     /// Takes the higher of each bound, because every copy is a valid lower bound.
-    fn join(self, other: Slot) -> Slot {
-        Slot {
+    fn join(self, other: ManifestSlot) -> ManifestSlot {
+        ManifestSlot {
             node: self.node,
             updates: self.updates.max(other.updates),
-            bounds: Bounds {
+            bounds: DurableBounds {
                 oldest: self.bounds.oldest.max(other.bounds.oldest),
                 newest: self.bounds.newest.max(other.bounds.newest),
                 durable: self.bounds.durable.max(other.bounds.durable),
@@ -184,7 +188,7 @@ impl Slot {
 }
 
 /// Returns `None` if the slot was never written, or its last update is torn.
-fn read_slot(file: &dyn File, slot: u64) -> Result<Option<Slot>, WalError> {
+fn read_slot(file: &dyn File, slot: u64) -> Result<Option<ManifestSlot>, WalError> {
     let mut bytes = [0; ENCODED];
     let n = file
         .read_at(slot * SLOT_BYTES, &mut bytes)
@@ -204,10 +208,10 @@ fn read_slot(file: &dyn File, slot: u64) -> Result<Option<Slot>, WalError> {
         let bytes = covered.get(16 + at * 8..).and_then(|b| b.first_chunk());
         u64::from_le_bytes(*bytes.unwrap_or(&[0; 8]))
     };
-    Ok(Some(Slot {
+    Ok(Some(ManifestSlot {
         node: NodeId(field(0)),
         updates: field(1),
-        bounds: Bounds {
+        bounds: DurableBounds {
             oldest: field(2),
             newest: field(3),
             durable: field(4),

@@ -2,7 +2,7 @@
 
 use crate::error::WalError;
 use crate::format::{
-    self, Content, HEADER_BYTES, Header, HeaderError, RECORD_HEADER, RecordHeader, TERMINATOR,
+    self, HEADER_BYTES, Header, HeaderError, RECORD_HEADER, RecordContent, RecordHeader, TERMINATOR,
 };
 use crate::{Entry, GroupId, MAX_RECORD_BYTES, Record, RecordBody};
 use env::planted::{self, Bug};
@@ -178,30 +178,30 @@ pub(crate) fn read_header(
 }
 
 /// Reads the records of one file.
-pub(crate) struct Reader<'a> {
+pub(crate) struct RecordReader<'a> {
     path: String,
     header: Header,
-    window: Window<'a>,
+    window: ReadWindow<'a>,
     position: u64,
     sequence: u64,
 }
 
 /// The result of reading one record.
-enum Step {
-    Content(Content),
+enum ReadStep {
+    Content(RecordContent),
     /// Zeros in place of the next record. A truncated file is `Bad`.
     End,
     Bad(&'static str),
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(file: &'a dyn File, header: Header) -> Result<Reader<'a>, WalError> {
+impl<'a> RecordReader<'a> {
+    pub(crate) fn new(file: &'a dyn File, header: Header) -> Result<RecordReader<'a>, WalError> {
         let path = format::path(header.number);
         let len = file.len().map_err(|e| WalError::io(&path, &e))?;
-        Ok(Reader {
+        Ok(RecordReader {
             path,
             header,
-            window: Window {
+            window: ReadWindow {
                 file,
                 len,
                 start: 0,
@@ -220,12 +220,12 @@ impl<'a> Reader<'a> {
     ) -> Result<FileEnd, WalError> {
         loop {
             match self.step()? {
-                Step::Content(Content::Record(record)) => sink(record),
-                Step::Content(Content::Seal) => return Ok(self.end(true, None)),
-                Step::End if last => return self.end_without_seal(None),
-                Step::End => return Err(self.corrupt("the file ends without its seal")),
-                Step::Bad(what) if last => return self.end_without_seal(Some(what)),
-                Step::Bad(what) => return Err(self.corrupt(what)),
+                ReadStep::Content(RecordContent::Record(record)) => sink(record),
+                ReadStep::Content(RecordContent::Seal) => return Ok(self.end(true, None)),
+                ReadStep::End if last => return self.end_without_seal(None),
+                ReadStep::End => return Err(self.corrupt("the file ends without its seal")),
+                ReadStep::Bad(what) if last => return self.end_without_seal(Some(what)),
+                ReadStep::Bad(what) => return Err(self.corrupt(what)),
             }
         }
     }
@@ -243,37 +243,37 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn step(&mut self) -> Result<Step, WalError> {
+    fn step(&mut self) -> Result<ReadStep, WalError> {
         let at = self.position;
         let head = self.window.get(at, RECORD_HEADER, &self.path)?;
         if head.len() >= TERMINATOR as usize && head[..TERMINATOR as usize].iter().all(|b| *b == 0)
         {
-            return Ok(Step::End);
+            return Ok(ReadStep::End);
         }
         let Some(header) = RecordHeader::decode(head, self.header.nonce) else {
-            return Ok(Step::Bad("the file is truncated"));
+            return Ok(ReadStep::Bad("the file is truncated"));
         };
         if u64::from(header.body_len) > MAX_RECORD_BYTES {
-            return Ok(Step::Bad("record length exceeds the limit"));
+            return Ok(ReadStep::Bad("record length exceeds the limit"));
         }
         let record = self
             .window
             .get(at, header.record_len() as usize, &self.path)?;
         if (record.len() as u64) < header.record_len() {
-            return Ok(Step::Bad("record is truncated"));
+            return Ok(ReadStep::Bad("record is truncated"));
         }
         if !header.matches(record, self.header.nonce) {
-            return Ok(Step::Bad("record checksum does not match"));
+            return Ok(ReadStep::Bad("record checksum does not match"));
         }
         if header.sequence != self.sequence {
-            return Ok(Step::Bad("record is out of sequence"));
+            return Ok(ReadStep::Bad("record is out of sequence"));
         }
         let Some(content) = format::decode_body(&record[RECORD_HEADER..]) else {
             return Err(self.corrupt("record of an unknown kind"));
         };
         self.position += header.record_len();
         self.sequence += 1;
-        Ok(Step::Content(content))
+        Ok(ReadStep::Content(content))
     }
 
     /// Handles the end of the last file: clean, torn by a power failure, or damage to durable records.
@@ -364,14 +364,14 @@ impl<'a> Reader<'a> {
 }
 
 /// A part of the file in memory: at most [`WINDOW_BYTES`] or one record.
-struct Window<'a> {
+struct ReadWindow<'a> {
     file: &'a dyn File,
     len: u64,
     start: u64,
     bytes: Vec<u8>,
 }
 
-impl Window<'_> {
+impl ReadWindow<'_> {
     /// `len` bytes at `offset`, fewer if the file ends before.
     fn get(&mut self, offset: u64, len: usize, path: &str) -> Result<&[u8], WalError> {
         let len = (len as u64).min(self.len.saturating_sub(offset)) as usize;

@@ -1,6 +1,6 @@
 //! Group commit: all queued batches are written and made durable by one sync.
 
-use crate::{Record, Rolled, Wal, WalError};
+use crate::{CompletedFile, Record, Wal, WalError};
 use env::planted::{self, Bug};
 use std::collections::VecDeque;
 
@@ -11,13 +11,13 @@ const STEP_BYTES: u64 = 8 << 20;
 /// [`Writer::step`].
 pub struct Writer<T> {
     wal: Wal,
-    queue: VecDeque<Batch<T>>,
+    queue: VecDeque<QueuedBatch<T>>,
     queued_bytes: u64,
     /// The error of the last step that could not write everything.
     full_error: String,
 }
 
-struct Batch<T> {
+struct QueuedBatch<T> {
     token: T,
     records: Vec<Record>,
     bytes: u64,
@@ -25,9 +25,9 @@ struct Batch<T> {
 
 /// The effects of a step besides making batches durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct WriterProgress {
     /// The file that was completed before the batches of this step.
-    pub rolled: Option<Rolled>,
+    pub rolled: Option<CompletedFile>,
     /// Space, descriptors or memory are short, and batches stay queued. Raise the alarm and step again later.
     pub full: bool,
 }
@@ -47,7 +47,7 @@ impl<T> Writer<T> {
     pub fn push(&mut self, token: T, records: Vec<Record>) {
         let bytes = records.iter().map(crate::format::encoded_len).sum();
         self.queued_bytes += bytes;
-        self.queue.push_back(Batch {
+        self.queue.push_back(QueuedBatch {
             token,
             records,
             bytes,
@@ -64,7 +64,7 @@ impl<T> Writer<T> {
         self.queued_bytes
     }
 
-    /// The error behind the last [`Progress::full`].
+    /// The error behind the last [`WriterProgress::full`].
     pub fn full_error(&self) -> &str {
         &self.full_error
     }
@@ -76,9 +76,9 @@ impl<T> Writer<T> {
 
     /// Writes batches from the front of the queue, syncs once and appends their tokens to `durable`, in
     /// order. Errors are fatal to the node.
-    pub fn step(&mut self, durable: &mut Vec<T>) -> Result<Progress, WalError> {
+    pub fn step(&mut self, durable: &mut Vec<T>) -> Result<WriterProgress, WalError> {
         let mut count = self.batches_per_step();
-        let mut progress = Progress::default();
+        let mut progress = WriterProgress::default();
         while count > 0 {
             let batches = self.queue.iter().take(count);
             match self.wal.append_all(batches.flat_map(|b| b.records.iter())) {
@@ -99,6 +99,11 @@ impl<T> Writer<T> {
             self.wal.sync()?;
         }
         for batch in self.queue.drain(..count) {
+            debug_assert!(
+                self.queued_bytes >= batch.bytes,
+                "a batch of {} bytes was not counted",
+                batch.bytes
+            );
             self.queued_bytes -= batch.bytes;
             durable.push(batch.token);
         }

@@ -2,19 +2,20 @@
 //! machine.
 
 use super::{
-    Bytes, Committed, ConfChangeType, Group, HostOutput, MEMBERSHIP, NodeId, RecordBody, Sink,
+    Bytes, CommittedEntry, ConfChangeType, Group, HostOutput, MEMBERSHIP, NodeId, OutputBuffer,
+    RecordBody,
 };
-use super::{Waiting, entry};
+use super::{PendingAction, entry};
 use env::planted::{self, Bug};
 use raft::Ready;
 use raft::eraftpb::Message;
 
 /// Members that raft-rs wants to send a snapshot to.
-pub type WantedTransfers = Vec<NodeId>;
+pub type CheckpointTargets = Vec<NodeId>;
 
 impl Group {
     /// Processes everything raft-rs has ready. Returns the members that need this leader's checkpoint.
-    pub fn advance(&mut self, sink: &mut Sink) -> WantedTransfers {
+    pub fn advance(&mut self, sink: &mut OutputBuffer) -> CheckpointTargets {
         let mut targets = Vec::new();
         if self.stopped {
             return targets;
@@ -37,7 +38,11 @@ impl Group {
     }
 
     /// Returns false if the group had to stop.
-    fn process_all_ready(&mut self, sink: &mut Sink, targets: &mut WantedTransfers) -> bool {
+    fn process_all_ready(
+        &mut self,
+        sink: &mut OutputBuffer,
+        targets: &mut CheckpointTargets,
+    ) -> bool {
         while self.raw.has_ready() {
             let ready = self.raw.ready();
             self.process_ready(ready, sink, targets);
@@ -55,7 +60,7 @@ impl Group {
         true
     }
 
-    pub fn stop(&mut self, error: crate::ReadError, sink: &mut Sink) {
+    pub fn stop(&mut self, error: crate::ReadError, sink: &mut OutputBuffer) {
         self.stopped = true;
         sink.out.push(HostOutput::Failed {
             group: self.id,
@@ -63,7 +68,12 @@ impl Group {
         });
     }
 
-    fn process_ready(&mut self, mut ready: Ready, sink: &mut Sink, targets: &mut WantedTransfers) {
+    fn process_ready(
+        &mut self,
+        mut ready: Ready,
+        sink: &mut OutputBuffer,
+        targets: &mut CheckpointTargets,
+    ) {
         let messages = ready.take_messages();
         let persisted = ready.take_persisted_messages();
         let mut committed = ready.take_committed_entries();
@@ -95,7 +105,7 @@ impl Group {
         let has_records = sink.records.len() > before;
         if has_records || self.unpersisted > 0 {
             self.unpersisted += 1;
-            sink.waiting.push(Waiting::Ready {
+            sink.waiting.push(PendingAction::Ready {
                 group: self.id,
                 epoch: self.epoch,
                 number,
@@ -135,7 +145,7 @@ impl Group {
         number: u64,
         commit: u64,
         messages: Vec<Message>,
-        sink: &mut Sink,
+        sink: &mut OutputBuffer,
     ) {
         self.commit_durable(commit);
         debug_assert!(self.unpersisted > 0, "a batch became durable twice");
@@ -149,7 +159,12 @@ impl Group {
         sink.send(self.id, messages);
     }
 
-    fn send(&mut self, messages: Vec<Message>, sink: &mut Sink, targets: &mut WantedTransfers) {
+    fn send(
+        &mut self,
+        messages: Vec<Message>,
+        sink: &mut OutputBuffer,
+        targets: &mut CheckpointTargets,
+    ) {
         if messages.is_empty() {
             return;
         }
@@ -165,7 +180,7 @@ impl Group {
     }
 
     /// raft-rs accepted the leader's checkpoint, whose files are durable already.
-    fn install(&mut self, sink: &mut Sink) {
+    fn install(&mut self, sink: &mut OutputBuffer) {
         let Some((checkpoint, state)) = self.incoming.take() else {
             debug_assert!(false, "raft-rs restored a checkpoint that was not offered");
             return;
@@ -201,7 +216,7 @@ impl Group {
         }
     }
 
-    fn emit_restore(&mut self, state: Bytes, sink: &mut Sink) {
+    fn emit_restore(&mut self, state: Bytes, sink: &mut OutputBuffer) {
         sink.out.push(HostOutput::Restore {
             group: self.id,
             index: self.applied,
@@ -210,7 +225,7 @@ impl Group {
         self.emit_membership(sink);
     }
 
-    fn emit_membership(&mut self, sink: &mut Sink) {
+    fn emit_membership(&mut self, sink: &mut OutputBuffer) {
         self.membership_reported = true;
         sink.out.push(HostOutput::Membership {
             group: self.id,
@@ -218,7 +233,7 @@ impl Group {
         });
     }
 
-    fn emit_leadership(&mut self, sink: &mut Sink) {
+    fn emit_leadership(&mut self, sink: &mut OutputBuffer) {
         let now = (self.term(), self.leader(), self.is_leader());
         if self.reported_leadership == Some(now) {
             return;
@@ -235,7 +250,7 @@ impl Group {
 
     /// Delivers committed entries. A membership change waits until its commit index is durable: a node that
     /// forgot it in a crash would continue with members that the others have replaced.
-    fn apply(&mut self, sink: &mut Sink) {
+    fn apply(&mut self, sink: &mut OutputBuffer) {
         let mut batch = Vec::new();
         while let Some(next) = self.unapplied.front() {
             if next.kind == MEMBERSHIP && next.index > self.durable_commit {
@@ -252,7 +267,7 @@ impl Group {
                 self.apply_change(e.data, sink);
             } else if !e.data.is_empty() {
                 self.last_command = e.index;
-                batch.push(Committed {
+                batch.push(CommittedEntry {
                     index: e.index,
                     term: e.term,
                     command: e.data,
@@ -267,7 +282,7 @@ impl Group {
         }
     }
 
-    fn emit_committed(&mut self, batch: &mut Vec<Committed>, sink: &mut Sink) {
+    fn emit_committed(&mut self, batch: &mut Vec<CommittedEntry>, sink: &mut OutputBuffer) {
         if !batch.is_empty() {
             sink.out.push(HostOutput::Committed {
                 group: self.id,
@@ -285,7 +300,7 @@ impl Group {
         }
     }
 
-    fn apply_change(&mut self, data: Bytes, sink: &mut Sink) {
+    fn apply_change(&mut self, data: Bytes, sink: &mut OutputBuffer) {
         // raft-rs must know about all earlier entries first.
         self.sync_applied();
         let Some(change) = entry::decode_change(data) else {

@@ -11,10 +11,10 @@
 //! - Its term, its vote and the end of its log are kept, see [`crate::tombstone`].
 
 use super::Host;
-use super::disk::{Garbage, JobFor};
+use super::disk::{JobOwner, UnneededFiles};
 use crate::GroupId;
 use crate::entry::Position;
-use crate::jobs::{self, Outcome};
+use crate::jobs::{self, JobOutcome};
 use crate::tombstone::Tombstone;
 use env::NodeId;
 
@@ -92,19 +92,24 @@ impl Host {
         group.departing = true;
         let epoch = group.epoch;
         self.start_job(
-            JobFor::WriteTombstone { group: id, epoch },
+            JobOwner::WriteTombstone { group: id, epoch },
             jobs::write_tombstone(id, tombstone),
         );
         true
     }
 
-    pub(super) fn handle_tombstone_written(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
+    pub(super) fn handle_tombstone_written(
+        &mut self,
+        id: GroupId,
+        epoch: u64,
+        outcome: JobOutcome,
+    ) {
         let Some(group) = self.groups.get_mut(&id).filter(|g| g.epoch == epoch) else {
             // The group was removed meanwhile.
-            return self.clean_up(id, Garbage::Tombstone);
+            return self.clean_up(id, UnneededFiles::Tombstone);
         };
         match outcome {
-            Outcome::TombstoneWritten(tombstone) => {
+            JobOutcome::TombstoneWritten(tombstone) => {
                 self.tombstones.insert(id, tombstone);
                 self.remove_replica(id);
             }

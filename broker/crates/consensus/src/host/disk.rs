@@ -2,8 +2,8 @@
 
 use super::Host;
 use crate::entry::Position;
-use crate::group::{FlushWanted, Group};
-use crate::jobs::{self, Outcome};
+use crate::group::{FlushRequest, Group};
+use crate::jobs::{self, JobOutcome};
 use crate::snapshot::Checkpoint;
 use crate::store::keep_set;
 use crate::{GroupId, HostOutput, JobId, JobResult, StorageJob};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The owner of a job: what its result belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JobFor {
+pub enum JobOwner {
     Flush {
         group: GroupId,
         epoch: u64,
@@ -31,7 +31,7 @@ pub enum JobFor {
     /// Files that nothing refers to.
     Cleanup {
         group: GroupId,
-        garbage: Garbage,
+        garbage: UnneededFiles,
     },
     Deletion {
         group: GroupId,
@@ -40,12 +40,12 @@ pub enum JobFor {
         group: GroupId,
         epoch: u64,
     },
-    Outgoing {
+    OutgoingCheckpoint {
         group: GroupId,
         to: NodeId,
         id: u64,
     },
-    Incoming {
+    IncomingCheckpoint {
         group: GroupId,
         id: u64,
     },
@@ -53,7 +53,7 @@ pub enum JobFor {
 
 /// Files that can be deleted at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Garbage {
+pub enum UnneededFiles {
     Segments(Vec<SegmentName>),
     /// The staging file of a received checkpoint.
     Staged,
@@ -62,7 +62,7 @@ pub enum Garbage {
 }
 
 impl Host {
-    pub(super) fn start_job(&mut self, owner: JobFor, job: Box<dyn StorageJob>) -> JobId {
+    pub(super) fn start_job(&mut self, owner: JobOwner, job: Box<dyn StorageJob>) -> JobId {
         let id = JobId(self.next_job);
         self.next_job += 1;
         self.jobs.insert(id, owner);
@@ -74,7 +74,7 @@ impl Host {
         let Some(owner) = self.jobs.remove(&id) else {
             return;
         };
-        let outcome = match result.map(|any| any.downcast::<Outcome>()) {
+        let outcome = match result.map(|any| any.downcast::<JobOutcome>()) {
             Ok(Ok(outcome)) => *outcome,
             Ok(Err(_)) => {
                 tracing::error!("a job of another kind was reported");
@@ -86,24 +86,28 @@ impl Host {
                 return;
             }
         };
-        if matches!(outcome, Outcome::Postponed) {
+        if matches!(outcome, JobOutcome::Postponed) {
             self.counters.postponed_jobs += 1;
-            if matches!(owner, JobFor::Cleanup { .. } | JobFor::Deletion { .. }) {
+            if matches!(owner, JobOwner::Cleanup { .. } | JobOwner::Deletion { .. }) {
                 // Some file systems need space to delete a file.
                 return self.removals.push((self.retry_tick(), owner));
             }
         }
         match owner {
-            JobFor::Flush { group, epoch } => self.flush_done(group, epoch, outcome),
-            JobFor::Checkpoint { group, epoch } => self.checkpoint_done(group, epoch, outcome),
-            JobFor::Rewrite { group, epoch } => self.rewrite_done(group, epoch, outcome),
-            JobFor::Cleanup { .. } => {}
-            JobFor::Deletion { group } => self.deletion_done(group),
-            JobFor::WriteTombstone { group, epoch } => {
+            JobOwner::Flush { group, epoch } => self.flush_done(group, epoch, outcome),
+            JobOwner::Checkpoint { group, epoch } => self.checkpoint_done(group, epoch, outcome),
+            JobOwner::Rewrite { group, epoch } => self.rewrite_done(group, epoch, outcome),
+            JobOwner::Cleanup { .. } => {}
+            JobOwner::Deletion { group } => self.deletion_done(group),
+            JobOwner::WriteTombstone { group, epoch } => {
                 self.handle_tombstone_written(group, epoch, outcome)
             }
-            JobFor::Outgoing { group, to, id } => self.handle_outgoing_job(group, to, id, outcome),
-            JobFor::Incoming { group, id } => self.handle_incoming_job(group, id, outcome),
+            JobOwner::OutgoingCheckpoint { group, to, id } => {
+                self.handle_outgoing_job(group, to, id, outcome)
+            }
+            JobOwner::IncomingCheckpoint { group, id } => {
+                self.handle_incoming_job(group, id, outcome)
+            }
         }
     }
 
@@ -114,20 +118,20 @@ impl Host {
 
     pub(super) fn delete_files(&mut self, group: GroupId) {
         let job = jobs::remove_group(group);
-        self.start_job(JobFor::Deletion { group }, job);
+        self.start_job(JobOwner::Deletion { group }, job);
     }
 
-    pub(super) fn clean_up(&mut self, group: GroupId, garbage: Garbage) {
+    pub(super) fn clean_up(&mut self, group: GroupId, garbage: UnneededFiles) {
         let job = match &garbage {
-            Garbage::Segments(names) => jobs::remove_segments(group, names.clone()),
+            UnneededFiles::Segments(names) => jobs::remove_segments(group, names.clone()),
             // A new transfer may have begun since; its staging file must stay.
-            Garbage::Staged if self.incoming.contains_key(&group) => return,
-            Garbage::Staged => jobs::unstage(group),
+            UnneededFiles::Staged if self.incoming.contains_key(&group) => return,
+            UnneededFiles::Staged => jobs::unstage(group),
             // The replica departed again, and its tombstone must stay.
-            Garbage::Tombstone if self.tombstones.contains_key(&group) => return,
-            Garbage::Tombstone => jobs::remove_tombstone(group),
+            UnneededFiles::Tombstone if self.tombstones.contains_key(&group) => return,
+            UnneededFiles::Tombstone => jobs::remove_tombstone(group),
         };
-        self.start_job(JobFor::Cleanup { group, garbage }, job);
+        self.start_job(JobOwner::Cleanup { group, garbage }, job);
     }
 
     /// Retries postponed jobs.
@@ -136,8 +140,8 @@ impl Host {
         let due = self.removals.extract_if(.., |(at, _)| *at <= now);
         for (_, owner) in due.collect::<Vec<_>>() {
             match owner {
-                JobFor::Deletion { group } => self.delete_files(group),
-                JobFor::Cleanup { group, garbage } => self.clean_up(group, garbage),
+                JobOwner::Deletion { group } => self.delete_files(group),
+                JobOwner::Cleanup { group, garbage } => self.clean_up(group, garbage),
                 _ => {}
             }
         }
@@ -235,13 +239,13 @@ impl Host {
             group.job_running = true;
             group.checkpointing = true;
             let job = jobs::checkpoint(id, checkpoint);
-            self.start_job(JobFor::Checkpoint { group: id, epoch }, job);
+            self.start_job(JobOwner::Checkpoint { group: id, epoch }, job);
         } else if group.flush.is_some_and(|f| f.at_tick <= self.ticks) {
             self.start_flush(id);
         }
     }
 
-    fn checkpoint_done(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
+    fn checkpoint_done(&mut self, id: GroupId, epoch: u64, outcome: JobOutcome) {
         let margin = self.config.limits.retain_entries;
         let pin = self.pin(id);
         let retry_at = self.retry_tick();
@@ -251,13 +255,13 @@ impl Host {
         };
         group.job_running = false;
         group.checkpointing = false;
-        if matches!(outcome, Outcome::Postponed) {
+        if matches!(outcome, JobOutcome::Postponed) {
             if let Some(flush) = &mut group.flush {
                 // The flush is much smaller after a checkpoint, so the owner gets time to supply one.
                 flush.at_tick = flush_at;
             }
             self.checkpoints.insert(id, retry_at);
-        } else if let Outcome::Checkpointed { checkpoint: file } = outcome {
+        } else if let JobOutcome::Checkpointed { checkpoint: file } = outcome {
             let Some(checkpoint) = Checkpoint::from_file(&file) else {
                 return;
             };
@@ -298,27 +302,27 @@ impl Host {
         if !garbage.sparse.is_empty() {
             group.job_running = true;
             let job = jobs::rewrite(Arc::clone(&self.disk), id, garbage.sparse, keep);
-            self.start_job(JobFor::Rewrite { group: id, epoch }, job);
+            self.start_job(JobOwner::Rewrite { group: id, epoch }, job);
         }
         if !unused.is_empty() {
-            self.clean_up(id, Garbage::Segments(unused));
+            self.clean_up(id, UnneededFiles::Segments(unused));
         }
     }
 
-    fn rewrite_done(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
+    fn rewrite_done(&mut self, id: GroupId, epoch: u64, outcome: JobOutcome) {
         let pin = self.pin(id);
         let Some(group) = self.replica(id, epoch) else {
             return;
         };
         group.job_running = false;
-        if let Outcome::Rewritten { old, segments } = outcome {
+        if let JobOutcome::Rewritten { old, segments } = outcome {
             let all = group.raw.mut_store().segments_mut();
             all.remove(&old);
             all.add(segments);
             if pin.is_some() {
                 group.replaced_segments.extend(old);
             } else {
-                self.clean_up(id, Garbage::Segments(old));
+                self.clean_up(id, UnneededFiles::Segments(old));
             }
         }
         self.next_group_job(id);
@@ -343,17 +347,17 @@ impl Host {
         let plan = group.raw.mut_store().plan_flush(upto, pin);
         group.job_running = true;
         let job = jobs::flush(disk, id, plan, founding);
-        self.start_job(JobFor::Flush { group: id, epoch }, job);
+        self.start_job(JobOwner::Flush { group: id, epoch }, job);
     }
 
-    fn flush_done(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
+    fn flush_done(&mut self, id: GroupId, epoch: u64, outcome: JobOutcome) {
         let retry_at = self.retry_tick();
         let Some(group) = self.replica(id, epoch) else {
             return;
         };
         group.job_running = false;
         match outcome {
-            Outcome::Flushed {
+            JobOutcome::Flushed {
                 upto,
                 segments,
                 founded,
@@ -394,7 +398,7 @@ impl Host {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        let wanted = group.flush.get_or_insert(FlushWanted { upto, at_tick });
+        let wanted = group.flush.get_or_insert(FlushRequest { upto, at_tick });
         wanted.upto = wanted.upto.max(upto);
         wanted.at_tick = wanted.at_tick.min(at_tick);
         self.flushes.insert(id);
@@ -410,7 +414,7 @@ impl Host {
         let flushing = self
             .jobs
             .values()
-            .any(|j| matches!(j, JobFor::Flush { .. }));
+            .any(|j| matches!(j, JobOwner::Flush { .. }));
         let largest = self
             .groups
             .values()

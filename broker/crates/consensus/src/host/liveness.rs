@@ -14,7 +14,7 @@ use raft::eraftpb::{Message, MessageType};
 const MAX_TICKS_AT_ONCE: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub struct PeerLiveness {
     up: bool,
     incarnation: Incarnation,
 }
@@ -198,7 +198,7 @@ impl Host {
     pub(super) fn handle_peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
         let before = self.peers.insert(
             node,
-            Peer {
+            PeerLiveness {
                 up: true,
                 incarnation,
             },
@@ -231,7 +231,7 @@ impl Host {
             .peers
             .get(&node)
             .map_or(Incarnation(0), |p| p.incarnation);
-        let down = Peer {
+        let down = PeerLiveness {
             up: false,
             incarnation,
         };

@@ -1,7 +1,7 @@
 //! Processing of all groups with pending work.
 
 use super::Host;
-use crate::sink::Waiting;
+use crate::sink::PendingAction;
 use crate::{GroupId, HostOutput, WalToken};
 
 impl Host {
@@ -59,9 +59,9 @@ impl Host {
     }
 
     /// Runs an action whose batch is durable.
-    pub(super) fn handle_durable(&mut self, waiting: Waiting) {
+    pub(super) fn handle_durable(&mut self, waiting: PendingAction) {
         match waiting {
-            Waiting::Ready {
+            PendingAction::Ready {
                 group,
                 epoch,
                 number,
@@ -74,7 +74,7 @@ impl Host {
                     self.mark_dirty(group);
                 }
             }
-            Waiting::Commit {
+            PendingAction::Commit {
                 group,
                 epoch,
                 commit,
@@ -85,8 +85,8 @@ impl Host {
                     self.mark_dirty(group);
                 }
             }
-            Waiting::Relogged { file } => self.rolls.mark_relogged(file),
-            Waiting::Deleted { group } => {
+            PendingAction::Relogged { file } => self.rolls.mark_relogged(file),
+            PendingAction::Deleted { group } => {
                 // Only now: without a durable deletion record, a group whose log is cut off would fail
                 // recovery.
                 self.rolls.forget_group(group);

@@ -3,7 +3,7 @@
 use super::Host;
 use crate::GroupId;
 use crate::entry;
-use crate::sink::Waiting;
+use crate::sink::PendingAction;
 use std::collections::BTreeMap;
 use wal::RecordBody;
 
@@ -11,7 +11,7 @@ use wal::RecordBody;
 /// segments, and the rest would have to be written to the log again. After a restart that would be the whole
 /// tail, because a node knows only its own recorded commit index.
 #[derive(Debug)]
-pub struct LateRoll {
+pub struct DeferredLogFile {
     file: u64,
     /// Groups and the last indexes of their logs.
     tails: Vec<(GroupId, u64)>,
@@ -28,7 +28,7 @@ impl Host {
         }
         let until = self.ticks + u64::from(limits.flush_delay_ticks);
         self.pending_rolls
-            .push_back(LateRoll { file, tails, until });
+            .push_back(DeferredLogFile { file, tails, until });
     }
 
     /// Groups whose last entries cannot move to segments yet, and the bytes of those entries in memory.
@@ -83,7 +83,7 @@ impl Host {
         }
         let relogging = self.sink.records.len() > before;
         if relogging {
-            self.sink.waiting.push(Waiting::Relogged { file });
+            self.sink.waiting.push(PendingAction::Relogged { file });
         }
         let deletions = self.deleting.keys().copied().collect();
         self.rolls.add_roll(file, needs, deletions, relogging);
@@ -103,6 +103,10 @@ impl Host {
             false => upto + 1,
         };
         if small {
+            debug_assert!(
+                *budget >= bytes,
+                "group {id:?}: {bytes} bytes exceed the budget of {budget}"
+            );
             *budget -= bytes;
             let checkpoint = store.checkpoint();
             if checkpoint.position.index > 0 && !checkpoint.on_disk {

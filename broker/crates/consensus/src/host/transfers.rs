@@ -1,11 +1,13 @@
 //! Checkpoint transfers between hosts.
 
 use super::Host;
-use super::disk::{Garbage, JobFor};
+use super::disk::{JobOwner, UnneededFiles};
 use crate::codec::{Offer, Transfer};
 use crate::entry;
-use crate::jobs::{self, Outcome};
-use crate::snapshot::{Checkpoint, Incoming, Outgoing, Read, Sources, Staged};
+use crate::jobs::{self, JobOutcome};
+use crate::snapshot::{
+    Checkpoint, CheckpointPart, EntrySources, IncomingCheckpoint, OutgoingCheckpoint, StagingResult,
+};
 use crate::{GroupId, ReadError};
 use bytes::Bytes;
 use env::NodeId;
@@ -39,9 +41,9 @@ impl Host {
         }
         let store = group.store();
         let checkpoint = store.checkpoint().clone();
-        let sources = Sources::new(store.checkpoint_entries_in_memory(), store.segments());
+        let sources = EntrySources::new(store.checkpoint_entries_in_memory(), store.segments());
         self.next_transfer += 1;
-        let mut transfer = Outgoing::new(
+        let mut transfer = OutgoingCheckpoint::new(
             self.next_transfer,
             group.term(),
             checkpoint.position,
@@ -49,7 +51,7 @@ impl Host {
         );
         if checkpoint.on_disk {
             let job = jobs::read(id, crate::snapshot::open(id, checkpoint.position.index));
-            let owner = JobFor::Outgoing {
+            let owner = JobOwner::OutgoingCheckpoint {
                 group: id,
                 to,
                 id: transfer.id,
@@ -68,7 +70,7 @@ impl Host {
         id: GroupId,
         to: NodeId,
         number: u64,
-        outcome: Outcome,
+        outcome: JobOutcome,
     ) {
         let transfer = self.outgoing.get_mut(&(id, to));
         let Some(transfer) = transfer.filter(|t| t.id == number) else {
@@ -76,12 +78,14 @@ impl Host {
         };
         transfer.job = None;
         match outcome {
-            Outcome::Read(Read::Opened(checkpoint)) => {
+            JobOutcome::Read(CheckpointPart::Opened(checkpoint)) => {
                 let begin = transfer.begin(checkpoint);
                 self.sink.send_transfer(to, id, &begin);
             }
-            Outcome::Read(Read::Entries { data, upto }) => transfer.push_entries(&data, upto),
-            Outcome::Read(Read::Missing(index)) => {
+            JobOutcome::Read(CheckpointPart::Entries { data, upto }) => {
+                transfer.push_entries(&data, upto)
+            }
+            JobOutcome::Read(CheckpointPart::Missing(index)) => {
                 self.end_outgoing(id, to, false);
                 if let Some(group) = self.groups.get_mut(&id) {
                     let what = format!("live entry {index} is missing");
@@ -105,7 +109,7 @@ impl Host {
             self.sink.send_transfer(to, id, &message);
         }
         if let Some(run) = transfer.next_read(chunk) {
-            let owner = JobFor::Outgoing {
+            let owner = JobOwner::OutgoingCheckpoint {
                 group: id,
                 to,
                 id: transfer.id,
@@ -193,7 +197,7 @@ impl Host {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        let Some(incoming) = Incoming::new(from, offer, max_state) else {
+        let Some(incoming) = IncomingCheckpoint::new(from, offer, max_state) else {
             return self.reply(from, id, Transfer::Abort { id: number });
         };
         let checkpoint = &incoming.contents.checkpoint;
@@ -237,7 +241,7 @@ impl Host {
         let Some((offset, data)) = incoming.next_to_stage() else {
             return;
         };
-        let owner = JobFor::Incoming {
+        let owner = JobOwner::IncomingCheckpoint {
             group: id,
             id: incoming.id,
         };
@@ -247,10 +251,10 @@ impl Host {
         }
     }
 
-    pub(super) fn handle_incoming_job(&mut self, id: GroupId, number: u64, outcome: Outcome) {
+    pub(super) fn handle_incoming_job(&mut self, id: GroupId, number: u64, outcome: JobOutcome) {
         let incoming = self.incoming.get_mut(&id).filter(|t| t.id == number);
         let Some(incoming) = incoming else {
-            if let Outcome::Installed { segments, .. } = outcome {
+            if let JobOutcome::Installed { segments, .. } = outcome {
                 self.keep_orphaned_segments(id, segments);
             }
             return;
@@ -258,14 +262,14 @@ impl Host {
         incoming.job = None;
         let (from, contents) = (incoming.from, incoming.contents.clone());
         match outcome {
-            Outcome::Staged => match incoming.finish_staging() {
-                Some(Staged::Ack(next)) => {
+            JobOutcome::Staged => match incoming.finish_staging() {
+                Some(StagingResult::Ack(next)) => {
                     self.reply(from, id, Transfer::Ack { id: number, next });
                     self.stage_next_chunk(id);
                 }
-                Some(Staged::Complete { bytes }) => {
+                Some(StagingResult::Complete { bytes }) => {
                     let disk = Arc::clone(&self.disk);
-                    let owner = JobFor::Incoming {
+                    let owner = JobOwner::IncomingCheckpoint {
                         group: id,
                         id: number,
                     };
@@ -276,11 +280,11 @@ impl Host {
                 }
                 None => {}
             },
-            Outcome::Installed {
+            JobOutcome::Installed {
                 checkpoint,
                 segments,
             } => self.finish_install(id, checkpoint, segments),
-            Outcome::Refused(what) => {
+            JobOutcome::Refused(what) => {
                 tracing::warn!(group = id.0, from = from.0, what, "checkpoint refused");
                 self.fail_incoming(id);
             }
@@ -340,7 +344,7 @@ impl Host {
     fn drop_incoming(&mut self, id: GroupId) {
         if self.incoming.remove(&id).is_some() {
             self.counters.failed_transfers += 1;
-            self.clean_up(id, Garbage::Staged);
+            self.clean_up(id, UnneededFiles::Staged);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The receiving side of a checkpoint transfer.
 
-use super::{Checkpoint, Contents};
+use super::{Checkpoint, CheckpointContents};
 use crate::JobId;
 use crate::codec::Offer;
 use crate::entry::{self, Position};
@@ -13,12 +13,12 @@ const MAX_CHUNK_BYTES: usize = 4 << 20;
 
 /// A checkpoint that is being received.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct IncomingCheckpoint {
     pub id: u64,
     pub from: NodeId,
     /// The leader's term.
     pub term: u64,
-    pub contents: Contents,
+    pub contents: CheckpointContents,
     /// The running job that stages a chunk or installs the checkpoint.
     pub job: Option<JobId>,
     /// Number of the next chunk to receive.
@@ -38,27 +38,27 @@ pub struct Incoming {
 
 /// What to do after a chunk was staged.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Staged {
+pub enum StagingResult {
     /// Acknowledge all chunks before this number.
     Ack(u32),
     /// Everything is staged; install the checkpoint.
     Complete { bytes: u64 },
 }
 
-impl Incoming {
+impl IncomingCheckpoint {
     /// Returns `None` if no correct node can have sent this offer.
-    pub fn new(from: NodeId, offer: Offer, max_state_bytes: u64) -> Option<Incoming> {
+    pub fn new(from: NodeId, offer: Offer, max_state_bytes: u64) -> Option<IncomingCheckpoint> {
         let membership = entry::decode_membership(offer.membership)?;
         let valid = offer.state_bytes <= max_state_bytes
             && offer.index > 0
             && offer.index_term > 0
             && offer.index_term <= offer.term
             && offer.entries <= offer.index;
-        valid.then(|| Incoming {
+        valid.then(|| IncomingCheckpoint {
             id: offer.id,
             from,
             term: offer.term,
-            contents: Contents {
+            contents: CheckpointContents {
                 checkpoint: Checkpoint {
                     position: Position {
                         index: offer.index,
@@ -90,6 +90,11 @@ impl Incoming {
         if number != self.next || ended || !has_room {
             return false;
         }
+        debug_assert!(
+            self.staged as usize + self.waiting.len() <= self.next as usize,
+            "transfer {}: chunk {number} was staged before it was received",
+            self.id
+        );
         self.next += 1;
         self.idle_ticks = 0;
         self.waiting.push_back((data, last));
@@ -111,17 +116,23 @@ impl Incoming {
         Some((self.staged_bytes, data))
     }
 
-    pub fn finish_staging(&mut self) -> Option<Staged> {
+    pub fn finish_staging(&mut self) -> Option<StagingResult> {
         let (bytes, last) = self.staging.take()?;
+        debug_assert!(
+            self.staged < self.next,
+            "transfer {}: chunk {} was not received",
+            self.id,
+            self.staged
+        );
         self.staged += 1;
         self.staged_bytes += bytes;
         self.idle_ticks = 0;
         if last {
             self.complete = true;
-            return Some(Staged::Complete {
+            return Some(StagingResult::Complete {
                 bytes: self.staged_bytes,
             });
         }
-        Some(Staged::Ack(self.staged))
+        Some(StagingResult::Ack(self.staged))
     }
 }

@@ -3,7 +3,7 @@
 use super::stream::put_entry;
 use crate::codec::{Offer, Transfer};
 use crate::entry::Position;
-use crate::jobs::Outcome;
+use crate::jobs::JobOutcome;
 use crate::store::Segments;
 use crate::{GroupId, JobId};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,14 +16,14 @@ use wal::Entry;
 
 /// Where live entries are read from: entries that are not in a segment yet, and the segments.
 #[derive(Clone, Debug)]
-pub struct Sources {
+pub struct EntrySources {
     memory: Arc<BTreeMap<u64, Entry>>,
     segments: Vec<Arc<Segment>>,
 }
 
-impl Sources {
-    pub fn new(memory: BTreeMap<u64, Entry>, segments: &Segments) -> Sources {
-        Sources {
+impl EntrySources {
+    pub fn new(memory: BTreeMap<u64, Entry>, segments: &Segments) -> EntrySources {
+        EntrySources {
             memory: Arc::new(memory),
             segments: segments.all().to_vec(),
         }
@@ -44,7 +44,7 @@ impl Sources {
 
 /// The result of a read job.
 #[derive(Debug)]
-pub enum Read {
+pub enum CheckpointPart {
     /// The contents of the checkpoint file.
     Opened(segment::Checkpoint),
     /// Encoded entries, and the index of the last one.
@@ -59,23 +59,23 @@ pub enum Read {
 pub fn open(
     group: GroupId,
     index: u64,
-) -> impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static {
+) -> impl FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send + 'static {
     move |disk| {
         // A newer checkpoint may have replaced it before this job ran.
         if !segment::list_group(disk, group)?
             .checkpoints
             .contains(&index)
         {
-            return Ok(Outcome::Read(Read::Replaced));
+            return Ok(JobOutcome::Read(CheckpointPart::Replaced));
         }
         let checkpoint = segment::read_checkpoint(disk, group, index)?;
-        Ok(Outcome::Read(Read::Opened(checkpoint)))
+        Ok(JobOutcome::Read(CheckpointPart::Opened(checkpoint)))
     }
 }
 
 /// Progress of an outgoing transfer.
 #[derive(Debug)]
-enum Phase {
+enum SendPhase {
     /// The checkpoint file is being read.
     Opening,
     /// Entries are being read and chunks sent.
@@ -86,14 +86,14 @@ enum Phase {
 
 /// A checkpoint that is being sent.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingCheckpoint {
     pub id: u64,
     /// The leader's term when the transfer began; it is aborted when the term changes.
     pub term: u64,
     pub position: Position,
-    sources: Sources,
+    sources: EntrySources,
     live: Arc<IndexSet>,
-    phase: Phase,
+    phase: SendPhase,
     /// The running job that reads for this transfer.
     pub job: Option<JobId>,
     /// Live entries up to and including this index are read.
@@ -111,15 +111,20 @@ pub struct Outgoing {
     offer: Option<Offer>,
 }
 
-impl Outgoing {
-    pub fn new(id: u64, term: u64, position: Position, sources: Sources) -> Outgoing {
-        Outgoing {
+impl OutgoingCheckpoint {
+    pub fn new(
+        id: u64,
+        term: u64,
+        position: Position,
+        sources: EntrySources,
+    ) -> OutgoingCheckpoint {
+        OutgoingCheckpoint {
             id,
             term,
             position,
             sources,
             live: Arc::default(),
-            phase: Phase::Opening,
+            phase: SendPhase::Opening,
             job: None,
             read_upto: 0,
             ready: BytesMut::new(),
@@ -156,7 +161,7 @@ impl Outgoing {
         self.offer = Some(offer.clone());
         self.live = Arc::new(checkpoint.live);
         self.push(&checkpoint.state);
-        self.phase = Phase::Sending;
+        self.phase = SendPhase::Sending;
         self.finish_if_complete();
         Transfer::Begin(offer)
     }
@@ -185,8 +190,8 @@ impl Outgoing {
     pub fn next_read(
         &self,
         chunk_bytes: usize,
-    ) -> Option<impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static> {
-        let can_read = matches!(self.phase, Phase::Sending)
+    ) -> Option<impl FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send + 'static> {
+        let can_read = matches!(self.phase, SendPhase::Sending)
             && self.job.is_none()
             && !self.complete
             && self.ready.len() < chunk_bytes;
@@ -203,7 +208,7 @@ impl Outgoing {
 
     /// The next chunk, if the window is open and a chunk is ready.
     pub fn next_chunk(&mut self, chunk_bytes: usize, window: usize) -> Option<Transfer> {
-        if !matches!(self.phase, Phase::Sending) || self.sent.len() >= window {
+        if !matches!(self.phase, SendPhase::Sending) || self.sent.len() >= window {
             return None;
         }
         if self.ready.len() < chunk_bytes && !self.complete {
@@ -215,7 +220,7 @@ impl Outgoing {
             .freeze();
         let last = self.complete && self.ready.is_empty();
         if last {
-            self.phase = Phase::Ending;
+            self.phase = SendPhase::Ending;
         }
         let number = self.acked.checked_add(self.sent.len() as u32)?;
         self.sent.push_back((data.clone(), last));
@@ -257,11 +262,11 @@ impl Outgoing {
 }
 
 fn read_entries(
-    sources: &Sources,
+    sources: &EntrySources,
     live: &IndexSet,
     from: u64,
     bytes: usize,
-) -> Result<Outcome, SegmentError> {
+) -> Result<JobOutcome, SegmentError> {
     let mut data = BytesMut::new();
     let mut upto = from;
     let at = live.ranges().partition_point(|(_, last)| *last < from);
@@ -273,9 +278,9 @@ fn read_entries(
         }
         match sources.read(index)? {
             Some(entry) => put_entry(&mut data, &entry),
-            None => return Ok(Outcome::Read(Read::Missing(index))),
+            None => return Ok(JobOutcome::Read(CheckpointPart::Missing(index))),
         }
         upto = index;
     }
-    Ok(Outcome::Read(Read::Entries { data, upto }))
+    Ok(JobOutcome::Read(CheckpointPart::Entries { data, upto }))
 }

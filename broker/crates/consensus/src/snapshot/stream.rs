@@ -3,11 +3,12 @@
 //! An entry is encoded as index, term (LEB128), kind (1 byte), length of its data (LEB128), data.
 
 use super::Checkpoint;
-use crate::entry::{MAX_NUMBER, put_varint};
+use crate::entry::MAX_NUMBER;
 use bytes::{BufMut, Bytes, BytesMut};
 use env::File;
 use segment::SegmentError;
 use wal::Entry;
+use wire::put_varint;
 
 /// The checksum at the end.
 pub const TRAILER_BYTES: u64 = 4;
@@ -15,7 +16,7 @@ const WINDOW_BYTES: usize = 256 << 10;
 
 /// The contents of a stream, as announced by its offer.
 #[derive(Clone, Debug)]
-pub struct Contents {
+pub struct CheckpointContents {
     pub checkpoint: Checkpoint,
     pub state_bytes: u64,
     pub entries: u64,
@@ -44,7 +45,7 @@ pub fn put_entry(out: &mut BytesMut, entry: &Entry) {
 }
 
 /// Reads a staged stream.
-pub struct Reader<'a> {
+pub struct CheckpointReader<'a> {
     file: &'a dyn File,
     /// Length of the stream without its checksum.
     len: u64,
@@ -55,9 +56,9 @@ pub struct Reader<'a> {
     checksum_verified: bool,
 }
 
-impl<'a> Reader<'a> {
-    pub fn new(file: &'a dyn File, bytes: u64) -> Reader<'a> {
-        Reader {
+impl<'a> CheckpointReader<'a> {
+    pub fn new(file: &'a dyn File, bytes: u64) -> CheckpointReader<'a> {
+        CheckpointReader {
             file,
             len: bytes.saturating_sub(TRAILER_BYTES),
             offset: 0,

@@ -17,7 +17,7 @@ pub struct Segments {
 
 /// Segments that a checkpoint made obsolete.
 #[derive(Debug, Default)]
-pub struct Garbage {
+pub struct UnneededSegments {
     /// Segments without a live entry.
     pub dead: Vec<SegmentName>,
     /// Segments with less than half of their entries live, or rebuilt after damage to their index.
@@ -84,8 +84,8 @@ impl Segments {
     }
 
     /// Finds segments with few or no entries in `keep`.
-    pub fn garbage(&self, keep: &IndexSet) -> Garbage {
-        let mut garbage = Garbage::default();
+    pub fn garbage(&self, keep: &IndexSet) -> UnneededSegments {
+        let mut garbage = UnneededSegments::default();
         for segment in &self.list {
             let meta = segment.meta();
             let last = meta.last - u64::from(planted::is(Bug::SegmentDeletedTooFar));

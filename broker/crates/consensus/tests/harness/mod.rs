@@ -13,7 +13,7 @@ pub use node::Node;
 pub use node::Start;
 
 use bytes::Bytes;
-use consensus::{GroupId, HostOutput, Limits, Membership, ProposeError, RaftHost};
+use consensus::{GroupId, HostLimits, HostOutput, Membership, ProposeError, RaftHost};
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Rng, SeededRng, Time};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub struct Cluster {
     pub oracle: Oracle,
     pub rng: SeededRng,
     pub now: Time,
-    pub limits: Limits,
+    pub limits: HostLimits,
     /// Delay of the failure detector between an event and its report; `None` disables it.
     detector: Option<Duration>,
     reports: Vec<(Time, NodeId, NodeId, Option<Incarnation>)>,
@@ -66,8 +66,8 @@ pub struct Cluster {
 }
 
 /// Small enough that every code path runs in a short test.
-pub fn small_limits() -> Limits {
-    Limits {
+pub fn small_limits() -> HostLimits {
+    HostLimits {
         checkpoint_bytes: 16 << 10,
         checkpoint_entries: 60,
         short_checkpoint_ticks: 10,
@@ -80,7 +80,7 @@ pub fn small_limits() -> Limits {
         flush_delay_ticks: 5,
         relog_bytes: 200,
         relog_total_bytes: 1 << 10,
-        ..Limits::default()
+        ..HostLimits::default()
     }
 }
 
@@ -104,7 +104,7 @@ impl Cluster {
         Cluster::with_limits(seed, nodes, small_limits())
     }
 
-    pub fn with_limits(seed: u64, nodes: u64, limits: Limits) -> Cluster {
+    pub fn with_limits(seed: u64, nodes: u64, limits: HostLimits) -> Cluster {
         let mut cluster = Cluster {
             nodes: BTreeMap::new(),
             network: Network::default(),

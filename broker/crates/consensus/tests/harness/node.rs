@@ -2,7 +2,7 @@
 
 use super::{Machine, Oracle};
 use consensus::{
-    GroupId, GroupStatus, Host, HostConfig, HostOutput, JobId, Limits, Membership, RaftHost,
+    GroupId, GroupStatus, Host, HostConfig, HostLimits, HostOutput, JobId, Membership, RaftHost,
     RecoveryError, StorageJob, WalToken,
 };
 use env::sim::SimDisk;
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    pub fn start(&mut self, seed: u64, limits: Limits, now: Time) -> Result<(), Start> {
+    pub fn start(&mut self, seed: u64, limits: HostLimits, now: Time) -> Result<(), Start> {
         self.incarnation = Incarnation(self.incarnation.0 + 1);
         let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
         let config = WalConfig {

@@ -7,7 +7,7 @@
 //! QoS 1 and 2.
 
 use bytes::BytesMut;
-use codec_mqtt::{Place, Properties, Qos};
+use codec_mqtt::{Properties, PropertyLocation, Qos};
 use env::WallTime;
 use message::{DecodeError, Message, MessageBuilder, Protocol, Room};
 use smallvec::SmallVec;
@@ -58,7 +58,7 @@ impl<'a> Envelope<'a> {
 
     /// Decodes the forwarded properties.
     pub fn properties(&self) -> Result<Properties<'a>, EnvelopeError> {
-        Properties::decode(self.kept, Place::Publish).map_err(|_| EnvelopeError)
+        Properties::decode(self.kept, PropertyLocation::Publish).map_err(|_| EnvelopeError)
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Called when the budget is spent, on the thread that wrote; it must not block.
-type OnSpent = Box<dyn Fn() + Send + Sync>;
+type BudgetCallback = Box<dyn Fn() + Send + Sync>;
 
 /// Bytes that may be written before free space is checked again. Writes of all threads count.
 pub struct WriteBudget {
     left: AtomicI64,
-    on_spent: OnceLock<OnSpent>,
+    on_spent: OnceLock<BudgetCallback>,
 }
 
 impl Default for WriteBudget {

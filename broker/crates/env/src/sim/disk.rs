@@ -1,7 +1,7 @@
 //! A simulated data directory with the faults of real disks.
 
 use super::inode::Inode;
-use crate::disk::{Shortage, check_path, parent};
+use crate::disk::{ResourceShortage, check_path, parent};
 use crate::{Disk, File};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -28,27 +28,27 @@ pub struct Counters {
 /// [`SimDisk::crash`]. Any subset of a file's unsynced sectors survives. Handles from before a crash fail.
 #[derive(Clone, Debug, Default)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct DiskState {
     /// A file without a name stays until the next crash, for open handles.
     inodes: BTreeMap<u64, Inode>,
     next_inode: u64,
-    now: Names,
-    durable: Names,
+    now: DirectoryEntries,
+    durable: DirectoryEntries,
     /// Name changes that are not durable, oldest first.
     pending: Vec<NameChange>,
     /// Number of crashes: a handle from before a crash fails.
     incarnation: u64,
     capacity: Option<u64>,
-    faults: Faults,
+    faults: InjectedFaults,
     counters: Counters,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Faults {
+struct InjectedFaults {
     gone: bool,
     /// Number of successful syncs before every later one fails.
     syncs_left: Option<u64>,
@@ -64,7 +64,7 @@ struct Faults {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Names {
+struct DirectoryEntries {
     files: BTreeMap<String, u64>,
     dirs: BTreeSet<String>,
 }
@@ -100,7 +100,7 @@ impl NameChange {
     }
 }
 
-impl Names {
+impl DirectoryEntries {
     fn apply(&mut self, change: &NameChange) {
         match change {
             NameChange::Link(path, inode) => {
@@ -148,7 +148,7 @@ fn error(kind: ErrorKind, what: &str, path: &str) -> io::Error {
     io::Error::new(kind, format!("{path}: {what} (simulated)"))
 }
 
-impl State {
+impl DiskState {
     fn check(&self, path: &str) -> io::Result<()> {
         check_path(path)?;
         if self.faults.gone {
@@ -218,13 +218,13 @@ impl State {
     }
 }
 
-impl State {
+impl DiskState {
     /// Called before each opening: counts down to the descriptor shortage.
     fn take_descriptor(&mut self, path: &str) -> io::Result<()> {
         match &mut self.faults.opens_left {
             Some(0) => {
                 let text = format!("{path}: too many open files (simulated)");
-                return Err(io::Error::other(Shortage(text)));
+                return Err(io::Error::other(ResourceShortage(text)));
             }
             Some(left) => *left -= 1,
             None => {}
@@ -235,7 +235,7 @@ impl State {
     fn check_memory(&self, path: &str) -> io::Result<()> {
         if self.faults.out_of_memory {
             let text = format!("{path}: cannot allocate memory (simulated)");
-            return Err(io::Error::other(Shortage(text)));
+            return Err(io::Error::other(ResourceShortage(text)));
         }
         Ok(())
     }
@@ -247,7 +247,7 @@ impl SimDisk {
         SimDisk::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         // A panic elsewhere cannot leave the tree inconsistent: every change is made under one guard.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -268,7 +268,7 @@ impl SimDisk {
             .collect()
     }
 
-    fn handle(&self, state: &State, path: &str, inode: u64) -> Box<dyn File> {
+    fn handle(&self, state: &DiskState, path: &str, inode: u64) -> Box<dyn File> {
         Box::new(SimFile {
             disk: self.clone(),
             incarnation: state.incarnation,
@@ -430,7 +430,10 @@ struct SimFile {
 }
 
 impl SimFile {
-    fn with<T>(&self, act: impl FnOnce(&mut State, &mut Inode) -> io::Result<T>) -> io::Result<T> {
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&mut DiskState, &mut Inode) -> io::Result<T>,
+    ) -> io::Result<T> {
         let state = &mut *self.disk.state();
         state.check_power(&self.path)?;
         if state.faults.gone {
@@ -449,7 +452,7 @@ impl SimFile {
     }
 
     /// How much of `wanted` this file can grow, which is not counted in `state` during the call.
-    fn room(state: &State, inode: &Inode, wanted: u64) -> u64 {
+    fn room(state: &DiskState, inode: &Inode, wanted: u64) -> u64 {
         match state.capacity {
             Some(_) => state.room(inode.len() + wanted).saturating_sub(inode.len()),
             None => wanted,

@@ -1,7 +1,7 @@
 //! The time range of samples that a request asks for: `msg_rates_age=60&msg_rates_incr=5`, both in
 //! seconds.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::error::ApiError;
 use crate::page::Query;
 use env::WallTime;
@@ -58,7 +58,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    pub(crate) fn of(call: &Call) -> Result<Samples, ApiError> {
+    pub(crate) fn of(call: &AuthenticatedRequest) -> Result<Samples, ApiError> {
         Ok(Samples {
             lengths: Range::of(&call.query, "lengths")?,
             counts: Range::of(&call.query, "msg_rates")?,

@@ -2,8 +2,8 @@
 //! requested objects, limited to what a shard reports in one turn.
 
 use super::{
-    Key, Moment, churn, counts, exchange_counts, lengths as length_values, octets, queue_counts,
-    resource_usage,
+    ClockReading, Key, churn, counts, exchange_counts, lengths as length_values, octets,
+    queue_counts, resource_usage,
 };
 use crate::ask::{Api, WeakApi};
 use crate::channels;
@@ -59,7 +59,7 @@ pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
         let all = &counters.queues;
         let depths = length_values(all.ready, all.unacknowledged, all.dead);
         rates.note(Key::Overview, at, &counts(&counters.messages()));
-        rates.note(Key::Depths, at, &depths);
+        rates.note(Key::MessageTotals, at, &depths);
         rates.note(Key::Churn, at, &churn(&counters));
         rates.drop_expired(at.now);
         RequestedObjects::of(rates.recently_requested(at.now))
@@ -110,7 +110,7 @@ impl RequestedObjects {
                 Key::Vhost(_) | Key::Exchange(..) => names.push((last_requested, key)),
                 Key::VhostDepth(_) => depths = true,
                 Key::OwnChurn | Key::OwnUse => own_node = true,
-                Key::Overview | Key::Depths | Key::Churn => {}
+                Key::Overview | Key::MessageTotals | Key::Churn => {}
             }
         }
         let mut queues: Vec<_> = queues.into_iter().collect();
@@ -219,7 +219,7 @@ async fn clients(api: &Api, counters: &Counters) -> Result<(), ApiError> {
     let connections = api
         .ask(|reply| ControlRequest::Connections { reply })
         .await?;
-    let at: Moment = api.moment();
+    let at: ClockReading = api.moment();
     let mut rates = api.rates();
     for connection in &connections {
         let key = Key::Connection(connection.name.clone());

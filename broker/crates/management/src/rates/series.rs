@@ -1,6 +1,6 @@
 //! Samples of one object's values. Recent samples are denser.
 
-use super::{Moment, Range};
+use super::{ClockReading, Range};
 use env::{Time, WallTime};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -36,7 +36,7 @@ const RATE_PERIOD: Duration = Duration::from_secs(5);
 const SAMPLE_OVERHEAD: usize = 4;
 
 struct Sample {
-    at: Moment,
+    at: ClockReading,
     values: Box<[u64]>,
 }
 
@@ -59,7 +59,7 @@ impl Series {
 
     /// Adds a sample to each tier whose last sample belongs to an earlier step. Without room, it
     /// replaces the oldest sample.
-    pub(super) fn note(&mut self, at: Moment, values: &[u64], has_room: bool) {
+    pub(super) fn note(&mut self, at: ClockReading, values: &[u64], has_room: bool) {
         for (tier, samples) in &mut self.0 {
             let slot = |now: Time| now.since(Time::ZERO).as_nanos() / tier.step.as_nanos();
             if samples
@@ -140,8 +140,8 @@ impl Series {
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> Moment {
-        Moment {
+    fn at(seconds: u64) -> ClockReading {
+        ClockReading {
             now: Time::ZERO + Duration::from_secs(seconds),
             wall: WallTime(seconds * 1000),
         }

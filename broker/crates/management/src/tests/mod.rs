@@ -17,9 +17,9 @@ use crate::{Config, Node, prometheus, router, serve};
 use auth::HashAlgorithm;
 use base64::Engine as _;
 use control::{
-    ConnectionFacts, ConsumerFacts, ControlRequest, Counters, Forgetting, MaintenanceProgress,
+    ConnectionFacts, ConsumerFacts, ControlRequest, Counters, ForgetProgress, MaintenanceProgress,
     MemberChange, MemberOutcome, MembershipRequest, NodeFacts, PublishResult, QueueFacts,
-    Readiness, ReplicaFacts, ReplicaStatus, Vote,
+    Readiness, ReplicaFacts, ReplicaStatus, VotingState,
 };
 use env::{NodeId, WallTime};
 use message::Message;
@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// State of the fake node. Tests change it under the lock.
-pub(crate) struct Fake {
+pub(crate) struct FakeNode {
     pub(crate) tree: Tree,
     index: u64,
     pub(crate) stats: BTreeMap<QueueId, QueueStats>,
@@ -84,7 +84,7 @@ pub(crate) fn user(name: &str, password: &str, tags: &[&str]) -> UserRecord {
     }
 }
 
-impl Fake {
+impl FakeNode {
     pub(crate) fn apply(
         &mut self,
         change: Change,
@@ -270,9 +270,9 @@ impl Fake {
                         is_candidate: false,
                     });
                     let vote = if at < 2 {
-                        Vote::Voter
+                        VotingState::Voter
                     } else {
-                        Vote::Promotable
+                        VotingState::Promotable
                     };
                     ReplicaFacts {
                         node: *node,
@@ -289,9 +289,9 @@ impl Fake {
                 }
                 0 => {
                     let result = self.apply(Change::ForgetNode { id: node });
-                    result.map(|_| Forgetting::Forgotten)
+                    result.map(|_| ForgetProgress::Forgotten)
                 }
-                queues => Ok(Forgetting::Moving { queues }),
+                queues => Ok(ForgetProgress::Moving { queues }),
             }),
         }
     }
@@ -418,7 +418,7 @@ impl Fake {
 
 /// A running server. Dropping it stops it.
 pub(crate) struct Server {
-    pub(crate) fake: Arc<Mutex<Fake>>,
+    pub(crate) fake: Arc<Mutex<FakeNode>>,
     pub(crate) address: SocketAddr,
     pub(crate) metrics: SocketAddr,
     agent: ureq::Agent,
@@ -458,8 +458,8 @@ impl TestResponse {
     }
 }
 
-fn fake() -> Fake {
-    let mut fake = Fake {
+fn fake() -> FakeNode {
+    let mut fake = FakeNode {
         tree: Tree::default(),
         index: 0,
         stats: BTreeMap::new(),

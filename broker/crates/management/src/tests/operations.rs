@@ -260,7 +260,7 @@ fn resource_usage_of_the_node_is_shown() {
         is_short_of_files: true,
     };
     let server = Server::start_with(|c| {
-        c.resources = Some(crate::Measure(Arc::new(move || measured)));
+        c.resources = Some(crate::MeasureResources(Arc::new(move || measured)));
     });
     server.fake.lock().unwrap().connections = vec![ConnectionFacts::default()];
     let own = server.get("/api/nodes/c-0");
@@ -505,7 +505,7 @@ fn certificates_that_expire_soon_fail_the_check() {
             config.listeners.push(("amqp/ssl".into(), 5671));
             let now = env::Clock::wall(&env::real::RealClock::new()).0 / 1000;
             let expires = expires_in_days.map(|days| now + days * 86_400);
-            config.certificates_expire = Some(crate::Expiry(Arc::new(move || expires)));
+            config.certificates_expire = Some(crate::CertificateExpiry(Arc::new(move || expires)));
         });
         let path = format!("/api/health/checks/certificate-expiration/{path}");
         server.ask("GET", &path, None)

@@ -1,16 +1,16 @@
 //! Tests of sampling with a manually advanced clock.
 
 use super::*;
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
 use crate::page::Query;
 use crate::rates::sample;
-use crate::{Clock, dispatch};
+use crate::{Clock, routes};
 use env::sim::SimClock;
 use std::time::Duration;
 
 struct SamplerTest {
-    fake: Arc<Mutex<Fake>>,
+    fake: Arc<Mutex<FakeNode>>,
     api: Api,
     clock: SimClock,
     runtime: tokio::runtime::Runtime,
@@ -33,7 +33,7 @@ impl SamplerTest {
         }
     }
 
-    fn fake(&self) -> std::sync::MutexGuard<'_, Fake> {
+    fn fake(&self) -> std::sync::MutexGuard<'_, FakeNode> {
         self.fake.lock().unwrap()
     }
 
@@ -45,7 +45,7 @@ impl SamplerTest {
 
     fn get(&self, path: &str) -> Json {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let call = Call {
+        let call = AuthenticatedRequest {
             is_operator: false,
             is_put_or_post: false,
             user: Arc::new(user("guest", "guest", &["administrator"])),
@@ -55,7 +55,8 @@ impl SamplerTest {
         };
         let path: Vec<&str> = path.split('|').collect();
         self.runtime.block_on(async {
-            let answer = dispatch::dispatch(&self.api, &call, "GET", &path).await;
+            let route = routes::find("GET", &path).unwrap();
+            let answer = route.handle(&self.api, &call, &path).await;
             let body = axum::body::to_bytes(answer.unwrap().into_body(), usize::MAX).await;
             serde_json::from_slice(&body.unwrap()).unwrap()
         })

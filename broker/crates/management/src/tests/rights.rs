@@ -86,10 +86,8 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
 }
 
 fn routes_with_vhost() -> impl Iterator<Item = (&'static str, &'static str, RequiredTag)> {
-    let routes = ROUTES
-        .iter()
-        .filter(|(_, path, ..)| path.contains("{vhost}"));
-    routes.map(|(method, path, required_tag, _)| (*method, *path, *required_tag))
+    let routes = ROUTES.iter().filter(|route| route.path.contains("{vhost}"));
+    routes.map(|route| (route.method, route.path, route.required_tag))
 }
 
 fn with_names(path: &str, vhost: &str) -> String {

@@ -124,7 +124,7 @@ impl Tree {
             tree.client_addresses = from.get::<Vec<_>>()?.into_iter().collect();
         }
         from.end()?;
-        debug_assert!(tree.member_counts_are_right());
+        debug_assert!(tree.member_counts_match_queues());
         tree.events.clear();
         Ok(tree)
     }

@@ -68,7 +68,7 @@ fn topic_permissions_restrict_only_their_exchange() {
         vhost: name("/"),
         exchange: exchange.map(name),
     };
-    assert_eq!(log.ok(clear(Some("x"))), ChangeResult::AsBefore);
+    assert_eq!(log.ok(clear(Some("x"))), ChangeResult::Unchanged);
     assert_eq!(log.ok(clear(None)), ChangeResult::Changed);
     assert!(
         log.tree
@@ -80,7 +80,7 @@ fn topic_permissions_restrict_only_their_exchange() {
 fn users_are_checked_and_deleted_with_their_permissions() {
     let mut log = Log::new();
     log.ok(Change::PutUser(user("u")));
-    assert_eq!(log.ok(Change::PutUser(user("u"))), ChangeResult::AsBefore);
+    assert_eq!(log.ok(Change::PutUser(user("u"))), ChangeResult::Unchanged);
     log.ok(Change::PutPermission(permission("u", ".*", ".*", ".*")));
     // A new password keeps the permissions.
     let changed = UserRecord {
@@ -101,7 +101,7 @@ fn users_are_checked_and_deleted_with_their_permissions() {
     );
     assert_eq!(
         log.ok(limit("max-connections", Some(3))),
-        ChangeResult::AsBefore
+        ChangeResult::Unchanged
     );
     log.ok(limit("max-connections", None));
     log.refused(limit("max-dreams", Some(3)));
@@ -140,7 +140,7 @@ fn second_bootstrap_changes_nothing() {
         nodes: vec![node(9)],
         user: user("eve"),
     };
-    assert_eq!(log.ok(again), ChangeResult::AsBefore);
+    assert_eq!(log.ok(again), ChangeResult::Unchanged);
     assert_eq!(log.tree.cluster(), "test");
     assert!(log.tree.user("eve").is_none());
     let mut empty = Tree::default();

@@ -53,7 +53,7 @@ fn addresses_replace_the_earlier_ones_in_a_fixed_order() {
     );
     assert_eq!(
         log.ok(put(vec![amqp.clone(), amqps.clone()])),
-        ChangeResult::AsBefore
+        ChangeResult::Unchanged
     );
     let restored = Tree::restore(&log.tree.snapshot()).unwrap();
     assert_eq!(restored.client_addresses(NodeId(1)), [amqp, amqps]);

@@ -9,9 +9,9 @@ fn collect_rest<C: Cursor>(cursor: &mut C, tree: &Tree) -> (Vec<Arc<C::Item>>, u
     loop {
         steps += 1;
         match cursor.next(tree) {
-            Step::Item(item) => items.push(item.clone()),
-            Step::Skipped => {}
-            Step::End => return (items, steps),
+            CursorStep::Item(item) => items.push(item.clone()),
+            CursorStep::Skipped => {}
+            CursorStep::End => return (items, steps),
         }
     }
 }
@@ -27,7 +27,7 @@ fn queue_cursor_visits_each_queue_once_while_others_are_added_and_deleted() {
         log.declare(queue(label));
     }
     let mut cursor = QueueCursor::default();
-    let Step::Item(first) = cursor.next(&log.tree) else {
+    let CursorStep::Item(first) = cursor.next(&log.tree) else {
         panic!("a queue");
     };
     assert_eq!(&*first.name, "a");
@@ -103,14 +103,14 @@ fn binding_cursor_continues_after_its_source_was_deleted() {
     let mut cursor = BindingCursor::default();
     let first = loop {
         match cursor.next(&log.tree) {
-            Step::Item(binding) => break binding.clone(),
-            Step::Skipped => {}
-            Step::End => panic!("a binding"),
+            CursorStep::Item(binding) => break binding.clone(),
+            CursorStep::Skipped => {}
+            CursorStep::End => panic!("a binding"),
         }
     };
     assert_eq!((&*first.source, &*first.routing_key), ("x", "1"));
     log.ok(Change::Unbind(to_queue("x", "q", "2")));
-    let Step::Item(second) = cursor.next(&log.tree) else {
+    let CursorStep::Item(second) = cursor.next(&log.tree) else {
         panic!("a binding");
     };
     assert_eq!((&*second.source, &*second.routing_key), ("x", "3"));

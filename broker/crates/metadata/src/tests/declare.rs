@@ -429,11 +429,11 @@ fn exchange_declarations_are_compared_and_checked() {
     );
     assert_eq!(
         log.ok(Change::DeclareExchange(exchange("x", "topic"))),
-        ChangeResult::AsBefore
+        ChangeResult::Unchanged
     );
     assert_eq!(
         log.ok(Change::DeclareExchange(exchange("amq.topic", "topic"))),
-        ChangeResult::AsBefore
+        ChangeResult::Unchanged
     );
     let cases = [
         (
@@ -502,5 +502,5 @@ fn exchange_declarations_are_compared_and_checked() {
         "exchange 'x' in vhost '/' in use"
     );
     assert_eq!(log.ok(delete("x", false)), ChangeResult::Changed);
-    assert_eq!(log.ok(delete("x", false)), ChangeResult::AsBefore);
+    assert_eq!(log.ok(delete("x", false)), ChangeResult::Unchanged);
 }

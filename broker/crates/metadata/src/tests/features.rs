@@ -17,14 +17,15 @@ fn unknown_flag_is_stored() {
         name: unknown.clone(),
     };
     assert_eq!(log.ok(enable.clone()), ChangeResult::Changed);
-    assert_eq!(log.ok(enable), ChangeResult::AsBefore);
+    assert_eq!(log.ok(enable), ChangeResult::Unchanged);
     assert_eq!(
         log.tree.enabled_features().collect::<Vec<_>>(),
         vec![&unknown]
     );
     let restored = Tree::restore(&log.tree.snapshot()).unwrap();
     assert!(restored.feature_enabled(&unknown));
-    let reason = Version::default().misfit(restored.enabled_features().map(|f| &**f));
+    let reason =
+        Version::default().explain_incompatibility(restored.enabled_features().map(|f| &**f));
     let reason = reason.expect("unknown");
     assert!(
         reason.contains("'from_a_later_version'") && reason.contains(env!("CARGO_PKG_VERSION")),
@@ -51,13 +52,16 @@ fn version_can_run_in_a_cluster_whose_enabled_flags_it_knows() {
         version: "0.3.0",
         features: &[FIRST, SECOND],
     };
-    assert_eq!(newer.misfit(enabled()), None);
-    assert_eq!(newer.facts().misfit(enabled()), None);
+    assert_eq!(newer.explain_incompatibility(enabled()), None);
+    assert_eq!(newer.facts().explain_incompatibility(enabled()), None);
     let older = Version {
         version: "0.2.0",
         features: &[FIRST],
     };
-    let reason = older.facts().misfit(enabled()).expect("lacks one");
+    let reason = older
+        .facts()
+        .explain_incompatibility(enabled())
+        .expect("lacks one");
     let expected = "version 0.2.0 does not know the feature flag(s) 'second'";
     assert!(reason.starts_with(expected), "{reason}");
 }
@@ -76,7 +80,7 @@ fn flag_is_refused_if_a_member_does_not_know_it() {
     // A node in the list that is no longer a member is ignored.
     log.ok(Change::ForgetNode { id: NodeId(4) });
     assert_eq!(log.ok(known_by("f", &[1, 2, 3, 4])), ChangeResult::Changed);
-    assert_eq!(log.ok(known_by("f", &[])), ChangeResult::AsBefore);
+    assert_eq!(log.ok(known_by("f", &[])), ChangeResult::Unchanged);
 }
 
 #[test]

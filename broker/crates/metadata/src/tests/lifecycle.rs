@@ -52,7 +52,7 @@ fn exclusive_queue_is_locked_and_ends_with_its_session() {
     assert!(matches!(log.tree.events(), [TreeEvent::QueueRemoved(q)] if &*q.name == "a"));
     assert_eq!(
         log.ok(Change::EndSession { session: mine }),
-        ChangeResult::AsBefore
+        ChangeResult::Unchanged
     );
     assert_eq!(names(&log), ["b"]);
 }
@@ -81,8 +81,8 @@ fn end_of_incarnation_deletes_its_transient_and_exclusive_queues() {
     assert!(log.tree.bindings("/").is_empty());
     // A repetition keeps the queues of the next incarnation.
     log.declare(transient("transient", 1));
-    assert_eq!(log.ok(end(1)), ChangeResult::AsBefore);
-    assert_eq!(log.ok(end(0)), ChangeResult::AsBefore);
+    assert_eq!(log.ok(end(1)), ChangeResult::Unchanged);
+    assert_eq!(log.ok(end(0)), ChangeResult::Unchanged);
     assert!(names(&log).contains(&"transient".to_owned()));
     // A declaration for an ended incarnation arrives too late.
     assert!(matches!(
@@ -109,7 +109,10 @@ fn deleting_a_queue_deletes_its_bindings_and_auto_delete_exchanges() {
         name: name("q"),
         id,
     };
-    assert_eq!(log.ok(delete(Some(QueueId(12345)))), ChangeResult::AsBefore);
+    assert_eq!(
+        log.ok(delete(Some(QueueId(12345)))),
+        ChangeResult::Unchanged
+    );
     assert_eq!(log.ok(delete(Some(first))), ChangeResult::Changed);
     assert!(
         log.tree.exchange("/", "y").is_none(),
@@ -121,7 +124,7 @@ fn deleting_a_queue_deletes_its_bindings_and_auto_delete_exchanges() {
     );
     let second = log.declare(queue("q"));
     assert!(second > first);
-    assert_eq!(log.ok(delete(Some(first))), ChangeResult::AsBefore);
+    assert_eq!(log.ok(delete(Some(first))), ChangeResult::Unchanged);
     assert_eq!(log.ok(delete(None)), ChangeResult::Changed);
 }
 
@@ -150,7 +153,7 @@ fn deleting_a_vhost_deletes_its_contents() {
         tags: vec![],
     };
     assert_eq!(log.ok(vhost("")), ChangeResult::Changed);
-    assert_eq!(log.ok(vhost("")), ChangeResult::AsBefore);
+    assert_eq!(log.ok(vhost("")), ChangeResult::Unchanged);
     assert_eq!(log.ok(vhost("new")), ChangeResult::Changed);
     let exchanges = log.tree.exchanges("v");
     let exchanges: Vec<_> = exchanges.iter().map(|x| &*x.name).collect();
@@ -313,7 +316,7 @@ fn forgotten_node_cannot_join_again() {
     let refused = log.refused(Change::PutNode(node(3)));
     assert!(refused.to_string().contains("was removed"), "{refused}");
     let again = log.ok(Change::ForgetNode { id: NodeId(3) });
-    assert_eq!(again, ChangeResult::AsBefore);
+    assert_eq!(again, ChangeResult::Unchanged);
     // The snapshot contains the forgotten node. A deleted node may join again.
     let mut log = Log {
         tree: Tree::restore(&log.tree.snapshot()).unwrap(),
@@ -369,10 +372,10 @@ fn zones_are_reported_and_kept() {
         zone: name(zone),
     };
     assert_eq!(log.tree.zone(NodeId(1)), "");
-    assert_eq!(log.ok(zone(1, "")), ChangeResult::AsBefore);
+    assert_eq!(log.ok(zone(1, "")), ChangeResult::Unchanged);
     assert_eq!(log.ok(zone(1, "eu-1a")), ChangeResult::Changed);
     assert!(matches!(log.tree.events(), [TreeEvent::NodeChanged(n)] if n.id == NodeId(1)));
-    assert_eq!(log.ok(zone(1, "eu-1a")), ChangeResult::AsBefore);
+    assert_eq!(log.ok(zone(1, "eu-1a")), ChangeResult::Unchanged);
     // A node that returns with another address keeps its zone.
     log.ok(Change::PutNode(NodeRecord {
         address: name("elsewhere:1"),
@@ -468,5 +471,5 @@ fn node_is_not_forgotten_if_a_queue_was_placed_on_it_meanwhile() {
     log.declare(queue("classic"));
     assert_eq!(log.ok(free(seen)), ChangeResult::Changed);
     assert!(log.tree.is_forgotten(NodeId(3)));
-    assert_eq!(log.ok(free(0)), ChangeResult::AsBefore);
+    assert_eq!(log.ok(free(0)), ChangeResult::Unchanged);
 }

@@ -54,7 +54,7 @@ fn replaced_node_is_removed_at_once_and_its_only_copies_are_lost() {
     assert_eq!(names, [(1, "c-1"), (2, "c-2"), (4, "c-3")]);
     assert!(log.tree.is_forgotten(NodeId(3)));
     // A repeated request has no effect.
-    assert_eq!(log.ok(replacement()), ChangeResult::AsBefore);
+    assert_eq!(log.ok(replacement()), ChangeResult::Unchanged);
 
     let refused = log.refused(Change::DeclareQueue(classic.clone()));
     let ChangeError::NotFound(reason) = refused else {

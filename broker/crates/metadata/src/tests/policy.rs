@@ -41,7 +41,7 @@ fn policy_with_highest_priority_applies_and_changes_are_reported() {
     );
     let now = settings(&log, "orders.a");
     assert_eq!((now.max_length, now.message_ttl_ms), (None, Some(7)));
-    assert_eq!(log.ok(Change::PutPolicy(high)), ChangeResult::AsBefore);
+    assert_eq!(log.ok(Change::PutPolicy(high)), ChangeResult::Unchanged);
     // Also applies to queues that are declared later.
     log.declare(queue("orders.b.a"));
     assert_eq!(effective(&log, "orders.b.a").name.as_deref(), Some("high"));

@@ -34,7 +34,7 @@ fn each_exchange_type_routes_and_a_queue_gets_a_message_once() {
         to_queue("amq.topic", "b", "y.#"),
     ] {
         assert_eq!(log.ok(Change::Bind(binding.clone())), ChangeResult::Changed);
-        assert_eq!(log.ok(Change::Bind(binding)), ChangeResult::AsBefore);
+        assert_eq!(log.ok(Change::Bind(binding)), ChangeResult::Unchanged);
     }
     assert_eq!(log.route("amq.direct", &["k"]), [a, b]);
     assert_eq!(log.route("amq.direct", &["k", "l"]), [a, b]);
@@ -46,7 +46,7 @@ fn each_exchange_type_routes_and_a_queue_gets_a_message_once() {
     assert_eq!(log.route("amq.topic", &["z"]), []);
     assert_eq!(
         log.ok(Change::Unbind(to_queue("amq.topic", "a", "#"))),
-        ChangeResult::AsBefore
+        ChangeResult::Unchanged
     );
 }
 
@@ -85,7 +85,10 @@ fn headers_are_read_only_if_the_routing_needs_them() {
     // A binding's identity does not depend on the order of its arguments.
     let mut turned = binding;
     turned.arguments.0.reverse();
-    assert_eq!(log.ok(Change::Bind(turned.clone())), ChangeResult::AsBefore);
+    assert_eq!(
+        log.ok(Change::Bind(turned.clone())),
+        ChangeResult::Unchanged
+    );
     assert_eq!(log.ok(Change::Unbind(turned)), ChangeResult::Changed);
     assert!(log.tree.bindings_of_queue(a).len() == 1);
 }
@@ -180,7 +183,7 @@ fn binding_to_missing_objects_is_refused() {
     );
     assert_eq!(
         log.ok(Change::Unbind(to_queue("no", "q", ""))),
-        ChangeResult::AsBefore
+        ChangeResult::Unchanged
     );
 }
 
@@ -219,12 +222,12 @@ fn consistent_hash_exchange_selects_one_queue_per_key() {
 /// A message that is published on a node, with a random number for the choice.
 struct Published(u64, u64);
 
-impl ::routing::Envelope for Published {
+impl ::routing::RoutingInput for Published {
     fn headers(&self) -> Table {
         Table::default()
     }
-    fn origin(&self) -> Option<::routing::Origin> {
-        Some(::routing::Origin {
+    fn origin(&self) -> Option<::routing::PublishOrigin> {
+        Some(::routing::PublishOrigin {
             node: self.0,
             random: self.1,
         })

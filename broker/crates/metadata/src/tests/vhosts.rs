@@ -90,7 +90,10 @@ fn global_parameters_are_stored_and_bounded() {
         value: name(value),
     };
     assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), ChangeResult::Changed);
-    assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), ChangeResult::AsBefore);
+    assert_eq!(
+        log.ok(put("a".into(), "{\"x\":1}")),
+        ChangeResult::Unchanged
+    );
     assert_eq!(log.ok(put("a".into(), "2")), ChangeResult::Changed);
     assert_eq!(log.tree.global_parameter("a"), Some(&name("2")));
     let long = "x".repeat(limits::PARAMETER_BYTES + 1);
@@ -107,7 +110,7 @@ fn global_parameters_are_stored_and_bounded() {
     log.refused(put("one-too-many".into(), "1"));
     let delete = Change::DeleteGlobalParameter { name: name("a") };
     assert_eq!(log.ok(delete.clone()), ChangeResult::Changed);
-    assert_eq!(log.ok(delete), ChangeResult::AsBefore);
+    assert_eq!(log.ok(delete), ChangeResult::Unchanged);
     log.ok(put("one-too-many".into(), "1"));
 }
 
@@ -117,7 +120,7 @@ fn vhost_is_traced_until_tracing_stops_or_it_is_deleted() {
     log.refused(trace("nowhere", true));
     assert!(!log.tree.traces());
     assert_eq!(log.ok(trace("/", true)), ChangeResult::Changed);
-    assert_eq!(log.ok(trace("/", true)), ChangeResult::AsBefore);
+    assert_eq!(log.ok(trace("/", true)), ChangeResult::Unchanged);
     let restored = Tree::restore(&log.tree.snapshot()).unwrap();
     assert!(restored.traces() && restored.vhost("/").unwrap().traced);
     assert_eq!(restored.digest(), log.tree.digest());

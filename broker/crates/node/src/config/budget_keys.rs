@@ -1,6 +1,6 @@
 //! Keys of the memory budget for unauthenticated, incomplete and unread client data.
 
-use super::keys::{Key, number};
+use super::keys::{ConfigKey, number};
 use super::values::{parse_bytes, parse_ms};
 use shard::MemoryBudget;
 use std::time::Duration;
@@ -60,8 +60,8 @@ fn share(text: &str) -> Option<f64> {
     number(text, 0.01, 1.0)
 }
 
-pub(super) const BUDGET_KEYS: &[Key] = &[
-    Key {
+pub(super) const BUDGET_KEYS: &[ConfigKey] = &[
+    ConfigKey {
         name: "memory_budget.relative",
         accepts: "a share between 0.01 and 0.9",
         default: "0.2",
@@ -70,7 +70,7 @@ pub(super) const BUDGET_KEYS: &[Key] = &[
               it well below `vm_memory_high_watermark.relative`.",
         set: |c, _, v| number(v, 0.01, 0.9).map(|n| c.memory_budget.relative = n),
     },
-    Key {
+    ConfigKey {
         name: "memory_budget.absolute",
         accepts: "1 MiB or more, in bytes or with a unit",
         default: "",
@@ -81,14 +81,14 @@ pub(super) const BUDGET_KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "memory_budget.unauthenticated",
         accepts: SHARE,
         default: "0.25",
         doc: "Share of the memory budget that clients may hold in all before they have logged in.",
         set: |c, _, v| share(v).map(|n| c.memory_budget.unauthenticated = n),
     },
-    Key {
+    ConfigKey {
         name: "memory_budget.per_connection",
         accepts: SHARE,
         default: "0.125",
@@ -96,7 +96,7 @@ pub(super) const BUDGET_KEYS: &[Key] = &[
               read; when the budget is exceeded, the connection that is furthest above it is closed first.",
         set: |c, _, v| share(v).map(|n| c.memory_budget.per_connection = n),
     },
-    Key {
+    ConfigKey {
         name: "memory_budget.per_address",
         accepts: SHARE,
         default: "0.5",
@@ -104,7 +104,7 @@ pub(super) const BUDGET_KEYS: &[Key] = &[
               address that is furthest above it are closed first.",
         set: |c, _, v| share(v).map(|n| c.memory_budget.per_address = n),
     },
-    Key {
+    ConfigKey {
         name: "memory_budget.unfinished_timeout",
         accepts: "milliseconds, 1000 to 86400000; 0: no timeout",
         default: "30000",

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// One key. A name that ends with `.*` matches every key with that prefix.
-pub struct Key {
+pub struct ConfigKey {
     pub name: &'static str,
     /// Accepted values, for errors and the reference.
     pub accepts: &'static str,
@@ -75,34 +75,34 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 }
 
 /// All keys, in the order of the reference.
-pub fn keys() -> impl Iterator<Item = &'static Key> {
+pub fn keys() -> impl Iterator<Item = &'static ConfigKey> {
     let mqtt = MQTT_KEYS.iter().chain(WEB_MQTT_KEYS);
     KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS).chain(mqtt)
 }
 
-const KEYS: &[Key] = &[
-    Key {
+const KEYS: &[ConfigKey] = &[
+    ConfigKey {
         name: "listeners.tcp.default",
         accepts: LISTEN,
         default: "127.0.0.1:5672",
         doc: "AMQP listener without TLS.",
         set: |c, _, v| Listen::parse(v).map(|l| c.amqp = l),
     },
-    Key {
+    ConfigKey {
         name: "management.tcp.port",
         accepts: LISTEN,
         default: "127.0.0.1:15672",
         doc: "Listener of the HTTP API and the web UI, which also answers `/livez` and `/readyz`.",
         set: |c, _, v| Listen::parse(v).map(|l| c.management = l),
     },
-    Key {
+    ConfigKey {
         name: "prometheus.tcp.port",
         accepts: LISTEN,
         default: "127.0.0.1:15692",
         doc: "Listener of the metrics.",
         set: |c, _, v| Listen::parse(v).map(|l| c.prometheus = l),
     },
-    Key {
+    ConfigKey {
         name: "probes.tcp.port",
         accepts: LISTEN,
         default: "127.0.0.1:15693",
@@ -110,35 +110,35 @@ const KEYS: &[Key] = &[
               even while the HTTP API has no free connection.",
         set: |c, _, v| Listen::parse(v).map(|l| c.probes = l),
     },
-    Key {
+    ConfigKey {
         name: "data_dir",
         accepts: PATH,
         default: "posthorn-data",
         doc: "Directory of all data of the node; `--data-dir` takes precedence.",
         set: |c, _, v| path(v).map(|p| c.data_dir = p),
     },
-    Key {
+    ConfigKey {
         name: "default_user",
         accepts: "a name of 1 to 255 bytes",
         default: "guest",
         doc: "First user, an administrator, which the node creates only when it forms the cluster.",
         set: |c, _, v| filled(v).map(|n| c.default_user = n),
     },
-    Key {
+    ConfigKey {
         name: "default_pass",
         accepts: "a password of 1 to 255 bytes",
         default: "guest",
         doc: "Password of the first user.",
         set: |c, _, v| filled(v).map(|n| c.default_pass = n),
     },
-    Key {
+    ConfigKey {
         name: "default_vhost",
         accepts: "a name of 1 to 255 bytes",
         default: "/",
         doc: "Virtual host of clients whose protocol cannot name one.",
         set: |c, _, v| filled(v).map(|n| c.default_vhost = n),
     },
-    Key {
+    ConfigKey {
         name: "server_properties.product",
         accepts: "a name of 1 to 255 bytes",
         default: "RabbitMQ",
@@ -146,7 +146,7 @@ const KEYS: &[Key] = &[
               features of RabbitMQ.",
         set: |c, _, v| filled(v).map(|n| c.product = n),
     },
-    Key {
+    ConfigKey {
         name: "server_properties.version",
         accepts: "three numbers with dots, as 4.1.0",
         default: "4.1.0",
@@ -155,7 +155,7 @@ const KEYS: &[Key] = &[
               or countdown.",
         set: |c, _, v| is_version(v).then(|| c.version = v.to_owned()),
     },
-    Key {
+    ConfigKey {
         name: "default_queue_type",
         accepts: "classic or quorum",
         default: "classic",
@@ -167,14 +167,14 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "loopback_users",
         accepts: "none",
         default: "",
         doc: "`none` lets every user log in from any address.",
         set: |c, _, v| (v == "none").then(|| c.loopback_users.clear()),
     },
-    Key {
+    ConfigKey {
         name: "loopback_users.*",
         accepts: BOOL,
         default: "",
@@ -189,7 +189,7 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "anonymous_login_user",
         accepts: "a name of 1 to 255 bytes, or none",
         default: "guest",
@@ -201,28 +201,28 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "anonymous_login_pass",
         accepts: "a password of 1 to 255 bytes",
         default: "guest",
         doc: "Password of the anonymous user.",
         set: |c, _, v| filled(v).map(|n| c.anonymous_pass = n),
     },
-    Key {
+    ConfigKey {
         name: "cluster.name",
         accepts: "letters, digits, `.`, `-`, `_`, `@`; 1 to 255",
         default: "posthorn",
         doc: "Name of the cluster; nodes refuse links to nodes of another cluster.",
         set: |c, _, v| name(v).map(|n| c.cluster.name = n),
     },
-    Key {
+    ConfigKey {
         name: "cluster.node",
         accepts: "letters, digits, `.`, `-`, `_`, `@`; 1 to 255",
         default: "",
         doc: "Name of this node, unique in the cluster; the host name by default.",
         set: |c, _, v| name(v).map(|n| c.cluster.node = n),
     },
-    Key {
+    ConfigKey {
         name: "cluster.zone",
         accepts: "letters, digits, `.`, `-`, `_`, `@`, at most 255; or nothing",
         default: "",
@@ -236,7 +236,7 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "cluster.peers",
         accepts: "host:port, comma-separated",
         default: "",
@@ -244,14 +244,14 @@ const KEYS: &[Key] = &[
               name for all of them, with `cluster.initial_size`; empty for a single node.",
         set: |c, _, v| peers(v).map(|p| c.cluster.peers = p),
     },
-    Key {
+    ConfigKey {
         name: "cluster.initial_size",
         accepts: "0 to 101",
         default: "0",
         doc: "Number of nodes that form the cluster; 0 uses the number of `cluster.peers`.",
         set: |c, _, v| number(v, 0, 101).map(|n| c.cluster.initial_size = n),
     },
-    Key {
+    ConfigKey {
         name: "cluster.listener",
         accepts: LISTEN,
         default: "none",
@@ -259,7 +259,7 @@ const KEYS: &[Key] = &[
               needs.",
         set: |c, _, v| Listen::parse(v).map(|l| c.cluster.listener = l),
     },
-    Key {
+    ConfigKey {
         name: "cluster.advertised_host",
         accepts: "a host name or address",
         default: "",
@@ -267,7 +267,7 @@ const KEYS: &[Key] = &[
               if the listener is on loopback.",
         set: |c, _, v| filled(v).map(|n| c.cluster.advertised_host = n.to_ascii_lowercase()),
     },
-    Key {
+    ConfigKey {
         name: "advertised_listeners.*",
         accepts: "a host name or address, a colon and a port",
         default: "",
@@ -280,7 +280,7 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "cluster.auth.cacertfile",
         accepts: PATH,
         default: "",
@@ -288,7 +288,7 @@ const KEYS: &[Key] = &[
               mutual TLS for links.",
         set: |c, _, v| path(v).map(|p| auth(c).cacertfile = p),
     },
-    Key {
+    ConfigKey {
         name: "cluster.auth.certfile",
         accepts: PATH,
         default: "",
@@ -296,28 +296,28 @@ const KEYS: &[Key] = &[
               authentication.",
         set: |c, _, v| path(v).map(|p| auth(c).certfile = p),
     },
-    Key {
+    ConfigKey {
         name: "cluster.auth.keyfile",
         accepts: PATH,
         default: "",
         doc: "PEM file of this node's private key.",
         set: |c, _, v| path(v).map(|p| auth(c).keyfile = p),
     },
-    Key {
+    ConfigKey {
         name: "cluster.heartbeat_interval",
         accepts: "milliseconds, 50 to 60000",
         default: "500",
         doc: "Interval between two heartbeats to each other node.",
         set: |c, _, v| parse_ms(v, 50, 60_000).map(|d| c.cluster.heartbeat = d),
     },
-    Key {
+    ConfigKey {
         name: "cluster.peer_timeout",
         accepts: "milliseconds, 200 to 600000",
         default: "3000",
         doc: "Time without a heartbeat after which another node counts as down.",
         set: |c, _, v| parse_ms(v, 200, 600_000).map(|d| c.cluster.peer_timeout = d),
     },
-    Key {
+    ConfigKey {
         name: "cluster.peer_buffer",
         accepts: BYTES,
         default: "64MiB",
@@ -329,7 +329,7 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "shards",
         accepts: "0 to 256",
         default: "1",
@@ -337,28 +337,28 @@ const KEYS: &[Key] = &[
               for the number of CPUs; a restart with another number moves queues between shards.",
         set: |c, _, v| number(v, 0, 256).map(|n| c.shards = n),
     },
-    Key {
+    ConfigKey {
         name: "frame_max",
         accepts: "bytes, 8192 to 16777216",
         default: "131072",
         doc: "Largest AMQP 0.9.1 frame that the node offers to clients.",
         set: |c, _, v| number(v, 8192, 16 << 20).map(|n| c.limits.frame_max = n),
     },
-    Key {
+    ConfigKey {
         name: "channel_max",
         accepts: "1 to 65535",
         default: "2047",
         doc: "Largest number of channels of a connection.",
         set: |c, _, v| number(v, 1, u16::MAX).map(|n| c.limits.channel_max = n),
     },
-    Key {
+    ConfigKey {
         name: "heartbeat",
         accepts: "seconds, 0 to 65535",
         default: "60",
         doc: "Heartbeat interval that the node offers to clients; 0 turns heartbeats off.",
         set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.limits.heartbeat_s = n),
     },
-    Key {
+    ConfigKey {
         name: "max_message_size",
         accepts: "bytes, 1024 to 536870912",
         default: "16777216",
@@ -367,21 +367,21 @@ const KEYS: &[Key] = &[
             number(v, 1024, message::MAX_BODY_BYTES).map(|n| c.limits.max_message_size = n)
         },
     },
-    Key {
+    ConfigKey {
         name: "deprecated_features.permit.*",
         accepts: "true; for `classic_queue_mirroring`, `ram_node_type` and `queue_master_locator` also false",
         default: "",
         doc: "Deprecated features of RabbitMQ; those that exist here are always permitted.",
         set: |_, feature, v| (parse_bool(v)? || MISSING_FEATURES.contains(&feature)).then_some(()),
     },
-    Key {
+    ConfigKey {
         name: "handshake_timeout",
         accepts: "milliseconds, 100 to 600000",
         default: "10000",
         doc: "Time within which a new connection must log in.",
         set: |c, _, v| parse_ms(v, 100, 600_000).map(|d| c.limits.handshake_timeout = d),
     },
-    Key {
+    ConfigKey {
         name: "consumer_timeout",
         accepts: "milliseconds, 0 to 4294967295, or none",
         default: "1800000",
@@ -397,14 +397,14 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "connection_max",
         accepts: "1 to 10000000",
         default: "1000000",
         doc: "Largest number of client connections of this node.",
         set: |c, _, v| number(v, 1, 10_000_000).map(|n| c.limits.max_connections = n),
     },
-    Key {
+    ConfigKey {
         name: "accepts_per_turn",
         accepts: "1 to 65535",
         default: "64",
@@ -412,7 +412,7 @@ const KEYS: &[Key] = &[
               burst of reconnects.",
         set: |c, _, v| number(v, 1, 65535).map(|n| c.limits.accepts_per_turn = n),
     },
-    Key {
+    ConfigKey {
         name: "accepts_per_second",
         accepts: "0 to 1000000; 0: no bound",
         default: "5000",
@@ -420,7 +420,7 @@ const KEYS: &[Key] = &[
               further ones wait.",
         set: |c, _, v| number(v, 0, 1_000_000).map(|n| c.limits.accepts_per_second = n),
     },
-    Key {
+    ConfigKey {
         name: "disk_free_limit.absolute",
         accepts: BYTES,
         default: "50MB",
@@ -428,7 +428,7 @@ const KEYS: &[Key] = &[
               for acknowledgements and for freeing the log.",
         set: |c, _, v| parse_bytes(v).map(|b| c.disk_free_limit = b),
     },
-    Key {
+    ConfigKey {
         name: "vm_memory_high_watermark.relative",
         accepts: "a share between 0.05 and 1",
         default: "0.6",
@@ -436,7 +436,7 @@ const KEYS: &[Key] = &[
               blocked.",
         set: |c, _, v| number(v, 0.05, 1.0).map(|n| c.memory_watermark = n),
     },
-    Key {
+    ConfigKey {
         name: "quorum_queue.continuous_membership_reconciliation.target_group_size",
         accepts: "0 to 7",
         default: "0",
@@ -445,7 +445,7 @@ const KEYS: &[Key] = &[
               grows only these.",
         set: |c, _, v| number(v, 0, 7).map(|n| c.target_group_size = n),
     },
-    Key {
+    ConfigKey {
         name: "wal.file_size",
         accepts: "1 MiB to 1 GiB, in bytes or with a unit",
         default: "64MiB",
@@ -456,14 +456,14 @@ const KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "shutdown_timeout",
         accepts: "milliseconds, 0 to 3600000",
         default: "30000",
         doc: "Time that a stopping node may take to inform clients and to transfer its leaders.",
         set: |c, _, v| parse_ms(v, 0, 3_600_000).map(|d| c.shutdown_timeout = d),
     },
-    Key {
+    ConfigKey {
         name: "log.level",
         accepts: "error, warn, info, debug or trace",
         default: "info",
@@ -473,7 +473,7 @@ const KEYS: &[Key] = &[
             known.contains(&v).then(|| c.log.level = v.to_owned())
         },
     },
-    Key {
+    ConfigKey {
         name: "log.format",
         accepts: "text or json",
         default: "text",
@@ -490,7 +490,7 @@ const KEYS: &[Key] = &[
 ];
 
 /// Finds the key with this name, and the part matched by its `*`.
-pub(super) fn find(name: &str) -> Option<(&'static Key, &str)> {
+pub(super) fn find(name: &str) -> Option<(&'static ConfigKey, &str)> {
     if let Some(key) = keys().find(|k| k.name == name) {
         return Some((key, ""));
     }

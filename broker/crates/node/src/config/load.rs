@@ -15,7 +15,7 @@ const ENV_PREFIX: &str = "POSTHORN_";
 
 /// The sources of settings.
 #[derive(Clone, Debug, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// `--config`; `conf.d/*.conf` beside it is read after it.
     pub file: Option<PathBuf>,
     /// The process's environment; only variables with the prefix are used.
@@ -26,7 +26,7 @@ pub struct Sources {
 
 /// The location of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     File {
         path: PathBuf,
         line: usize,
@@ -40,14 +40,14 @@ pub enum Origin {
     Together,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Origin::Path(path) => write!(f, "{}", path.display()),
-            Origin::Environment(name) => write!(f, "environment {name}"),
-            Origin::Flag(text) => write!(f, "--set {text}"),
-            Origin::Together => write!(f, "configuration"),
+            SettingOrigin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            SettingOrigin::Path(path) => write!(f, "{}", path.display()),
+            SettingOrigin::Environment(name) => write!(f, "environment {name}"),
+            SettingOrigin::Flag(text) => write!(f, "--set {text}"),
+            SettingOrigin::Together => write!(f, "configuration"),
         }
     }
 }
@@ -55,7 +55,7 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {what}")]
 pub struct ConfigError {
-    pub origin: Origin,
+    pub origin: SettingOrigin,
     pub what: String,
 }
 
@@ -79,8 +79,8 @@ impl std::error::Error for ConfigErrors {}
 const MQTT_PORT: u16 = 1883;
 
 /// Loads the configuration, or returns all errors.
-pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
-    let mut loader = Loader {
+pub fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
+    let mut loader = ConfigLoader {
         config: Config::default(),
         errors: Vec::new(),
         listeners: false,
@@ -108,15 +108,15 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
     }
 }
 
-struct Loader {
+struct ConfigLoader {
     config: Config,
     errors: Vec<ConfigError>,
     /// A client listener was configured explicitly.
     listeners: bool,
 }
 
-impl Loader {
-    fn wrong(&mut self, origin: Origin, what: impl Into<String>) {
+impl ConfigLoader {
+    fn wrong(&mut self, origin: SettingOrigin, what: impl Into<String>) {
         let what = what.into();
         self.errors.push(ConfigError { origin, what });
     }
@@ -124,10 +124,10 @@ impl Loader {
     fn file(&mut self, path: &Path) {
         let text = match read(path) {
             Ok(text) => text,
-            Err(what) => return self.wrong(Origin::Path(path.to_owned()), what),
+            Err(what) => return self.wrong(SettingOrigin::Path(path.to_owned()), what),
         };
         for parsed in parse(&text) {
-            let at = |line| Origin::File {
+            let at = |line| SettingOrigin::File {
                 path: path.to_owned(),
                 line,
             };
@@ -143,7 +143,7 @@ impl Loader {
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
-            Err(e) => return self.wrong(Origin::Path(directory), e.to_string()),
+            Err(e) => return self.wrong(SettingOrigin::Path(directory), e.to_string()),
         };
         let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
         paths.retain(|p| p.extension().is_some_and(|e| e == "conf"));
@@ -166,19 +166,19 @@ impl Loader {
             .collect::<Vec<_>>()
             .join("_")
             .to_lowercase();
-        self.set(Origin::Environment(name.to_owned()), &key, value);
+        self.set(SettingOrigin::Environment(name.to_owned()), &key, value);
     }
 
     fn flag(&mut self, flag: &str) {
         let key = flag.split_once('=').map_or(flag, |(key, _)| key);
-        let origin = Origin::Flag(key.trim().to_owned());
+        let origin = SettingOrigin::Flag(key.trim().to_owned());
         match flag.split_once('=') {
             Some((key, value)) => self.set(origin, key.trim(), value.trim()),
             None => self.wrong(origin, "expected key=value"),
         }
     }
 
-    fn set(&mut self, origin: Origin, name: &str, value: &str) {
+    fn set(&mut self, origin: SettingOrigin, name: &str, value: &str) {
         let Some((key, rest)) = find(name) else {
             let hint = nearest(name)
                 .map(|n| format!("; did you mean `{n}`?"))
@@ -235,7 +235,7 @@ impl Loader {
             );
         }
         for what in errors_found {
-            self.wrong(Origin::Together, what);
+            self.wrong(SettingOrigin::Together, what);
         }
     }
 }
@@ -372,9 +372,9 @@ mod tests {
     }
 
     fn flags(flags: &[&str]) -> Result<Config, String> {
-        let sources = Sources {
+        let sources = ConfigSources {
             flags: flags.iter().map(|f| (*f).to_owned()).collect(),
-            ..Sources::default()
+            ..ConfigSources::default()
         };
         load(&sources).map_err(|e| e.to_string())
     }
@@ -389,7 +389,7 @@ mod tests {
         dir.write("conf.d/10-user.conf", "default_user = b\nchannel_max = 2\n")?;
         dir.write("conf.d/90-user.conf", "channel_max = 3\nframe_max = 10001")?;
         dir.write("conf.d/95-ignored.conf~", "nonsense")?;
-        let config = load(&Sources {
+        let config = load(&ConfigSources {
             file: Some(file),
             environment: vec![
                 ("POSTHORN_FRAME__MAX".into(), "10002".into()),
@@ -429,9 +429,9 @@ mod tests {
             "# fine\nlisteners.tcp.defualt = 5672\n\nheartbeat = often\njust words\n",
         )?;
         let name = file.display().to_string();
-        let sources = Sources {
+        let sources = ConfigSources {
             file: Some(file),
-            ..Sources::default()
+            ..ConfigSources::default()
         };
         let errors = load(&sources).err().ok_or("must fail")?;
         let text: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
@@ -523,9 +523,9 @@ mod tests {
             (dir.0.join("no.conf"), "No such file"),
             (binary, "not UTF-8"),
         ] {
-            let sources = Sources {
+            let sources = ConfigSources {
                 file: Some(file),
-                ..Sources::default()
+                ..ConfigSources::default()
             };
             let errors = load(&sources).err().ok_or("must fail")?.to_string();
             assert!(errors.contains(what), "{errors}");
@@ -536,9 +536,9 @@ mod tests {
     #[test]
     fn unknown_environment_variable_is_an_error_unless_kubernetes_sets_it() {
         let environment = |name: &str, value: &str| {
-            load(&Sources {
+            load(&ConfigSources {
                 environment: vec![(name.to_owned(), value.to_owned())],
-                ..Sources::default()
+                ..ConfigSources::default()
             })
         };
         assert!(environment("POSTHORN_SHARDSS", "1").is_err());
@@ -672,9 +672,9 @@ mod tests {
              ssl_cert_login_san_type = uri\n\
              ssl_cert_login_san_index = 1\n",
         )?;
-        let sources = Sources {
+        let sources = ConfigSources {
             file: Some(file.clone()),
-            ..Sources::default()
+            ..ConfigSources::default()
         };
         let config = load(&sources)?;
         assert_eq!(
@@ -684,12 +684,15 @@ mod tests {
         let mechanisms = [auth::Mechanism::External, auth::Mechanism::Plain];
         assert_eq!(config.mechanisms(), mechanisms);
         let options = config.tls.options();
-        assert_eq!(options.verify, tls::Verify::Peer { required: true });
+        assert_eq!(
+            options.verify,
+            tls::ClientVerification::Peer { required: true }
+        );
         assert_eq!(
             (options.versions.tls12, options.versions.tls13),
             (false, true)
         );
-        let wanted = tls::LoginFrom::SubjectAlternativeName {
+        let wanted = tls::CertificateLoginSource::SubjectAlternativeName {
             kind: tls::SanType::Uri,
             index: 1,
         };

@@ -1,8 +1,8 @@
 //! MQTT keys. Names and values are RabbitMQ's.
 
-use super::keys::{BOOL, Key, LISTEN, filled, number};
+use super::keys::{BOOL, ConfigKey, LISTEN, filled, number};
 use super::values::{Listen, parse_bool, parse_bytes, parse_ms};
-use session_mqtt::{Limits, Settings};
+use session_mqtt::{MqttSettings, SessionLimits};
 use std::time::Duration;
 
 /// MQTT settings.
@@ -18,12 +18,12 @@ pub struct MqttConfig {
     pub allow_anonymous: bool,
     pub name_without_password: bool,
     pub by_certificate: bool,
-    pub limits: Limits,
+    pub limits: SessionLimits,
 }
 
 impl Default for MqttConfig {
     fn default() -> MqttConfig {
-        let settings = Settings::default();
+        let settings = MqttSettings::default();
         MqttConfig {
             plain: Listen::None,
             tls: Listen::None,
@@ -61,15 +61,15 @@ fn interval(text: &str) -> Option<Option<Duration>> {
 const PACKET: &str = "64 to 268435460; bytes, or a number with kB, MB, GB, KiB, MiB or GiB";
 
 /// All keys, in the order of the reference.
-pub const MQTT_KEYS: &[Key] = &[
-    Key {
+pub const MQTT_KEYS: &[ConfigKey] = &[
+    ConfigKey {
         name: "mqtt.listeners.tcp",
         accepts: "none",
         default: "",
         doc: "`none` turns the MQTT listener without TLS off.",
         set: |c, _, v| (v == "none").then(|| c.mqtt.plain = Listen::None),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.listeners.tcp.default",
         accepts: LISTEN,
         default: "none",
@@ -77,7 +77,7 @@ pub const MQTT_KEYS: &[Key] = &[
               configured `listeners` has it on loopback.",
         set: |c, _, v| Listen::parse(v).map(|l| c.mqtt.plain = l),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.listeners.ssl.default",
         accepts: LISTEN,
         default: "none",
@@ -85,7 +85,7 @@ pub const MQTT_KEYS: &[Key] = &[
               `ssl_options.keyfile`.",
         set: |c, _, v| Listen::parse(v).map(|l| c.mqtt.tls = l),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.vhost",
         accepts: "a name of 1 to 255 bytes",
         default: "",
@@ -93,14 +93,14 @@ pub const MQTT_KEYS: &[Key] = &[
               a colon; `default_vhost` by default.",
         set: |c, _, v| filled(v).map(|n| c.mqtt.vhost = Some(n)),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.exchange",
         accepts: "a name of 1 to 255 bytes",
         default: "amq.topic",
         doc: "Topic exchange that AMQP and MQTT clients share.",
         set: |c, _, v| filled(v).map(|n| c.mqtt.exchange = n),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.sys_interval",
         accepts: "seconds, 0 to 65535",
         default: "10",
@@ -108,14 +108,14 @@ pub const MQTT_KEYS: &[Key] = &[
               these topics off.",
         set: |c, _, v| interval(v).map(|every| c.mqtt.sys_interval = every),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.allow_anonymous",
         accepts: BOOL,
         default: "true",
         doc: "Lets MQTT clients without a user name log in as `anonymous_login_user`.",
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.allow_anonymous = on),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.allow_user_name_without_password",
         accepts: BOOL,
         default: "false",
@@ -123,7 +123,7 @@ pub const MQTT_KEYS: &[Key] = &[
               `anonymous_login_user`, which needs `mqtt.allow_anonymous`.",
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.name_without_password = on),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.ssl_cert_login",
         accepts: BOOL,
         default: "false",
@@ -131,21 +131,21 @@ pub const MQTT_KEYS: &[Key] = &[
               (`ssl_cert_login_from`), which needs `ssl_options.verify = verify_peer`.",
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.by_certificate = on),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.prefetch",
         accepts: "1 to 65535",
         default: "10",
         doc: "Largest number of unacknowledged messages to an MQTT client.",
         set: |c, _, v| number(v, 1, u16::MAX).map(|n| c.mqtt.limits.prefetch = n),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.max_session_expiry_interval_seconds",
         accepts: "0 to 4294967295, or infinity",
         default: "86400",
         doc: "Longest time that an MQTT session without a connection is kept.",
         set: |c, _, v| seconds(v).map(|n| c.mqtt.limits.session_expiry = n),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.max_keep_alive_seconds",
         accepts: "0 to 65535",
         default: "0",
@@ -153,14 +153,14 @@ pub const MQTT_KEYS: &[Key] = &[
               Server Keep Alive, others with a longer one or none are refused.",
         set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.mqtt.limits.keep_alive = n),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.topic_alias_maximum",
         accepts: "0 to 65535",
         default: "16",
         doc: "Number of topic aliases of an MQTT connection in each direction; 0 turns them off.",
         set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.mqtt.limits.topic_aliases = n),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.max_packet_size_unauthenticated",
         accepts: PACKET,
         default: "200704",
@@ -168,14 +168,14 @@ pub const MQTT_KEYS: &[Key] = &[
               send one of more than 64 KiB.",
         set: |c, _, v| packet(v).map(|n| c.mqtt.limits.packet_unauthenticated = n),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.max_packet_size_authenticated",
         accepts: PACKET,
         default: "16777216",
         doc: "Largest size of other packets of MQTT clients.",
         set: |c, _, v| packet(v).map(|n| c.mqtt.limits.packet = n),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.mailbox_soft_limit",
         accepts: "0 to 4294967295",
         default: "200",
@@ -183,7 +183,7 @@ pub const MQTT_KEYS: &[Key] = &[
               further ones are dropped, unless the value is 0.",
         set: |c, _, v| number(v, 0, u32::MAX).map(|n| c.mqtt.limits.mailbox = n),
     },
-    Key {
+    ConfigKey {
         name: "mqtt.login_timeout",
         accepts: "milliseconds, 100 to 600000",
         default: "10000",

@@ -1,10 +1,10 @@
 //! Keys of TLS and authentication. Names and values are RabbitMQ's.
 
 use super::Config;
-use super::keys::{BOOL, Key, LISTEN, PATH, filled, number, path};
+use super::keys::{BOOL, ConfigKey, LISTEN, PATH, filled, number, path};
 use super::values::{Listen, parse_bool};
 use auth::Mechanism;
-use tls::{LoginFrom, SanType};
+use tls::{CertificateLoginSource, SanType};
 
 const SAN_TYPES: [(&str, SanType); 5] = [
     ("dns", SanType::Dns),
@@ -17,10 +17,10 @@ const SAN_TYPES: [(&str, SanType); 5] = [
 fn login_from(config: &mut Config, value: &str) -> Option<()> {
     let (kind, index) = (config.tls.san_type, config.tls.san_index);
     config.tls.login_from = match value {
-        "distinguished_name" => LoginFrom::DistinguishedName,
-        "common_name" => LoginFrom::CommonName,
+        "distinguished_name" => CertificateLoginSource::DistinguishedName,
+        "common_name" => CertificateLoginSource::CommonName,
         "subject_alternative_name" | "subject_alt_name" => {
-            LoginFrom::SubjectAlternativeName { kind, index }
+            CertificateLoginSource::SubjectAlternativeName { kind, index }
         }
         _ => return None,
     };
@@ -30,28 +30,28 @@ fn login_from(config: &mut Config, value: &str) -> Option<()> {
 /// These keys may come before or after the key that selects alternative names.
 fn alternative_name(config: &mut Config) {
     let (kind, index) = (config.tls.san_type, config.tls.san_index);
-    if let LoginFrom::SubjectAlternativeName { .. } = config.tls.login_from {
-        config.tls.login_from = LoginFrom::SubjectAlternativeName { kind, index };
+    if let CertificateLoginSource::SubjectAlternativeName { .. } = config.tls.login_from {
+        config.tls.login_from = CertificateLoginSource::SubjectAlternativeName { kind, index };
     }
 }
 
 /// All keys, in the order of the reference.
-pub const TLS_KEYS: &[Key] = &[
-    Key {
+pub const TLS_KEYS: &[ConfigKey] = &[
+    ConfigKey {
         name: "listeners.tcp",
         accepts: "none",
         default: "",
         doc: "`none` turns the AMQP listener without TLS off.",
         set: |c, _, v| (v == "none").then(|| c.amqp = Listen::None),
     },
-    Key {
+    ConfigKey {
         name: "listeners.ssl",
         accepts: "none",
         default: "",
         doc: "`none` turns the AMQP listener with TLS off.",
         set: |c, _, v| (v == "none").then(|| c.amqp_tls = Listen::None),
     },
-    Key {
+    ConfigKey {
         name: "listeners.ssl.default",
         accepts: LISTEN,
         default: "none",
@@ -59,7 +59,7 @@ pub const TLS_KEYS: &[Key] = &[
               `ssl_options.keyfile`.",
         set: |c, _, v| Listen::parse(v).map(|l| c.amqp_tls = l),
     },
-    Key {
+    ConfigKey {
         name: "ssl_options.certfile",
         accepts: PATH,
         default: "",
@@ -67,14 +67,14 @@ pub const TLS_KEYS: &[Key] = &[
               file applies to new connections within seconds.",
         set: |c, _, v| path(v).map(|p| c.tls.certfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "ssl_options.keyfile",
         accepts: PATH,
         default: "",
         doc: "PEM file of the private key, not encrypted.",
         set: |c, _, v| path(v).map(|p| c.tls.keyfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "ssl_options.cacertfile",
         accepts: PATH,
         default: "",
@@ -82,7 +82,7 @@ pub const TLS_KEYS: &[Key] = &[
               needs.",
         set: |c, _, v| path(v).map(|p| c.tls.cacertfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "ssl_options.verify",
         accepts: "verify_peer or verify_none",
         default: "verify_none",
@@ -97,14 +97,14 @@ pub const TLS_KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "ssl_options.fail_if_no_peer_cert",
         accepts: BOOL,
         default: "false",
         doc: "Refuses clients without a certificate, which needs `verify_peer`.",
         set: |c, _, v| parse_bool(v).map(|on| c.tls.fail_if_no_peer_cert = on),
     },
-    Key {
+    ConfigKey {
         name: "ssl_options.versions.*",
         accepts: "tlsv1.3 or tlsv1.2",
         default: "",
@@ -116,7 +116,7 @@ pub const TLS_KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "auth_mechanisms.*",
         accepts: "PLAIN, AMQPLAIN, ANONYMOUS or EXTERNAL",
         default: "",
@@ -129,7 +129,7 @@ pub const TLS_KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "ssl_cert_login_from",
         accepts: "distinguished_name, common_name or subject_alternative_name",
         default: "distinguished_name",
@@ -137,7 +137,7 @@ pub const TLS_KEYS: &[Key] = &[
               `mqtt.ssl_cert_login`.",
         set: |c, _, v| login_from(c, v),
     },
-    Key {
+    ConfigKey {
         name: "ssl_cert_login_san_type",
         accepts: "dns, ip, email, uri or other_name",
         default: "dns",
@@ -149,7 +149,7 @@ pub const TLS_KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "ssl_cert_login_san_index",
         accepts: "0 to 100",
         default: "0",
@@ -160,7 +160,7 @@ pub const TLS_KEYS: &[Key] = &[
             Some(())
         },
     },
-    Key {
+    ConfigKey {
         name: "management.ssl.port",
         accepts: LISTEN,
         default: "none",
@@ -168,56 +168,56 @@ pub const TLS_KEYS: &[Key] = &[
               the one without TLS off.",
         set: |c, _, v| Listen::parse(v).map(|l| c.management_tls = l),
     },
-    Key {
+    ConfigKey {
         name: "management.ssl.certfile",
         accepts: PATH,
         default: "",
         doc: "PEM file of the certificate of the HTTP API; `ssl_options.certfile` by default.",
         set: |c, _, v| path(v).map(|p| c.management_files.certfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "management.ssl.keyfile",
         accepts: PATH,
         default: "",
         doc: "PEM file of the private key of the HTTP API; `ssl_options.keyfile` by default.",
         set: |c, _, v| path(v).map(|p| c.management_files.keyfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "operator.ssl.port",
         accepts: LISTEN,
         default: "none",
         doc: "HTTP API for an operator that logs in with a certificate, by convention 15670, which needs `operator.ssl.cacertfile`.",
         set: |c, _, v| Listen::parse(v).map(|l| c.operator.listener = l),
     },
-    Key {
+    ConfigKey {
         name: "operator.ssl.cacertfile",
         accepts: PATH,
         default: "",
         doc: "PEM file of the authority that signs only the operator's certificates.",
         set: |c, _, v| path(v).map(|p| c.operator.files.cacertfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "operator.ssl.certfile",
         accepts: PATH,
         default: "",
         doc: "PEM file of the certificate of this listener; `ssl_options.certfile` by default.",
         set: |c, _, v| path(v).map(|p| c.operator.files.certfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "operator.ssl.keyfile",
         accepts: PATH,
         default: "",
         doc: "PEM file of the private key of this listener; `ssl_options.keyfile` by default.",
         set: |c, _, v| path(v).map(|p| c.operator.files.keyfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "operator.certificate_name",
         accepts: "a name of 1 to 255 bytes",
         default: "operator",
         doc: "Common name of the operator's certificate.",
         set: |c, _, v| filled(v).map(|n| c.operator.certificate_name = n),
     },
-    Key {
+    ConfigKey {
         name: "prometheus.ssl.port",
         accepts: LISTEN,
         default: "none",
@@ -225,14 +225,14 @@ pub const TLS_KEYS: &[Key] = &[
               without TLS off.",
         set: |c, _, v| Listen::parse(v).map(|l| c.prometheus_tls = l),
     },
-    Key {
+    ConfigKey {
         name: "prometheus.ssl.certfile",
         accepts: PATH,
         default: "",
         doc: "PEM file of the certificate of the metrics; `ssl_options.certfile` by default.",
         set: |c, _, v| path(v).map(|p| c.prometheus_files.certfile = Some(p)),
     },
-    Key {
+    ConfigKey {
         name: "prometheus.ssl.keyfile",
         accepts: PATH,
         default: "",

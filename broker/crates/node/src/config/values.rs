@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn peers() {
+    fn peer_addresses_are_parsed() {
         let plain = PeerAddress::parse("c-0.C-nodes.ns.svc");
         assert_eq!(
             plain.map(|p| p.to_string()).as_deref(),

@@ -1,16 +1,16 @@
 //! Keys of MQTT over WebSocket. Names and values are RabbitMQ's.
 
 use super::Config;
-use super::keys::{Key, LISTEN, filled, number};
+use super::keys::{ConfigKey, LISTEN, filled, number};
 use super::values::{Listen, parse_bytes};
-use session_websocket::Settings;
+use session_websocket::WebSocketSettings;
 
 /// Listeners and session settings of MQTT over WebSocket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WebMqttConfig {
     pub plain: Listen,
     pub tls: Listen,
-    pub settings: Settings,
+    pub settings: WebSocketSettings,
 }
 
 impl Default for WebMqttConfig {
@@ -18,7 +18,7 @@ impl Default for WebMqttConfig {
         WebMqttConfig {
             plain: Listen::None,
             tls: Listen::None,
-            settings: Settings::default(),
+            settings: WebSocketSettings::default(),
         }
     }
 }
@@ -41,28 +41,28 @@ fn target(text: &str) -> Option<String> {
 
 fn frame(text: &str) -> Option<u64> {
     match text {
-        "infinity" => Some(Settings::default().max_frame),
+        "infinity" => Some(WebSocketSettings::default().max_frame),
         text => parse_bytes(text).filter(|bytes| *bytes > 0),
     }
 }
 
 /// All keys, in the order of the reference.
-pub const WEB_MQTT_KEYS: &[Key] = &[
-    Key {
+pub const WEB_MQTT_KEYS: &[ConfigKey] = &[
+    ConfigKey {
         name: "web_mqtt.tcp.port",
         accepts: LISTEN,
         default: "none",
         doc: "MQTT over WebSocket without TLS, by convention 15675.",
         set: plain,
     },
-    Key {
+    ConfigKey {
         name: "web_mqtt.tcp.listener",
         accepts: LISTEN,
         default: "none",
         doc: "The same as `web_mqtt.tcp.port`.",
         set: plain,
     },
-    Key {
+    ConfigKey {
         name: "web_mqtt.ssl.port",
         accepts: LISTEN,
         default: "none",
@@ -70,21 +70,21 @@ pub const WEB_MQTT_KEYS: &[Key] = &[
               `ssl_options.certfile` and `ssl_options.keyfile`.",
         set: tls,
     },
-    Key {
+    ConfigKey {
         name: "web_mqtt.ssl.listener",
         accepts: LISTEN,
         default: "none",
         doc: "The same as `web_mqtt.ssl.port`.",
         set: tls,
     },
-    Key {
+    ConfigKey {
         name: "web_mqtt.ws_path",
         accepts: "a path that begins with /",
         default: "/ws",
         doc: "Path at which WebSocket clients connect; other paths answer 404.",
         set: |c, _, v| target(v).map(|path| c.web_mqtt.settings.path = path),
     },
-    Key {
+    ConfigKey {
         name: "web_mqtt.ws_opts.max_frame_size",
         accepts: "bytes, or a number with kB, MB, GB, KiB, MiB or GiB, or infinity",
         default: "infinity",
@@ -92,7 +92,7 @@ pub const WEB_MQTT_KEYS: &[Key] = &[
               `mqtt.max_packet_size_authenticated`.",
         set: |c, _, v| frame(v).map(|bytes| c.web_mqtt.settings.max_frame = bytes),
     },
-    Key {
+    ConfigKey {
         name: "web_mqtt.allow_origins.*",
         accepts: "an origin, such as https://example.com",
         default: "",

@@ -1,6 +1,8 @@
 //! Dialing: which nodes, and when.
 
-use super::{Action, EXPAND_INTERVAL, EXPAND_INTERVAL_IN_CLUSTER, LinkId, Peering, TargetId};
+use super::{
+    EXPAND_INTERVAL, EXPAND_INTERVAL_IN_CLUSTER, LinkId, Peering, PeeringAction, TargetId,
+};
 use crate::config::PeerAddress;
 use crate::wire::Hello;
 use env::{NodeId, Rng, Time};
@@ -23,7 +25,7 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_TARGETS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum TargetOrigin {
     /// In `cluster.peers`.
     Configured,
     /// An address of the DNS name in `cluster.peers`.
@@ -33,47 +35,47 @@ pub(super) enum Origin {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TargetState {
+pub(super) enum DialState {
     Waiting { until: Time },
     Dialing { since: Time },
     Linked(LinkId),
 }
 
-pub(super) struct Target {
+pub(super) struct DialTarget {
     pub address: PeerAddress,
-    pub origin: Origin,
-    pub state: TargetState,
+    pub origin: TargetOrigin,
+    pub state: DialState,
     /// The node last reached at this address.
     pub node: Option<NodeId>,
     attempt: u32,
 }
 
-impl Target {
+impl DialTarget {
     /// Returns true if the target takes part in forming the cluster.
     pub fn is_founder_candidate(&self) -> bool {
-        self.origin != Origin::Known
+        self.origin != TargetOrigin::Known
     }
 
     pub fn due(&self) -> Option<Time> {
         match self.state {
-            TargetState::Waiting { until } => Some(until),
-            TargetState::Dialing { since } => Some(since + DIAL_TIMEOUT),
-            TargetState::Linked(_) => None,
+            DialState::Waiting { until } => Some(until),
+            DialState::Dialing { since } => Some(since + DIAL_TIMEOUT),
+            DialState::Linked(_) => None,
         }
     }
 }
 
 impl Peering {
-    pub(super) fn add_target(&mut self, address: PeerAddress, origin: Origin) {
+    pub(super) fn add_target(&mut self, address: PeerAddress, origin: TargetOrigin) {
         if self.targets.len() >= MAX_TARGETS || self.targets.values().any(|t| t.address == address)
         {
             return;
         }
         self.next_target += 1;
-        let target = Target {
+        let target = DialTarget {
             address,
             origin,
-            state: TargetState::Waiting { until: self.now },
+            state: DialState::Waiting { until: self.now },
             node: None,
             attempt: 0,
         };
@@ -88,12 +90,12 @@ impl Peering {
             .filter_map(|n| PeerAddress::parse(&n.address))
             .collect();
         self.targets.retain(|_, t| {
-            t.origin != Origin::Known
+            t.origin != TargetOrigin::Known
                 || addresses.contains(&t.address)
-                || !matches!(t.state, TargetState::Waiting { .. })
+                || !matches!(t.state, DialState::Waiting { .. })
         });
         for address in addresses {
-            self.add_target(address, Origin::Known);
+            self.add_target(address, TargetOrigin::Known);
         }
     }
 
@@ -120,12 +122,12 @@ impl Peering {
             .collect();
         // Addresses that are no longer in DNS are removed, except for linked nodes.
         self.targets.retain(|_, t| {
-            t.origin != Origin::Expanded
+            t.origin != TargetOrigin::Expanded
                 || resolved.contains(&t.address)
-                || matches!(t.state, TargetState::Linked(_))
+                || matches!(t.state, DialState::Linked(_))
         });
         for address in resolved {
-            self.add_target(address, Origin::Expanded);
+            self.add_target(address, TargetOrigin::Expanded);
         }
     }
 
@@ -150,7 +152,7 @@ impl Peering {
         let half = pause / 2;
         let spread = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX);
         let jitter = Duration::from_nanos(self.rng.below(spread));
-        target.state = TargetState::Waiting {
+        target.state = DialState::Waiting {
             until: self.now + half + jitter,
         };
     }
@@ -160,8 +162,8 @@ impl Peering {
         let me = self.config.node;
         for (id, target) in &mut self.targets {
             match target.state {
-                TargetState::Waiting { until } if until <= now => {}
-                TargetState::Dialing { since } if now >= since + DIAL_TIMEOUT => {}
+                DialState::Waiting { until } if until <= now => {}
+                DialState::Dialing { since } if now >= since + DIAL_TIMEOUT => {}
                 _ => continue,
             }
             let is_linked = target
@@ -172,12 +174,12 @@ impl Peering {
                 target.node == Some(me) || target.address.to_string() == self.config.address;
             if is_linked || is_this_node {
                 let pause = if is_this_node { RECHECK_SELF } else { RECHECK };
-                target.state = TargetState::Waiting { until: now + pause };
+                target.state = DialState::Waiting { until: now + pause };
                 target.node = if is_this_node { Some(me) } else { target.node };
                 continue;
             }
-            target.state = TargetState::Dialing { since: now };
-            self.actions.push_back(Action::Dial {
+            target.state = DialState::Dialing { since: now };
+            self.actions.push_back(PeeringAction::Dial {
                 target: *id,
                 address: target.address.clone(),
             });
@@ -186,7 +188,8 @@ impl Peering {
             && at.is_some_and(|at| at <= now)
         {
             *at = None;
-            self.actions.push_back(Action::Expand(address.clone()));
+            self.actions
+                .push_back(PeeringAction::Expand(address.clone()));
         }
     }
 

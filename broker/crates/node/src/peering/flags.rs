@@ -1,6 +1,6 @@
 //! Feature flags between nodes: which flags a node announces, and which nodes must not be linked.
 
-use super::{Action, LinkId, Peering};
+use super::{LinkId, Peering, PeeringAction};
 use crate::wire::{Frame, Hello, PeerVersion};
 use env::NodeId;
 use metadata::Name;
@@ -36,7 +36,7 @@ impl Peering {
     pub(super) fn peer_incompatibility(&self, hello: &Hello) -> Option<String> {
         let enabled = || self.enabled.iter().flatten().map(|name| &**name);
         match &hello.version {
-            Some(version) => version.facts.misfit(enabled()),
+            Some(version) => version.facts.explain_incompatibility(enabled()),
             // A node that does not announce its version supports no flag.
             None => {
                 let flag = enabled().next()?;
@@ -52,13 +52,13 @@ impl Peering {
     pub(super) fn own_incompatibility(&self, hello: &Hello) -> Option<String> {
         let version = hello.version.as_ref()?;
         let enabled = version.enabled.iter().map(|name| &**name);
-        self.config.version.misfit(enabled)
+        self.config.version.explain_incompatibility(enabled)
     }
 
     /// Refuses the link and stops this node: it would behave differently from its cluster.
     pub(super) fn refuse_and_stop(&mut self, link: LinkId, why: String) {
         self.refuse(link, &why);
-        self.actions.push_back(Action::End(why));
+        self.actions.push_back(PeeringAction::End(why));
     }
 
     /// Admits a node without a cluster. Founders were checked before the cluster was formed; other
@@ -74,6 +74,6 @@ impl Peering {
             record.features.clear();
         }
         let frame = Frame::Welcome(record);
-        self.actions.push_back(Action::Send { link, frame });
+        self.actions.push_back(PeeringAction::Send { link, frame });
     }
 }

@@ -30,7 +30,7 @@ struct World {
     enabled: Option<Vec<Name>>,
     /// The reasons of nodes that stopped themselves.
     ended: BTreeMap<usize, String>,
-    log: Vec<(Time, usize, Action)>,
+    log: Vec<(Time, usize, PeeringAction)>,
 }
 
 fn config(i: usize, of: usize) -> PeeringConfig {
@@ -64,13 +64,13 @@ fn different_shard_count_is_refused_with_a_reason() {
     let link = LinkId(1);
     assert!(peering.accepted(link) && other.accepted(link));
     let hello = std::iter::from_fn(|| other.poll()).find_map(|a| match a {
-        Action::Send { frame, .. } => Some(frame),
+        PeeringAction::Send { frame, .. } => Some(frame),
         _ => None,
     });
     peering.frame(link, hello.expect("says hello"));
-    let actions: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
+    let actions: Vec<PeeringAction> = std::iter::from_fn(|| peering.poll()).collect();
     let refused = actions.iter().find_map(|a| match a {
-        Action::Send {
+        PeeringAction::Send {
             frame: Frame::Refused(why),
             ..
         } => Some(why.as_str()),
@@ -78,7 +78,10 @@ fn different_shard_count_is_refused_with_a_reason() {
     });
     let why = "n0 runs 2 shards and n1 runs 3: all nodes of a cluster need the same `shards`";
     assert_eq!(refused, Some(why));
-    assert!(actions.contains(&Action::Close { link }), "{actions:?}");
+    assert!(
+        actions.contains(&PeeringAction::Close { link }),
+        "{actions:?}"
+    );
     assert_eq!(peering.waiting(), Some(why));
     assert!(!peering.identified(link));
 }
@@ -176,10 +179,10 @@ impl World {
         }
     }
 
-    fn act(&mut self, i: usize, action: Action) {
+    fn act(&mut self, i: usize, action: PeeringAction) {
         self.log.push((self.now, i, action.clone()));
         match action {
-            Action::Dial { target, address } => {
+            PeeringAction::Dial { target, address } => {
                 let to = self.index(&address.to_string());
                 let reached = to.filter(|to| self.nodes[*to].is_some() && !self.is_cut(i, *to));
                 let Some(to) = reached else {
@@ -200,8 +203,8 @@ impl World {
                 self.node(i).dialled(target, link);
                 assert!(self.node(to).accepted(link));
             }
-            Action::Expand(_) => {}
-            Action::Send { link, frame } => {
+            PeeringAction::Expand(_) => {}
+            PeeringAction::Send { link, frame } => {
                 let Some((a, b)) = self.links.get(&link).copied() else {
                     return;
                 };
@@ -221,7 +224,7 @@ impl World {
                 node.note_activity(link);
                 node.frame(link, frame);
             }
-            Action::Close { link } => {
+            PeeringAction::Close { link } => {
                 if let Some((a, b)) = self.links.remove(&link)
                     && !self.is_cut(a, b)
                     && !self.stuck.contains(&link)
@@ -230,21 +233,23 @@ impl World {
                     self.node(other).closed(link);
                 }
             }
-            Action::PeerVersion { node, version } => drop(self.versions[i].insert(node, version)),
-            Action::End(why) => {
+            PeeringAction::PeerVersion { node, version } => {
+                drop(self.versions[i].insert(node, version))
+            }
+            PeeringAction::End(why) => {
                 self.ended.insert(i, why);
                 self.kill(i);
             }
-            Action::Up { node, incarnation } => {
+            PeeringAction::Up { node, incarnation } => {
                 assert!(
                     self.versions[i].contains_key(&node),
                     "version must be announced first"
                 );
                 self.up[i].insert(node, incarnation);
             }
-            Action::Down { node } => assert!(self.up[i].remove(&node).is_some()),
-            Action::Join(_) => {}
-            Action::Adopt(record) => {
+            PeeringAction::Down { node } => assert!(self.up[i].remove(&node).is_some()),
+            PeeringAction::Join(_) => {}
+            PeeringAction::Adopt(record) => {
                 self.configs[i].cluster = Some(record.clone());
                 self.node(i).adopted(record);
                 self.catch_up(i);
@@ -319,7 +324,7 @@ fn forming_node_may_fail_before_others_learn_of_the_cluster() {
             for i in 0..3 {
                 while let Some(action) = world.nodes[i].as_mut().and_then(Peering::poll) {
                     any = true;
-                    if let Action::Adopt(record) = action {
+                    if let PeeringAction::Adopt(record) = action {
                         assert_eq!(i, 0, "the smallest name forms");
                         world.configs[0].cluster = Some(record);
                         world.kill(0);
@@ -362,7 +367,8 @@ fn node_without_its_directory_joins_and_does_not_form() {
     let record = world.configs[0].cluster.clone().expect("joined");
     assert!(record.founders.iter().all(|f| f.id != NodeId(555)));
     assert!(world.all_up());
-    let joins = |a: &Action| matches!(a, Action::Join(n) if n.id == NodeId(555) && !n.voter);
+    let joins =
+        |a: &PeeringAction| matches!(a, PeeringAction::Join(n) if n.id == NodeId(555) && !n.voter);
     assert!(world.log.iter().any(|(_, i, a)| *i == 1 && joins(a)));
 }
 
@@ -394,7 +400,7 @@ fn silent_peer_is_down_after_timeout_and_up_after_healing() {
     world.run(HEARTBEAT + Duration::from_millis(200));
     assert!(world.up[0].is_empty());
     assert_eq!(world.up[1].len(), 1);
-    let down = |a: &Action| matches!(a, Action::Down { .. });
+    let down = |a: &PeeringAction| matches!(a, PeeringAction::Down { .. });
     let first = world
         .log
         .iter()
@@ -428,15 +434,17 @@ fn quick_restart_is_reported_as_down_then_up() {
     world.start(1);
     world.log.clear();
     world.run(Duration::from_secs(3));
-    let changes: Vec<&Action> = world
+    let changes: Vec<&PeeringAction> = world
         .log
         .iter()
-        .filter(|(_, i, a)| *i == 0 && matches!(a, Action::Up { .. } | Action::Down { .. }))
+        .filter(|(_, i, a)| {
+            *i == 0 && matches!(a, PeeringAction::Up { .. } | PeeringAction::Down { .. })
+        })
         .map(|(_, _, a)| a)
         .collect();
     let node = world.configs[1].node;
     assert!(
-        matches!(changes.as_slice(), [Action::Down { node: d }, Action::Up { node: u, .. }] if *d == node && *u == node)
+        matches!(changes.as_slice(), [PeeringAction::Down { node: d }, PeeringAction::Up { node: u, .. }] if *d == node && *u == node)
     );
 }
 
@@ -529,7 +537,7 @@ fn unidentified_links_are_bounded_and_time_out() {
     assert!(!peering.accepted(LinkId(1000)));
     peering.tick(Time::ZERO + HANDSHAKE_TIMEOUT);
     let closed =
-        std::iter::from_fn(|| peering.poll()).filter(|a| matches!(a, Action::Close { .. }));
+        std::iter::from_fn(|| peering.poll()).filter(|a| matches!(a, PeeringAction::Close { .. }));
     assert_eq!(closed.count(), MAX_UNIDENTIFIED_LINKS);
     assert!(peering.accepted(LinkId(1001)));
 }
@@ -541,7 +549,7 @@ fn dns_name_of_peers_waits_for_the_initial_size() {
     let mut peering = Peering::new(c);
     peering.tick(Time::ZERO);
     let first = peering.poll();
-    assert!(matches!(first, Some(Action::Expand(_))));
+    assert!(matches!(first, Some(PeeringAction::Expand(_))));
     assert!(peering.waiting().is_some_and(|w| w.contains("DNS")));
     let addresses: Vec<std::net::SocketAddr> = ["10.0.0.1:1", "10.0.0.2:1"]
         .iter()
@@ -549,7 +557,8 @@ fn dns_name_of_peers_waits_for_the_initial_size() {
         .collect();
     peering.expanded(&addresses);
     peering.tick(Time::ZERO + Duration::from_millis(1));
-    let dials = std::iter::from_fn(|| peering.poll()).filter(|a| matches!(a, Action::Dial { .. }));
+    let dials =
+        std::iter::from_fn(|| peering.poll()).filter(|a| matches!(a, PeeringAction::Dial { .. }));
     assert_eq!(dials.count(), 2);
 }
 
@@ -559,7 +568,7 @@ proptest! {
     /// Whatever nodes are killed, wiped and cut off: never two clusters, and after healing all
     /// nodes are up in one.
     #[test]
-    fn one_cluster_despite_failures(seed in any::<u64>()) {
+    fn failures_never_found_a_second_cluster(seed in any::<u64>()) {
         assert_one_cluster(seed)?;
     }
 }

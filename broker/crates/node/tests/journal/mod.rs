@@ -5,8 +5,8 @@ use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, Readiness};
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
-use node::config::{Sources, load};
-use node::{NodeError, NodeParts, Notice, Registration, ShardMaterial};
+use node::config::{ConfigSources, load};
+use node::{NodeError, NodeParts, Registration, ShardMaterial, ThreadNotification};
 use session::{ConnectionInfo, Outbox, Protocol, Session, SessionState};
 use shard::{ConnectionKey, Effect, RecoveredShard, Route, ShardConfig, ShardDriver};
 use std::collections::{BTreeMap, VecDeque};
@@ -271,8 +271,8 @@ impl Drop for Scratch {
 }
 
 /// A node in this process.
-pub struct Running {
-    notices: Sender<Notice>,
+pub struct RunningNode {
+    notices: Sender<ThreadNotification>,
     thread: JoinHandle<Result<(), NodeError>>,
     ready: PathBuf,
 }
@@ -286,7 +286,7 @@ pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
 }
 
 /// Starts a node with its directory below `scratch`.
-pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, String> {
+pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<RunningNode, String> {
     let dir = scratch.join(name);
     let ready = scratch.join(format!("{name}.ready"));
     let mut all = vec![
@@ -297,9 +297,9 @@ pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, St
         "shutdown_timeout=10000".to_owned(),
     ];
     all.extend_from_slice(flags);
-    let config = load(&Sources {
+    let config = load(&ConfigSources {
         flags: all,
-        ..Sources::default()
+        ..ConfigSources::default()
     })
     .map_err(|e| e.to_string())?;
     let make = |material: ShardMaterial| -> Result<Box<dyn ShardDriver>, String> {
@@ -322,14 +322,14 @@ pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, St
     let (notices, inbox) = channel();
     let own = notices.clone();
     let thread = std::thread::spawn(move || node::run(parts, (own, inbox)));
-    Ok(Running {
+    Ok(RunningNode {
         notices,
         thread,
         ready,
     })
 }
 
-impl Running {
+impl RunningNode {
     /// The client address, once the node is ready.
     pub fn address(&self) -> Result<SocketAddr, String> {
         let text = eventually(|| {
@@ -360,7 +360,9 @@ impl Running {
 
     /// Stops gracefully.
     pub fn stop(self) -> Result<(), String> {
-        self.notices.send(Notice::Stop).map_err(|e| e.to_string())?;
+        self.notices
+            .send(ThreadNotification::Stop)
+            .map_err(|e| e.to_string())?;
         self.end()
     }
 

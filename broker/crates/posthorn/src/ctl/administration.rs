@@ -2,15 +2,15 @@
 
 use super::client::{Client, Failure};
 use super::output::{Column, Output};
-use super::{At, Chosen, InVhost, object};
+use super::{ColumnSelection, VhostFilter, VhostOption, object};
 use serde_json::{Map, Value as Json, json};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Administration {
-    ListChannels(Chosen),
-    ListConsumers(InVhost),
+    ListChannels(ColumnSelection),
+    ListConsumers(VhostFilter),
     /// List the listeners of this node
     Listeners,
     ListFeatureFlags,
@@ -22,17 +22,17 @@ pub enum Administration {
         name: String,
     },
     /// List the limits of all virtual hosts or of one
-    ListVhostLimits(InVhost),
+    ListVhostLimits(VhostFilter),
     /// Set limits of a virtual host: '{"max-connections": 100, "max-queues": 50}'
     SetVhostLimits {
         limits: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     /// Clear the limits of a virtual host
     ClearVhostLimits {
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     ListUserLimits,
     /// Set limits of a user: '{"max-connections": 10, "max-channels": 100}'
@@ -52,14 +52,14 @@ pub enum Administration {
         write: String,
         read: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     /// Clear the topic permissions of a user, for one exchange or all
     ClearTopicPermissions {
         user: String,
         exchange: Option<String>,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     ListTopicPermissions,
     ListUserPermissions {

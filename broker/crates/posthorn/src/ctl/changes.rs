@@ -1,7 +1,7 @@
 //! Commands that change something. Each returns a sentence that states what it did.
 
 use super::client::{Client, Failure};
-use super::{Command, NewPassword, OnOff, object};
+use super::{Command, NewPassword, SwitchState, object};
 use serde_json::{Value as Json, json};
 use std::io::BufRead as _;
 
@@ -266,10 +266,10 @@ fn set_log_level(client: &Client, words: &[String]) -> CommandResult {
     Ok(format!("Node '{node}' logs {target} at level {level}"))
 }
 
-fn maintenance(client: &Client, state: OnOff) -> CommandResult {
+fn maintenance(client: &Client, state: SwitchState) -> CommandResult {
     let node = local_node(client)?;
     let elements = ["nodes", &node, "maintenance"];
-    if state == OnOff::Off {
+    if state == SwitchState::Off {
         client.delete(&elements, "")?;
         return Ok(format!("Node '{node}' accepts clients and leaders again"));
     }

@@ -2,7 +2,7 @@
 
 use super::client::{Client, Failure};
 use super::output::{Column, Output};
-use super::{At, Chosen, erlang};
+use super::{ColumnSelection, VhostOption, erlang};
 use env::Clock as _;
 use env::real::RealClock;
 use serde_json::Value as Json;
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[command(rename_all = "snake_case")]
 pub enum Command {
     /// List client connections
-    ListConnections(Chosen),
+    ListConnections(ColumnSelection),
     /// Close one connection
     CloseConnection {
         /// Name as shown by list_connections
@@ -27,7 +27,7 @@ pub enum Command {
     /// Close the connections of a vhost, or of all vhosts
     CloseAllConnections {
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
         /// Close the connections of all vhosts
         #[arg(long)]
         global: bool,

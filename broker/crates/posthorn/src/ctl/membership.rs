@@ -1,6 +1,6 @@
 //! Replicas, leaders, and nodes that leave the cluster. Command names follow `rabbitmq-queues`.
 
-use super::At;
+use super::VhostOption;
 use super::client::{ApiResponse, Client, Failure};
 use super::output::{Column, Output};
 use serde_json::{Value as Json, json};
@@ -15,39 +15,39 @@ pub enum Command {
         #[arg(default_value = "all")]
         strategy: String,
         #[command(flatten)]
-        of: Matching,
+        of: QueueSelection,
     },
     /// Remove the replicas of quorum queues from a node, without replacing them
     Shrink {
         node: String,
         #[command(flatten)]
-        of: Matching,
+        of: QueueSelection,
     },
     /// Move the replicas of quorum queues from a node to other nodes, if there are any
     Evacuate {
         node: String,
         #[command(flatten)]
-        of: Matching,
+        of: QueueSelection,
     },
     /// Add a replica of a quorum queue on a node
     AddMember {
         queue: String,
         node: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     /// Remove the replica of a quorum queue from a node
     DeleteMember {
         queue: String,
         node: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     /// List the replicas of a quorum queue with the state that each reports
     QuorumStatus {
         queue: String,
         #[command(flatten)]
-        at: At,
+        at: VhostOption,
     },
     /// Move queue leaders so that every node leads its share
     #[command(alias = "rebalance_queues")]
@@ -63,7 +63,7 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Matching {
+pub struct QueueSelection {
     /// Regular expression on names of vhosts
     #[arg(long, default_value = ".*")]
     vhost_pattern: String,
@@ -124,7 +124,7 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
     }
 }
 
-impl Matching {
+impl QueueSelection {
     fn body(&self) -> Json {
         json!({"vhost_pattern": self.vhost_pattern, "queue_pattern": self.queue_pattern})
     }

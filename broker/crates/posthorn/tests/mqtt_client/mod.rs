@@ -4,8 +4,8 @@
 use crate::program::Result;
 use bytes::BytesMut;
 use codec_mqtt::{
-    Ack, AckKind, Connect, Disconnect, Filters, Packet, Properties, Publish, Qos, Reason,
-    Subscribe, SubscribeOptions, Version, Will, parse_frame,
+    Ack, AckKind, Connect, Disconnect, Packet, Properties, Publish, Qos, ReasonCode, Subscribe,
+    SubscribeOptions, SubscriptionFilters, Version, Will, parse_frame,
 };
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ pub struct Client {
 
 /// A received message.
 #[derive(Debug)]
-pub struct Got {
+pub struct ReceivedMessage {
     pub id: u16,
     pub qos: Qos,
     pub dup: bool,
@@ -79,7 +79,7 @@ impl Client {
         let mut client = Client { stream, input };
         client.send(&Packet::Connect(connect))?;
         let present = client.next(|packet| match packet {
-            Packet::ConnAck(p) if p.reason == Reason::Success => Some(p.session_present),
+            Packet::ConnAck(p) if p.reason == ReasonCode::Success => Some(p.session_present),
             _ => None,
         })?;
         Ok((client, present))
@@ -116,11 +116,11 @@ impl Client {
             ..SubscribeOptions::default()
         };
         let mut raw = BytesMut::new();
-        Filters::put(&mut raw, filter, options);
+        SubscriptionFilters::put(&mut raw, filter, options);
         self.send(&Packet::Subscribe(Subscribe {
             packet_id: 1,
             properties: Properties::default(),
-            filters: Filters::new(&raw, Version::V311),
+            filters: SubscriptionFilters::new(&raw, Version::V311),
         }))?;
         self.next(|packet| match packet {
             Packet::SubAck(p) if p.reasons == [qos as u8] => Some(()),
@@ -160,9 +160,9 @@ impl Client {
         })
     }
 
-    pub fn message(&mut self) -> Result<Got> {
+    pub fn message(&mut self) -> Result<ReceivedMessage> {
         self.next(|packet| match packet {
-            Packet::Publish(p) => Some(Got {
+            Packet::Publish(p) => Some(ReceivedMessage {
                 id: p.packet_id,
                 qos: p.qos,
                 dup: p.dup,
@@ -176,13 +176,13 @@ impl Client {
     /// Disconnects properly, so that no will is published.
     pub fn goodbye(&mut self) -> Result<()> {
         self.send(&Packet::Disconnect(Disconnect {
-            reason: Reason::Success,
+            reason: ReasonCode::Success,
             properties: Properties::default(),
         }))
     }
 
     pub fn acknowledge(&mut self, id: u16) -> Result<()> {
-        let ack = Ack::new(AckKind::PubAck, id, Reason::Success);
+        let ack = Ack::new(AckKind::PubAck, id, ReasonCode::Success);
         self.send(&Packet::Ack(ack))
     }
 }

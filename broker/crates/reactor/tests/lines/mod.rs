@@ -7,7 +7,8 @@ use control::ControlRequest;
 use env::{Clock, Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
 use reactor::{
-    ClientListener, Inbound, Links, LoopConfig, LoopParts, Mailbox, Report, Sender, ShardLoop, Wake,
+    ClientListener, LoopConfig, LoopParts, LoopReport, Mailbox, Sender, ShardLoop, ShardMessage,
+    ThreadRings, ThreadWaker,
 };
 use session::{ConnectionInfo, Outbox, SessionState};
 use shard::{ConnectionKey, Effect, ShardDriver};
@@ -229,8 +230,8 @@ pub struct Harness {
     pub address: SocketAddr,
     pub mailbox: Mailbox,
     /// The ring of another shard. It is small, so that it overflows.
-    pub ring: Sender<Inbound>,
-    pub reports: mpsc::Receiver<Report>,
+    pub ring: Sender<ShardMessage>,
+    pub reports: mpsc::Receiver<LoopReport>,
     /// Ends a "hold".
     pub release: mpsc::Sender<()>,
     /// The maximum number of bytes of lines received in one turn.
@@ -245,7 +246,7 @@ impl Harness {
     }
 
     /// Starts a loop with or without TLS on its listener.
-    pub fn listening(config: LoopConfig, tls: Option<Arc<tls::Server>>) -> io::Result<Harness> {
+    pub fn listening(config: LoopConfig, tls: Option<Arc<tls::ServerTls>>) -> io::Result<Harness> {
         let socket =
             reactor::bind(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(io::Error::other)?;
         let address = socket.address();
@@ -265,8 +266,8 @@ impl Harness {
         let (release, held) = mpsc::channel();
         let (opened, open) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let nowhere = Arc::new(Wake::for_thread());
-            let links = Links {
+            let nowhere = Arc::new(ThreadWaker::for_thread());
+            let links = ThreadRings {
                 wal: reactor::ring(1, nowhere.clone()).0,
                 jobs: reactor::ring(1, nowhere.clone()).0,
                 peers: reactor::ring(1, nowhere).0,
@@ -332,7 +333,7 @@ impl Harness {
 
 impl Drop for Harness {
     fn drop(&mut self) {
-        let _ = self.mailbox.post(Inbound::Stop);
+        let _ = self.mailbox.post(ShardMessage::Stop);
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
             assert!(

@@ -33,7 +33,9 @@ pub(crate) fn retain(
 ) -> Result<(), ChangeError> {
     let bytes = message.as_ref().map(Message::to_bytes);
     if let Some(bytes) = &bytes {
-        broker.tree().room_to_retain(vhost, topic, bytes.len())?;
+        broker
+            .tree()
+            .check_retained_limits(vhost, topic, bytes.len())?;
     }
     let session = broker.id().number;
     let services = broker.services();
@@ -80,6 +82,11 @@ pub(super) fn answered(
     if let Some(shard) = state(host)
         && let Some(open) = shard.unconfirmed_retained.0.get_mut(&key)
     {
+        debug_assert!(
+            *open > 0,
+            "topic {} has an entry without unconfirmed changes",
+            key.1
+        );
         *open -= 1;
         if *open == 0 {
             shard.unconfirmed_retained.0.remove(&key);

@@ -43,7 +43,7 @@ pub(super) fn unbound(host: &mut dyn ServiceHost, binding: &BindingRecord) {
     // If the subscription was changed, it has another binding by now.
     let changed = queue.and_then(|queue| {
         let (source, key) = (&binding.source, &binding.routing_key);
-        let mut others = tree.bindings_of_queue_under(queue, source, key);
+        let mut others = tree.bindings_of_queue_with_key(queue, source, key);
         let other = others.find_map(|b| {
             let found = shared_subscription(b);
             found.filter(|(other, _)| *other == filter)

@@ -38,7 +38,7 @@ const WAITS_FOR: Duration = Duration::from_secs(30);
 const MAX_OFFERS: u8 = 3;
 
 /// A queue of a session that has ended.
-struct Handover {
+struct SharedQueueHandover {
     vhost: Name,
     subscriptions: SessionSubscriptions,
     /// Metadata changes that must be applied before a message is passed on.
@@ -54,7 +54,7 @@ struct Handover {
 }
 
 /// A message that was offered to a queue and is not confirmed.
-struct Offer {
+struct OfferedMessage {
     from: QueueId,
     delivery: u64,
     group: Name,
@@ -65,8 +65,8 @@ struct Offer {
 /// All handovers of a shard; see the module.
 #[derive(Default)]
 pub(super) struct SharedHandovers {
-    open: BTreeMap<QueueId, Handover>,
-    offers: BTreeMap<u64, Offer>,
+    open: BTreeMap<QueueId, SharedQueueHandover>,
+    offers: BTreeMap<u64, OfferedMessage>,
     /// Number of handovers that run.
     active: usize,
     /// Handovers that wait for their turn.
@@ -85,7 +85,7 @@ impl SharedHandovers {
     }
 }
 
-fn handover_of(host: &mut dyn ServiceHost, queue: QueueId) -> Option<&mut Handover> {
+fn handover_of(host: &mut dyn ServiceHost, queue: QueueId) -> Option<&mut SharedQueueHandover> {
     state(host)?.handovers.open.get_mut(&queue)
 }
 
@@ -108,7 +108,7 @@ pub(super) fn begin(host: &mut dyn ServiceHost, record: &QueueRecord) -> bool {
         return false;
     };
     shard.handovers.next_consumer += 1;
-    let handover = Handover {
+    let handover = SharedQueueHandover {
         vhost: record.vhost.clone(),
         subscriptions,
         unbinding: shared.len(),
@@ -270,7 +270,7 @@ fn pass_on(host: &mut dyn ServiceHost, queue: QueueId, delivery: Delivery) {
         .share(&delivery.message, delivery.redelivered)
     {
         Some((group, message)) => {
-            let offer = Offer {
+            let offer = OfferedMessage {
                 from: queue,
                 delivery: delivery.id,
                 group,
@@ -284,7 +284,7 @@ fn pass_on(host: &mut dyn ServiceHost, queue: QueueId, delivery: Delivery) {
 }
 
 /// Passes a message to the next member of its group.
-fn offer_to_next(host: &mut dyn ServiceHost, mut offer: Offer) {
+fn offer_to_next(host: &mut dyn ServiceHost, mut offer: OfferedMessage) {
     let from = offer.from;
     let Some(shard) = state(host) else { return };
     let Some(handover) = shard.handovers.open.get_mut(&from) else {
@@ -350,6 +350,11 @@ fn end(host: &mut dyn ServiceHost, queue: QueueId) {
     host.delete_postponed(queue);
     if handover.is_active {
         if let Some(shard) = state(host) {
+            debug_assert!(
+                shard.handovers.active > 0,
+                "the active handover of queue {} was not counted",
+                queue.0
+            );
             shard.handovers.active -= 1;
         }
         begin_waiting(host);

@@ -6,8 +6,9 @@ mod store;
 use auth::{HashAlgorithm, TlsPeer, hash_with};
 use bytes::BytesMut;
 use codec_mqtt::{
-    Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
-    SubscribeOptions, Unsubscribe, UnsubscribeFilters, Version, Will, parse_frame,
+    Ack, AckKind, Connect, Packet, Properties, Publish, Qos, ReasonCode, Subscribe,
+    SubscribeOptions, SubscriptionFilters, Unsubscribe, UnsubscribeFilters, Version, Will,
+    parse_frame,
 };
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Table};
@@ -21,7 +22,7 @@ use session::{
     PublishTag, QueueNotification, RequestSeq, ServiceHost, ServiceId, ServiceStates, Session,
     SessionEvent, SessionState, ShardAddress, ShardService, TickOutcome,
 };
-use session_mqtt::{MqttService, MqttSession, MqttShard, SessionConfig, Settings};
+use session_mqtt::{MqttService, MqttSession, MqttSettings, MqttShard, SessionConfig};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +75,7 @@ fn user(name: &str) -> UserRecord {
 }
 
 impl Node {
-    fn new(settings: &Arc<Settings>) -> Node {
+    fn new(settings: &Arc<MqttSettings>) -> Node {
         let mut node = Node {
             now: Time(1),
             wall: WallTime(1_700_000_000_000),
@@ -432,7 +433,7 @@ struct Connection {
 
 pub struct World {
     pub node: Node,
-    settings: Arc<Settings>,
+    settings: Arc<MqttSettings>,
     connections: Vec<Connection>,
 }
 
@@ -446,12 +447,12 @@ fn session_of(number: u64) -> SessionId {
 
 impl Default for World {
     fn default() -> World {
-        World::new(Settings::default())
+        World::new(MqttSettings::default())
     }
 }
 
 impl World {
-    pub fn new(settings: Settings) -> World {
+    pub fn new(settings: MqttSettings) -> World {
         let settings = Arc::new(settings);
         World {
             node: Node::new(&settings),
@@ -569,7 +570,7 @@ impl World {
         self.send(c, &Packet::Publish(publish));
     }
 
-    pub fn ack(&mut self, c: usize, kind: AckKind, id: u16, reason: Reason) {
+    pub fn ack(&mut self, c: usize, kind: AckKind, id: u16, reason: ReasonCode) {
         self.send(c, &Packet::Ack(Ack::new(kind, id, reason)));
     }
 
@@ -586,17 +587,17 @@ impl World {
             codec_mqtt::put_subscription_identifier(&mut repeated, identifier);
         }
         let mut raw = BytesMut::new();
-        Filters::put(&mut raw, filter, options);
+        SubscriptionFilters::put(&mut raw, filter, options);
         let version = self.connections[c].version;
         self.send(
             c,
             &Packet::Subscribe(Subscribe {
                 packet_id: 1,
                 properties: Properties {
-                    repeated: codec_mqtt::Repeated(&repeated),
+                    repeated: codec_mqtt::RepeatedProperties(&repeated),
                     ..Properties::default()
                 },
-                filters: Filters::new(&raw, version),
+                filters: SubscriptionFilters::new(&raw, version),
             }),
         );
     }
@@ -949,7 +950,7 @@ fn describe(packet: &Packet<'_>) -> String {
         Packet::Ack(p) => {
             let name = format!("{:?}", p.kind).to_uppercase();
             match p.reason {
-                Reason::Success => format!("{name} {}", p.packet_id),
+                ReasonCode::Success => format!("{name} {}", p.packet_id),
                 reason => format!("{name} {} {:#04x}", p.packet_id, reason as u8),
             }
         }

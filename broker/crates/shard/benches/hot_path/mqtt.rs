@@ -3,7 +3,9 @@
 use crate::cluster::Cluster;
 use crate::cluster::mqtt::MqttClient;
 use bytes::BytesMut;
-use codec_mqtt::{Ack, AckKind, Packet, Properties, Publish, Qos, Reason, Version, parse_frame};
+use codec_mqtt::{
+    Ack, AckKind, Packet, Properties, Publish, Qos, ReasonCode, Version, parse_frame,
+};
 use std::time::Duration;
 
 const VERSION: Version = Version::V5;
@@ -110,7 +112,8 @@ impl Pair {
             };
             *delivered += 1;
             if publish.qos == Qos::AtLeastOnce {
-                Ack::new(AckKind::PubAck, publish.packet_id, Reason::Success).encode(VERSION, out);
+                Ack::new(AckKind::PubAck, publish.packet_id, ReasonCode::Success)
+                    .encode(VERSION, out);
             }
         });
         if !out.is_empty() {

@@ -1,5 +1,5 @@
 use super::*;
-use consensus::{HostConfig, Limits};
+use consensus::{HostConfig, HostLimits};
 use env::sim::SimDisk;
 use message::Table;
 use metadata::QueueType;
@@ -13,7 +13,7 @@ fn local_queues() -> LocalQueues {
         node: NodeId(1),
         incarnation: Incarnation(1),
         seed: 1,
-        limits: Limits::default(),
+        limits: HostLimits::default(),
     };
     let host = Host::new(config, Arc::clone(&disk), BTreeMap::new()).expect("an empty disk");
     LocalQueues::new(NodeId(1), Incarnation(1), host, disk)
@@ -37,7 +37,7 @@ fn record(kind: QueueType) -> QueueRecord {
 fn committed(index: u64) -> HostOutput {
     HostOutput::Committed {
         group: GroupId(7),
-        entries: vec![Committed {
+        entries: vec![CommittedEntry {
             index,
             term: 1,
             command: Bytes::new(),
@@ -106,7 +106,7 @@ fn a_queue_that_was_deleted_is_not_founded_once_more() {
         node: NodeId(1),
         incarnation: Incarnation(2),
         seed: 1,
-        limits: Limits::default(),
+        limits: HostLimits::default(),
     };
     let record = record(QueueType::Quorum);
     let deleted = wal::RecoveredGroup {
@@ -232,7 +232,7 @@ fn a_command_that_is_not_understood_is_told_and_nothing_behind_it_is_applied() {
     local_queues.queue_out.push(HostOutput::Committed {
         group: GroupId(7),
         entries: entries
-            .map(|(command, index)| Committed {
+            .map(|(command, index)| CommittedEntry {
                 index,
                 term: 1,
                 command,

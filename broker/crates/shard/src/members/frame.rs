@@ -1,7 +1,7 @@
 //! Messages about the members and leaders of groups, as a part of [`Frame`](crate::frame::Frame).
 
 use consensus::Departure;
-use control::{ReplicaStatus, Vote};
+use control::{ReplicaStatus, VotingState};
 use env::NodeId;
 use metadata::QueueId;
 use wire::{AtMost, wire_enum, wire_newtype, wire_struct};
@@ -53,10 +53,10 @@ impl GroupVoters {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (NodeId, Vote)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, VotingState)> + '_ {
         let vote = |votes| match votes {
-            true => Vote::Voter,
-            false => Vote::Promotable,
+            true => VotingState::Voter,
+            false => VotingState::Promotable,
         };
         self.0
             .iter()

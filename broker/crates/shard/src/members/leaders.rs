@@ -187,7 +187,7 @@ mod tests {
                 }
                 _ => {}
             }
-            assert!(tree.member_counts_are_right());
+            assert!(tree.member_counts_match_queues());
             let recount = leaders.recount(&tree);
             for node in (1..=3).map(NodeId) {
                 let want = recount.get(&node).copied().unwrap_or_default();

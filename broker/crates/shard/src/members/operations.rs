@@ -3,7 +3,9 @@
 use super::rebalance::LedQueue;
 use super::resize::{CurrentMembers, resized};
 use crate::cluster::Topology;
-use control::{Forgetting, MaintenanceProgress, MemberChange, MemberOutcome, QueueFacts, Reply};
+use control::{
+    ForgetProgress, MaintenanceProgress, MemberChange, MemberOutcome, QueueFacts, Reply,
+};
 use env::NodeId;
 use metadata::{ChangeError, QueueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +22,7 @@ pub enum Plan {
         /// The queues that are asked are those of the tree after this change. None: older programs of the cluster do not
         /// know what came to a node later.
         seen: u64,
-        reply: Reply<Result<Forgetting, ChangeError>>,
+        reply: Reply<Result<ForgetProgress, ChangeError>>,
     },
     Rebalance(Reply<u32>),
     Drained {

@@ -3,7 +3,7 @@
 
 use super::frame::ReplicaReport;
 use crate::stats::GATHER_WITHIN;
-use control::{ReplicaFacts, Reply, Vote};
+use control::{ReplicaFacts, Reply, VotingState};
 use env::{NodeId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,7 +87,7 @@ impl ReplicaQuery {
         });
         // One that has been replaced may not know it yet.
         let leader = leaders.max_by_key(|t| t.replica.map(|r| r.term));
-        let votes: BTreeMap<NodeId, Vote> =
+        let votes: BTreeMap<NodeId, VotingState> =
             leader.map(|t| t.votes.iter().collect()).unwrap_or_default();
         let holds = |n: &&NodeId| self.told.get(*n).is_some_and(|t| t.replica.is_some());
         let nodes: BTreeSet<NodeId> = self
@@ -100,8 +100,8 @@ impl ReplicaQuery {
         let facts = nodes.into_iter().map(|node| ReplicaFacts {
             node,
             vote: match (leader, votes.get(&node)) {
-                (None, _) => Vote::Unknown,
-                (Some(_), vote) => vote.copied().unwrap_or(Vote::None),
+                (None, _) => VotingState::Unknown,
+                (Some(_), vote) => vote.copied().unwrap_or(VotingState::None),
             },
             replica: self.told.get(&node).and_then(|t| t.replica),
         });

@@ -8,7 +8,7 @@ use crate::metadata_client::ChangeRequester;
 use crate::metadata_replica::MetadataAction;
 use crate::{Effect, Route};
 use bytes::Bytes;
-use consensus::Committed;
+use consensus::CommittedEntry;
 use control::MemberOutcome;
 use env::NodeId;
 use env::planted::{self, Bug};
@@ -90,7 +90,7 @@ impl ShardState {
     }
 
     /// Shard 0: entries of the metadata group are committed.
-    pub fn apply_metadata(&mut self, entries: Vec<Committed>) {
+    pub fn apply_metadata(&mut self, entries: Vec<CommittedEntry>) {
         for entry in entries {
             let index = entry.index;
             match self.metadata.take_committed(&mut self.ctx, entry) {
@@ -360,7 +360,7 @@ impl ShardState {
     /// A flag that this program does not know means that it would go on differently from the others.
     fn features_changed(&mut self) {
         let enabled = self.metadata.tree().enabled_features().map(|f| &**f);
-        if let Some(why) = self.ctx.config().program.misfit(enabled)
+        if let Some(why) = self.ctx.config().program.explain_incompatibility(enabled)
             && !planted::is(Bug::MisfitGoesOn)
         {
             return self.ctx.push_effect(Effect::Fatal(why));

@@ -9,8 +9,8 @@ use crate::members::frame::MembershipMessage;
 use crate::members::rebalance::{self, LedQueue};
 use crate::metadata_client::ChangeRequester;
 use control::{
-    Forgetting, MaintenanceProgress, MemberChange, MemberOutcome, MembershipRequest, QueueFacts,
-    Reply,
+    ForgetProgress, MaintenanceProgress, MemberChange, MemberOutcome, MembershipRequest,
+    QueueFacts, Reply,
 };
 use env::NodeId;
 use metadata::{Change, ChangeError, ChangeResult, QueueId};
@@ -104,7 +104,7 @@ impl ShardState {
         node: NodeId,
         seen: u64,
         facts: &[QueueFacts],
-        reply: Reply<Result<Forgetting, ChangeError>>,
+        reply: Reply<Result<ForgetProgress, ChangeError>>,
     ) {
         let runs = self.topology().is_up(node);
         if runs && let Err(refused) = self.topology().may_leave(node) {
@@ -127,10 +127,10 @@ impl ShardState {
                 return reply(Err(refused));
             }
             if runs && !self.release(node) {
-                return reply(Ok(Forgetting::Moving { queues: 0 }));
+                return reply(Ok(ForgetProgress::Moving { queues: 0 }));
             }
             let then = Box::new(move |result: Result<ChangeResult, ChangeError>| {
-                reply(result.map(|_| Forgetting::Forgotten));
+                reply(result.map(|_| ForgetProgress::Forgotten));
             });
             let id = node;
             let change = Change::ForgetFreeNode { id, seen };
@@ -145,7 +145,7 @@ impl ShardState {
             // The way out of it is in what is told of those that are stuck.
             reply(match stuck.or(refused) {
                 Some(refused) => Err(refused),
-                None => Ok(Forgetting::Moving { queues: left }),
+                None => Ok(ForgetProgress::Moving { queues: left }),
             });
         });
         self.change_members(queues, MemberChange::Evacuate(node), facts, then);

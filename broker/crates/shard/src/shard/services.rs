@@ -460,7 +460,7 @@ impl ServiceHost for View<'_> {
         self.state
             .metadata
             .tree()
-            .comes_by(vhost, way, &keys, &envelope)
+            .passes_exchange(vhost, way, &keys, &envelope)
     }
 
     fn delete_postponed(&mut self, queue: QueueId) {

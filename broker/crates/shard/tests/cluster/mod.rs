@@ -10,7 +10,7 @@ use codec_amqp091::{
     encode_content_header, encode_method, parse_frame,
 };
 use control::{
-    ControlRequest, Forgetting, MemberChange, MembershipRequest, QueueFacts, ReplicaFacts,
+    ControlRequest, ForgetProgress, MemberChange, MembershipRequest, QueueFacts, ReplicaFacts,
 };
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
@@ -80,9 +80,9 @@ impl Cluster {
 
     /// A node alone whose groups write a checkpoint after so many entries.
     pub fn with_checkpoints(entries: u64) -> Cluster {
-        let groups = consensus::Limits {
+        let groups = consensus::HostLimits {
             checkpoint_entries: entries,
-            ..consensus::Limits::default()
+            ..consensus::HostLimits::default()
         };
         Cluster::made_with(1, None, |_, config| config.groups = groups.clone())
     }
@@ -448,8 +448,8 @@ impl Cluster {
 
     /// Records of queues that a node has looked at one after the other.
     #[cfg(debug_assertions)]
-    pub fn queues_walked(&self, at: usize) -> u64 {
-        self.nodes[at].shard.state().tree().queues_walked()
+    pub fn visited_queue_count(&self, at: usize) -> u64 {
+        self.nodes[at].shard.state().tree().visited_queue_count()
     }
 
     /// Voters of the metadata group as a node knows them.
@@ -544,7 +544,7 @@ impl Cluster {
     }
 
     /// Asks node 0 to forget a node.
-    pub fn forget(&mut self, node: u64) -> Result<Forgetting, ChangeError> {
+    pub fn forget(&mut self, node: u64) -> Result<ForgetProgress, ChangeError> {
         let node = NodeId(node);
         self.ask(0, |reply| {
             ControlRequest::Membership(MembershipRequest::Forget { node, reply })
@@ -713,13 +713,13 @@ fn protocols(bytes: u32) -> Protocols {
             }
             .with_message_size(bytes),
         ),
-        logins: Arc::new(session_amqp091::Logins {
+        logins: Arc::new(session_amqp091::LoginConfig {
             mechanisms: vec![auth::Mechanism::Plain],
             loopback_users: Vec::new(),
             anonymous: None,
         }),
     };
-    let mqtt = session_mqtt::Mqtt {
+    let mqtt = session_mqtt::MqttProtocol {
         settings: Arc::default(),
     };
     Protocols::new(vec![Arc::new(amqp), Arc::new(mqtt)])
@@ -751,7 +751,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         program: metadata::features::Version::default(),
         client_addresses: Vec::new(),
         protocols: protocols(MESSAGE_SIZE),
-        groups: consensus::Limits::default(),
+        groups: consensus::HostLimits::default(),
     }
 }
 

@@ -4,8 +4,8 @@ use super::Cluster;
 use super::MQTT;
 use bytes::BytesMut;
 use codec_mqtt::{
-    Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
-    SubscribeOptions, Version, Will, parse_frame,
+    Ack, AckKind, Connect, Packet, Properties, Publish, Qos, ReasonCode, Subscribe,
+    SubscribeOptions, SubscriptionFilters, Version, Will, parse_frame,
 };
 use session_mqtt::MqttShard;
 use shard::{ConnectionKey, ShardDriver};
@@ -96,11 +96,11 @@ impl Crowd {
                 qos: Qos::AtLeastOnce,
                 ..SubscribeOptions::default()
             };
-            Filters::put(&mut raw, &filter(number), options);
+            SubscriptionFilters::put(&mut raw, &filter(number), options);
             let subscribe = Subscribe {
                 packet_id: 1,
                 properties: Properties::default(),
-                filters: Filters::new(&raw, Version::V311),
+                filters: SubscriptionFilters::new(&raw, Version::V311),
             };
             self.send(cluster, self.keys[number], &Packet::Subscribe(subscribe));
         }
@@ -228,11 +228,11 @@ impl MqttClient {
             qos,
             ..SubscribeOptions::default()
         };
-        Filters::put(&mut raw, filter, options);
+        SubscriptionFilters::put(&mut raw, filter, options);
         let subscribe = Subscribe {
             packet_id: 1,
             properties: Properties::default(),
-            filters: Filters::new(&raw, Version::V5),
+            filters: SubscriptionFilters::new(&raw, Version::V5),
         };
         self.send(cluster, &Packet::Subscribe(subscribe));
     }
@@ -274,7 +274,7 @@ impl MqttClient {
 
     /// An answer to the message with this packet identifier.
     pub fn answer(&mut self, cluster: &mut Cluster, kind: AckKind, packet_id: u16) {
-        let ack = Ack::new(kind, packet_id, Reason::Success);
+        let ack = Ack::new(kind, packet_id, ReasonCode::Success);
         self.send(cluster, &Packet::Ack(ack));
     }
 

@@ -156,7 +156,7 @@ pub struct ClusterPlan {
     /// First contents of the cluster.
     pub founding: shard::Founding,
     /// Limits of all Raft groups.
-    pub limits: consensus::Limits,
+    pub limits: consensus::HostLimits,
     /// Feature flags that the machines consider enabled.
     pub flags: EnabledFlags,
 }
@@ -225,14 +225,14 @@ fn protocols() -> Protocols {
             heartbeat: 0,
             ..Default::default()
         }),
-        logins: Arc::new(session_amqp091::Logins {
+        logins: Arc::new(session_amqp091::LoginConfig {
             mechanisms: vec![auth::Mechanism::Plain],
             loopback_users: Vec::new(),
             anonymous: None,
         }),
     };
-    let mqtt = session_mqtt::Mqtt {
-        settings: Arc::new(session_mqtt::Settings {
+    let mqtt = session_mqtt::MqttProtocol {
+        settings: Arc::new(session_mqtt::MqttSettings {
             loopback_users: Vec::new(),
             ..Default::default()
         }),
@@ -420,11 +420,15 @@ impl Node {
     fn check_compatibility(&mut self, machine: NodeId, other: &Identity) -> Compatibility {
         let flags = self.plan.flags.borrow();
         let enabled = |m: NodeId| flags.get(&m).into_iter().flatten().map(|f| &**f);
-        if let Some(error) = self.identity.version.misfit(enabled(machine)) {
+        if let Some(error) = self
+            .identity
+            .version
+            .explain_incompatibility(enabled(machine))
+        {
             self.actions.push(Action::Fatal(error));
             return Compatibility::SelfIncompatible;
         }
-        match other.version.misfit(enabled(self.machine)) {
+        match other.version.explain_incompatibility(enabled(self.machine)) {
             Some(_) => Compatibility::OtherIncompatible,
             None => Compatibility::Compatible,
         }

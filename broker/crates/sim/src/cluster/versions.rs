@@ -158,7 +158,7 @@ impl Versions {
             let version = node.version();
             for shard in node.shards() {
                 let enabled = shard.state().tree().enabled_features();
-                if let Some(error) = version.misfit(enabled.map(|f| &**f)) {
+                if let Some(error) = version.explain_incompatibility(enabled.map(|f| &**f)) {
                     return Err(format!("node {} goes on: {error}", node.id().0));
                 }
             }

@@ -5,7 +5,7 @@ use crate::process::{Action, Process};
 use crate::world::Start;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{
-    GroupId, GroupStatus, Host, HostConfig, HostOutput, JobId, JobResult, Limits, Membership,
+    GroupId, GroupStatus, Host, HostConfig, HostLimits, HostOutput, JobId, JobResult, Membership,
     MembershipChange, ProposeError, RaftHost, ReadError, WalToken,
 };
 use env::{Incarnation, NodeId, Time, WallTime};
@@ -244,15 +244,15 @@ impl Replica {
 }
 
 /// Small limits, so that a short run has checkpoints, segments and transfers.
-fn limits() -> Limits {
-    Limits {
+fn limits() -> HostLimits {
+    HostLimits {
         checkpoint_bytes: 16 << 10,
         checkpoint_entries: 60,
         retain_entries: 20,
         max_message_bytes: 4 << 10,
         max_inflight_messages: 8,
         transfer_chunk_bytes: 2 << 10,
-        ..Limits::default()
+        ..HostLimits::default()
     }
 }
 

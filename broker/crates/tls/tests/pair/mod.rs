@@ -6,29 +6,35 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
-use tls::{Channel, ChannelError, Options, Outgoing, ReceiveOutcome, Server, Verify, Watched};
+use tls::{
+    ChannelError, ClientVerification, OutgoingBytes, ReceiveOutcome, ServerTls, TlsChannel,
+    TlsOptions, WatchedFiles,
+};
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-pub fn options(fixture: &Fixture, verify: Verify) -> Options {
-    Options {
+pub fn options(fixture: &Fixture, verify: ClientVerification) -> TlsOptions {
+    TlsOptions {
         cacertfile: Some(fixture.path("ca.pem")),
         certfile: fixture.path("cert.pem"),
         keyfile: fixture.path("key.pem"),
         verify,
-        ..Options::default()
+        ..TlsOptions::default()
     }
 }
 
-pub fn server(fixture: &Fixture, verify: Verify) -> Result<(Arc<Server>, Watched)> {
-    Ok(Server::load(options(fixture, verify))?)
+pub fn server(
+    fixture: &Fixture,
+    verify: ClientVerification,
+) -> Result<(Arc<ServerTls>, WatchedFiles)> {
+    Ok(ServerTls::load(options(fixture, verify))?)
 }
 
 /// Both ends of a connection.
 pub struct Pair {
     pub client: ClientConnection,
-    pub channel: Channel,
-    pub out: Outgoing,
+    pub channel: TlsChannel,
+    pub out: OutgoingBytes,
     /// Plain bytes received by the server.
     pub plain: BytesMut,
     pub ended: bool,
@@ -41,12 +47,12 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new(server: &Server, client: &Arc<ClientConfig>) -> Result<Pair> {
+    pub fn new(server: &ServerTls, client: &Arc<ClientConfig>) -> Result<Pair> {
         let name = ServerName::try_from("localhost")?;
         Ok(Pair {
             client: ClientConnection::new(client.clone(), name)?,
             channel: server.accept()?,
-            out: Outgoing::default(),
+            out: OutgoingBytes::default(),
             plain: BytesMut::new(),
             ended: false,
             received: Vec::new(),
@@ -56,7 +62,7 @@ impl Pair {
     }
 
     /// A connection after its handshake.
-    pub fn connect(server: &Server, client: &Arc<ClientConfig>) -> Result<Pair> {
+    pub fn connect(server: &ServerTls, client: &Arc<ClientConfig>) -> Result<Pair> {
         let mut pair = Pair::new(server, client)?;
         pair.run()?;
         if pair.client.is_handshaking() || pair.channel.is_handshaking() {

@@ -25,15 +25,15 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The session that waits for a confirm, and its tag for the message; nobody waits if the tag is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Waiter {
+pub(crate) struct ConfirmWaiter {
     pub session: u64,
     pub tag: u64,
 }
 
 #[derive(Debug)]
-struct Unacknowledged {
+struct UnacknowledgedMessage {
     forwarded: ForwardedMessage,
-    waiter: Waiter,
+    waiter: ConfirmWaiter,
 }
 
 /// State announced to all peers.
@@ -51,7 +51,7 @@ pub(crate) struct RouteAnnouncements {
 #[derive(Debug, PartialEq)]
 pub(crate) enum PeerEvent {
     /// The peer has the message that a session waits for, or nobody will ever receive it.
-    Answered(Waiter),
+    Answered(ConfirmWaiter),
     /// A message for local subscribers.
     Message(ForwardedMessage),
     /// The peer's interest in a key has changed.
@@ -106,7 +106,7 @@ pub(crate) struct PeerRouter {
 
     /// The number of the next message.
     next_number: u64,
-    unacknowledged: VecDeque<Unacknowledged>,
+    unacknowledged: VecDeque<UnacknowledgedMessage>,
     pub bytes: usize,
     /// How many of `unacknowledged`, from the front, have been sent, and their bytes.
     in_flight: usize,
@@ -213,10 +213,10 @@ impl PeerRouter {
         self.plain_sent - self.plain_acknowledged
     }
 
-    pub fn push(&mut self, forwarded: ForwardedMessage, waiter: Waiter) {
+    pub fn push(&mut self, forwarded: ForwardedMessage, waiter: ConfirmWaiter) {
         self.bytes += forwarded.size();
         self.next_number += 1;
-        let unacknowledged = Unacknowledged { forwarded, waiter };
+        let unacknowledged = UnacknowledgedMessage { forwarded, waiter };
         self.unacknowledged.push_back(unacknowledged);
     }
 
@@ -234,7 +234,7 @@ impl PeerRouter {
 
     /// Stops waiting for the peer. Calls `confirm` for each unacknowledged message and returns
     /// their number.
-    pub fn give_up(&mut self, mut confirm: impl FnMut(Waiter)) -> usize {
+    pub fn give_up(&mut self, mut confirm: impl FnMut(ConfirmWaiter)) -> usize {
         self.is_given_up = true;
         let count = self.unacknowledged.len();
         self.lost += count as u64;
@@ -352,6 +352,10 @@ impl PeerRouter {
         {
             let size = next.size();
             bytes += size;
+            debug_assert!(
+                self.plain_waiting >= size as u64,
+                "a waiting message of {size} bytes was not counted"
+            );
             self.plain_waiting -= size as u64;
             list.push(next);
         }
@@ -441,9 +445,17 @@ impl PeerRouter {
             && let Some(done) = self.unacknowledged.pop_front()
         {
             let size = done.forwarded.size();
+            debug_assert!(
+                self.bytes >= size,
+                "an unacknowledged message of {size} bytes was not counted"
+            );
             self.bytes -= size;
             if self.in_flight > 0 {
                 self.in_flight -= 1;
+                debug_assert!(
+                    self.in_flight_bytes >= size,
+                    "a message of {size} bytes in flight was not counted"
+                );
                 self.in_flight_bytes -= size;
             }
             progress = true;

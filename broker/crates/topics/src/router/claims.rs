@@ -4,7 +4,7 @@ use super::subscriber::SeatOwner;
 use super::{MqttRouter, RouterOutput};
 use crate::claims::claim_message::{ClaimMessage, ClaimVerb, ClientId};
 use crate::claims::{
-    Claims, PendingClaim, PendingYield, Progress, REPORTS_PER_TICK, SETTLE_TIMEOUT,
+    ClaimProgress, Claims, PendingClaim, PendingYield, REPORTS_PER_TICK, SETTLE_TIMEOUT,
 };
 use crate::{HANDOVER_BYTES, RouterAddress, SubscriberId};
 use bytes::Bytes;
@@ -39,9 +39,9 @@ impl MqttRouter {
             moved.map(|(id, a)| (id.clone(), a.clone())).collect();
         for (id, claim) in moved {
             match claim.progress {
-                Progress::Sent => self.send_claim(&id, &claim),
-                Progress::Granted(stamp) => self.send_to_owner(id, ClaimVerb::Hold { stamp }),
-                Progress::Deferred => {}
+                ClaimProgress::Sent => self.send_claim(&id, &claim),
+                ClaimProgress::Granted(stamp) => self.send_to_owner(id, ClaimVerb::Hold { stamp }),
+                ClaimProgress::Deferred => {}
             }
         }
         self.handle_own_messages();
@@ -63,7 +63,7 @@ impl MqttRouter {
         self.schedule_reports(|claims, id| claims.owner(id.0, id.1) == owner);
         let claims = self.claims.local_claims.iter();
         let granted = claims.filter_map(|(id, claim)| match claim.progress {
-            Progress::Granted(stamp) => Some((id.clone(), stamp)),
+            ClaimProgress::Granted(stamp) => Some((id.clone(), stamp)),
             _ => None,
         });
         let granted: Vec<(ClientId, u64)> = granted.collect();
@@ -145,8 +145,8 @@ impl MqttRouter {
             clean,
             handover: Bytes::new(),
             progress: match yielding {
-                true => Progress::Deferred,
-                false => Progress::Sent,
+                true => ClaimProgress::Deferred,
+                false => ClaimProgress::Sent,
             },
         };
         if let Some(known) = known {
@@ -155,24 +155,24 @@ impl MqttRouter {
                 self.outputs.push_back(RouterOutput::TakenOver { session });
             }
             match known.progress {
-                Progress::Granted(stamp) => {
+                ClaimProgress::Granted(stamp) => {
                     self.claims.local_claims.remove(&id);
                     return Some((stamp, known.handover));
                 }
                 _ if known.session == session => return None,
-                Progress::Deferred => claim.progress = Progress::Deferred,
-                Progress::Sent => {}
+                ClaimProgress::Deferred => claim.progress = ClaimProgress::Deferred,
+                ClaimProgress::Sent => {}
             }
         }
         self.claims.local_claims.insert(id.clone(), claim.clone());
-        if claim.progress == Progress::Sent {
+        if claim.progress == ClaimProgress::Sent {
             self.claims.claiming = Some(session);
             self.send_claim(&id, &claim);
             self.handle_own_messages();
             self.claims.claiming = None;
         }
         let now = self.claims.local_claims.get(&id)?;
-        let Progress::Granted(stamp) = now.progress else {
+        let ClaimProgress::Granted(stamp) = now.progress else {
             return None;
         };
         let granted = self.claims.local_claims.remove(&id)?;
@@ -205,7 +205,7 @@ impl MqttRouter {
         let claim = self.claims.local_claims.remove(&id);
         // A grant that arrives later is returned to the owner by `granted`.
         if let Some(PendingClaim {
-            progress: Progress::Granted(stamp),
+            progress: ClaimProgress::Granted(stamp),
             handover,
             ..
         }) = claim
@@ -227,9 +227,9 @@ impl MqttRouter {
             false => handover,
         };
         if let Some(claim) = self.claims.local_claims.get_mut(&id)
-            && (claim.session, claim.progress) == (session, Progress::Sent)
+            && (claim.session, claim.progress) == (session, ClaimProgress::Sent)
         {
-            claim.progress = Progress::Granted(stamp);
+            claim.progress = ClaimProgress::Granted(stamp);
             claim.handover = handover;
             if self.claims.claiming != Some(session) {
                 self.outputs.push_back(RouterOutput::ClaimAgain { session });
@@ -259,7 +259,7 @@ impl MqttRouter {
 
     fn handle_lost(&mut self, id: &ClientId, session: u64) {
         let claim = self.claims.local_claims.get(id);
-        if claim.is_some_and(|a| (a.session, a.progress) == (session, Progress::Sent)) {
+        if claim.is_some_and(|a| (a.session, a.progress) == (session, ClaimProgress::Sent)) {
             self.claims.local_claims.remove(id);
             self.outputs.push_back(RouterOutput::TakenOver { session });
         }
@@ -269,7 +269,7 @@ impl MqttRouter {
     /// the grant but no seat yet.
     pub(super) fn local_holder(&self, id: &ClientId) -> Option<(Option<SubscriberId>, u64)> {
         if let Some(claim) = self.claims.local_claims.get(id)
-            && let Progress::Granted(stamp) = claim.progress
+            && let ClaimProgress::Granted(stamp) = claim.progress
         {
             return Some((None, stamp));
         }
@@ -480,9 +480,9 @@ impl MqttRouter {
             self.claims.send(owner, id.clone(), free(stamp));
         }
         if let Some(claim) = self.claims.local_claims.get_mut(&id)
-            && claim.progress == Progress::Deferred
+            && claim.progress == ClaimProgress::Deferred
         {
-            claim.progress = Progress::Sent;
+            claim.progress = ClaimProgress::Sent;
             let claim = claim.clone();
             self.send_claim(&id, &claim);
         }

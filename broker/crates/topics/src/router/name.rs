@@ -2,7 +2,7 @@
 //! follows no pointer; longer ones use allocations that match the size classes of the allocator.
 
 /// Padded with U+0000, which is not allowed in MQTT strings [MQTT-1.5.4-2].
-pub(super) enum Name {
+pub(super) enum InlineName {
     Inline([u8; 15]),
     Of32(Box<[u8; 32]>),
     Of48(Box<[u8; 48]>),
@@ -12,31 +12,31 @@ pub(super) enum Name {
 }
 
 // The size of a fat pointer.
-const _: () = assert!(size_of::<Option<Name>>() <= 16);
+const _: () = assert!(size_of::<Option<InlineName>>() <= 16);
 
-impl Name {
-    pub fn new(text: &str) -> Name {
+impl InlineName {
+    pub fn new(text: &str) -> InlineName {
         let bytes = text.as_bytes();
-        let long = || Name::Long(Box::new(bytes.into()));
+        let long = || InlineName::Long(Box::new(bytes.into()));
         if bytes.contains(&0) {
             return long();
         }
         match bytes.len() {
-            0..=15 => Name::Inline(padded(bytes)),
-            16..=32 => Name::Of32(Box::new(padded(bytes))),
-            33..=48 => Name::Of48(Box::new(padded(bytes))),
-            49..=64 => Name::Of64(Box::new(padded(bytes))),
+            0..=15 => InlineName::Inline(padded(bytes)),
+            16..=32 => InlineName::Of32(Box::new(padded(bytes))),
+            33..=48 => InlineName::Of48(Box::new(padded(bytes))),
+            49..=64 => InlineName::Of64(Box::new(padded(bytes))),
             _ => long(),
         }
     }
 
     pub fn as_bytes(&self) -> &[u8] {
         let all: &[u8] = match self {
-            Name::Inline(all) => all,
-            Name::Of32(all) => &all[..],
-            Name::Of48(all) => &all[..],
-            Name::Of64(all) => &all[..],
-            Name::Long(all) => return all,
+            InlineName::Inline(all) => all,
+            InlineName::Of32(all) => &all[..],
+            InlineName::Of48(all) => &all[..],
+            InlineName::Of64(all) => &all[..],
+            InlineName::Long(all) => return all,
         };
         let end = all.iter().position(|b| *b == 0);
         all.get(..end.unwrap_or(all.len())).unwrap_or(all)
@@ -65,8 +65,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn name_roundtrips(text in "[a-c\u{0}é]{0,80}") {
-            let name = Name::new(&text);
+        fn client_name_round_trips(text in "[a-c\u{0}é]{0,80}") {
+            let name = InlineName::new(&text);
             prop_assert_eq!(name.as_str(), &text);
         }
     }
@@ -75,11 +75,20 @@ mod tests {
     fn every_length_uses_its_variant() {
         for len in 0..200 {
             let text = "x".repeat(len);
-            assert_eq!(Name::new(&text).as_bytes(), text.as_bytes());
+            assert_eq!(InlineName::new(&text).as_bytes(), text.as_bytes());
         }
-        assert!(matches!(Name::new(&"x".repeat(15)), Name::Inline(_)));
-        assert!(matches!(Name::new(&"x".repeat(23)), Name::Of32(_)));
-        assert!(matches!(Name::new(&"x".repeat(36)), Name::Of48(_)));
-        assert_ne!(Name::new("a\0").as_str(), "a");
+        assert!(matches!(
+            InlineName::new(&"x".repeat(15)),
+            InlineName::Inline(_)
+        ));
+        assert!(matches!(
+            InlineName::new(&"x".repeat(23)),
+            InlineName::Of32(_)
+        ));
+        assert!(matches!(
+            InlineName::new(&"x".repeat(36)),
+            InlineName::Of48(_)
+        ));
+        assert_ne!(InlineName::new("a\0").as_str(), "a");
     }
 }

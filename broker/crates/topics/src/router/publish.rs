@@ -4,7 +4,7 @@ use super::remote_subscribers::{ClientLocations, index};
 use super::{MqttRouter, PublishOutcome, Publisher, RouterOutput, queues};
 use crate::Delivery;
 use crate::exchange::SendOutcome;
-use crate::exchange::peer::Waiter;
+use crate::exchange::peer::ConfirmWaiter;
 use crate::exchange::peer_message::ForwardedMessage;
 use crate::routes::{PeerMatch, RouteMatch};
 use message::Message;
@@ -66,7 +66,7 @@ impl MqttRouter {
         publisher: Publisher,
         outcome: &mut PublishOutcome,
     ) {
-        let waiter = Waiter {
+        let waiter = ConfirmWaiter {
             session: publisher.session,
             tag: publisher.tag,
         };

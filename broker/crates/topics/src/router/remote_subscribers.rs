@@ -6,7 +6,7 @@ use super::{MqttRouter, RouterOutput, Vhost};
 use crate::exchange::RouteExchange;
 use crate::exchange::RouterId;
 use crate::exchange::own_routes::InterestClass;
-use crate::exchange::peer::{PeerEvent, Waiter};
+use crate::exchange::peer::{ConfirmWaiter, PeerEvent};
 use crate::exchange::peer_message::{ForwardedMessage, InterestCounts, InterestKey, PeerMessage};
 use crate::routes::{MemberLocation, MemberLocations};
 use crate::{RouterAddress, SubscriberId, Subscription};
@@ -115,7 +115,7 @@ impl MqttRouter {
         }
     }
 
-    fn confirm(&mut self, waiter: Waiter) {
+    fn confirm(&mut self, waiter: ConfirmWaiter) {
         if waiter.tag != 0 {
             self.outputs.push_back(RouterOutput::Confirmed {
                 session: waiter.session,

@@ -2,7 +2,7 @@
 //! one subscription.
 
 use super::filters::Filters;
-use super::name::Name;
+use super::name::InlineName;
 use super::{ParkedSession, Will};
 use crate::Subscription;
 use crate::claims::claim_message::ClientId;
@@ -37,7 +37,7 @@ struct RareFields {
 
 pub(super) struct Subscriber {
     vhost: Arc<VhostName>,
-    client: Name,
+    client: InlineName,
     /// [`NOBODY`] if the client is disconnected; [`RareFields::away`] then has its state.
     session: u64,
     /// The number of the queue that stores its QoS 1 and 2 messages; 0 if there is none.
@@ -57,7 +57,7 @@ impl Subscriber {
     pub fn new(vhost: Arc<VhostName>, client: &str, session: u64, stamp: u64) -> Subscriber {
         Subscriber {
             vhost,
-            client: Name::new(client),
+            client: InlineName::new(client),
             session,
             queue: 0,
             stamp,

@@ -3,7 +3,7 @@
 use super::Wal;
 use crate::error::WalError;
 use crate::format;
-use crate::manifest::{self, Bounds, Manifest};
+use crate::manifest::{self, DurableBounds, Manifest};
 use env::planted::{self, Bug};
 
 impl Wal {
@@ -71,7 +71,7 @@ impl Wal {
     /// Creates the manifest if the directory has none.
     pub(super) fn ensure_manifest(&mut self) -> Result<(), WalError> {
         if self.manifest.is_none() {
-            let bounds = Bounds {
+            let bounds = DurableBounds {
                 oldest: self.oldest(),
                 newest: self.newest(),
                 durable: self.durable,
@@ -99,7 +99,7 @@ impl Wal {
 
     /// Updates the manifest to the current state.
     pub(super) fn update_manifest(&mut self, oldest: u64) -> Result<(), WalError> {
-        let bounds = Bounds {
+        let bounds = DurableBounds {
             oldest,
             newest: self.newest(),
             durable: self.durable,

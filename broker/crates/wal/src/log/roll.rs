@@ -1,8 +1,8 @@
 //! Starting, completing, deleting and reusing log files.
 
-use super::{Active, Carried, Rolled, Wal};
+use super::{ActiveFile, CarriedState, CompletedFile, Wal};
 use crate::error::WalError;
-use crate::format::{self, Encoder, HEADER_BYTES, Header, NEW_FILE, SEAL_BYTES, TERMINATOR};
+use crate::format::{self, HEADER_BYTES, Header, NEW_FILE, RecordEncoder, SEAL_BYTES, TERMINATOR};
 use crate::{Record, RecordBody};
 use env::File;
 use env::disk::{is_full, is_shortage};
@@ -36,9 +36,9 @@ impl Wal {
             self.remove_temporary(&temporary)?;
             return Err(error);
         }
-        if let Some(Active { number, .. }) = self.active.take() {
+        if let Some(ActiveFile { number, .. }) = self.active.take() {
             self.complete.push(number);
-            self.rolled = Some(Rolled { file: number });
+            self.rolled = Some(CompletedFile { file: number });
         }
         self.disk
             .rename(&temporary, &next.path)
@@ -67,7 +67,7 @@ impl Wal {
         &mut self,
         number: u64,
         first_sequence: u64,
-    ) -> Result<(String, Active, u64), WalError> {
+    ) -> Result<(String, ActiveFile, u64), WalError> {
         let header = Header {
             node: self.config.node,
             number,
@@ -96,7 +96,7 @@ impl Wal {
         };
         match fill(&*file, &bytes, &temporary) {
             Ok(allocated) => {
-                let next = Active {
+                let next = ActiveFile {
                     number,
                     path: format::path(number),
                     file,
@@ -117,8 +117,9 @@ impl Wal {
 
     /// Number of records written by [`Wal::encode_start`].
     fn repeated_records(&self) -> u64 {
-        let records_of =
-            |c: &Carried| u64::from(c.hard_state.is_some()) + u64::from(c.checkpointed.is_some());
+        let records_of = |c: &CarriedState| {
+            u64::from(c.hard_state.is_some()) + u64::from(c.checkpointed.is_some())
+        };
         self.carried.values().map(records_of).sum()
     }
 
@@ -126,7 +127,7 @@ impl Wal {
     fn encode_start(&self, header: &Header, bytes: &mut Vec<u8>) -> u64 {
         header.encode(bytes);
         debug_assert_eq!(bytes.len() as u64, HEADER_BYTES);
-        let mut encoder = Encoder {
+        let mut encoder = RecordEncoder {
             out: bytes,
             nonce: header.nonce,
             sequence: header.first_sequence,
@@ -160,7 +161,7 @@ impl Wal {
     pub(super) fn seal(&mut self) -> Result<(), WalError> {
         let mut bytes = Vec::with_capacity(SEAL_BYTES as usize);
         let mut encoder = |nonce| {
-            Encoder {
+            RecordEncoder {
                 out: &mut bytes,
                 nonce,
                 sequence: self.next_sequence,

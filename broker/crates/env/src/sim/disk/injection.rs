@@ -1,6 +1,6 @@
 //! Fault injection.
 
-use super::{SimDisk, State};
+use super::{DiskState, SimDisk};
 use crate::{Rng, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -106,11 +106,11 @@ impl SimDisk {
         let mut state = self.state();
         let incarnation = state.incarnation + 1;
         let counters = state.counters;
-        *state = State {
+        *state = DiskState {
             incarnation,
             counters,
             capacity: state.capacity,
-            ..State::default()
+            ..DiskState::default()
         };
     }
 

@@ -95,7 +95,7 @@ fn older_version_may_return_until_an_unsupported_flag_is_enabled() {
     world.start(2);
     world.run(Duration::from_secs(5));
     assert!(world.ended.contains_key(&2));
-    let seen = |a: &Action| matches!(a, Action::Up { node, .. } if *node == world.configs[2].node);
+    let seen = |a: &PeeringAction| matches!(a, PeeringAction::Up { node, .. } if *node == world.configs[2].node);
     assert!(!world.log.iter().any(|(_, i, a)| *i != 2 && seen(a)));
 
     world.restart_as(2, NEW);
@@ -158,7 +158,7 @@ fn node_that_announces_no_version_is_linked_while_no_flag_is_enabled() {
         let link = LinkId(1);
         assert!(peering.accepted(link) && theirs.accepted(link));
         let hello = std::iter::from_fn(|| theirs.poll()).find_map(|a| match a {
-            Action::Send {
+            PeeringAction::Send {
                 frame: Frame::Hello(hello),
                 ..
             } => Some(hello),
@@ -170,19 +170,19 @@ fn node_that_announces_no_version_is_linked_while_no_flag_is_enabled() {
         };
         peering.frame(link, Frame::Hello(hello));
         let up = peering.established(link).is_some();
-        let done: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
+        let done: Vec<PeeringAction> = std::iter::from_fn(|| peering.poll()).collect();
         (up, done)
     };
     let (up, done) = meet(&[]);
     assert!(up);
-    assert!(done.contains(&Action::PeerVersion {
+    assert!(done.contains(&PeeringAction::PeerVersion {
         node: NodeId(99),
         version: None
     }));
     let (up, done) = meet(&["two"]);
     assert!(!up);
     let refused = done.iter().find_map(|a| match a {
-        Action::Send {
+        PeeringAction::Send {
             frame: Frame::Refused(why),
             ..
         } => Some(why.as_str()),

@@ -93,7 +93,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-struct Rig {
+struct HostileTest {
     peering: Peering,
     now: Time,
     up: BTreeSet<NodeId>,
@@ -102,7 +102,7 @@ struct Rig {
     next: u64,
 }
 
-impl Rig {
+impl HostileTest {
     fn apply(&mut self, link: LinkId, event: Event) {
         match event {
             Event::Accepted => {
@@ -148,10 +148,10 @@ impl Rig {
         while let Some(action) = self.peering.poll() {
             match action {
                 // Sent again if the link was replaced.
-                Action::Up { node, .. } => drop(self.up.insert(node)),
-                Action::Down { node } => assert!(self.up.remove(&node), "down before up"),
-                Action::Adopt(record) => self.adopting = Some(record),
-                Action::Dial { target, .. } => self.dialled.push(target),
+                PeeringAction::Up { node, .. } => drop(self.up.insert(node)),
+                PeeringAction::Down { node } => assert!(self.up.remove(&node), "down before up"),
+                PeeringAction::Adopt(record) => self.adopting = Some(record),
+                PeeringAction::Dial { target, .. } => self.dialled.push(target),
                 _ => {}
             }
         }
@@ -160,8 +160,9 @@ impl Rig {
             let hello = link.hello.as_ref();
             if link.established {
                 assert!(hello.is_some_and(|h| h.cluster == ours && ours != 0));
-                let misfit = hello.and_then(|h| self.peering.peer_incompatibility(h));
-                assert_eq!(misfit, None, "linked all the same");
+                let explain_incompatibility =
+                    hello.and_then(|h| self.peering.peer_incompatibility(h));
+                assert_eq!(explain_incompatibility, None, "linked all the same");
             }
         }
         let strangers = self.peering.links.values().filter(|l| l.hello.is_none());
@@ -184,7 +185,7 @@ proptest! {
             founders: Vec::new(),
             features: Vec::new(),
         });
-        let mut rig = Rig {
+        let mut rig = HostileTest {
             peering: Peering::new(config),
             now: Time::ZERO,
             up: BTreeSet::new(),

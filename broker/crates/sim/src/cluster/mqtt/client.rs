@@ -13,7 +13,7 @@ use super::routes::ShardIncarnation;
 use super::tracked_message::MessageId;
 use super::wire::{MqttConnection, ServerMessage};
 use codec_mqtt::{
-    AckKind, Connect, Disconnect, Packet, Properties, Qos, Reason, Version, Will as WillPacket,
+    AckKind, Connect, Disconnect, Packet, Properties, Qos, ReasonCode, Version, Will as WillPacket,
 };
 use env::{NodeId, SeededRng, Time};
 use std::collections::BTreeMap;
@@ -374,8 +374,8 @@ impl MqttClient {
     ) -> Result<(), String> {
         match message {
             ServerMessage::Accepted { present } => self.handle_connack(present, cx),
-            ServerMessage::Refused(Reason::AdministrativeAction)
-            | ServerMessage::Ended(Reason::AdministrativeAction)
+            ServerMessage::Refused(ReasonCode::AdministrativeAction)
+            | ServerMessage::Ended(ReasonCode::AdministrativeAction)
                 if self.plan.expiring_session =>
             {
                 self.expiring_session_ended(cx)
@@ -385,7 +385,7 @@ impl MqttClient {
                 // This is the client's newest connection, so no other one took the session over. Nodes that could not
                 // reach each other both held the session, and because a clock had jumped, this holding counts as the
                 // older one. The session has been on another node since.
-                self.epoch += u64::from(reason == Reason::SessionTakenOver);
+                self.epoch += u64::from(reason == ReasonCode::SessionTakenOver);
                 may_end(reason)
             }
             ServerMessage::Message(publish) => {
@@ -437,7 +437,7 @@ impl MqttClient {
 
     fn handle_answer(
         &mut self,
-        answer: (AckKind, u16, Reason),
+        answer: (AckKind, u16, ReasonCode),
         cx: &mut RunContext<'_>,
     ) -> Result<(), String> {
         let Some(link) = &mut self.link else {
@@ -505,32 +505,32 @@ pub(super) const FAULT_EFFECT_TIME: Duration = Duration::from_secs(4);
 const FINAL_CUTS: u32 = 3;
 
 /// Whether CONNACK may have this reason code.
-fn may_refuse(reason: Reason) -> Result<(), String> {
+fn may_refuse(reason: ReasonCode) -> Result<(), String> {
     match reason {
-        Reason::ServerUnavailable
-        | Reason::ServerBusy
-        | Reason::ServerShuttingDown
-        | Reason::ImplementationSpecificError => Ok(()),
+        ReasonCode::ServerUnavailable
+        | ReasonCode::ServerBusy
+        | ReasonCode::ServerShuttingDown
+        | ReasonCode::ImplementationSpecificError => Ok(()),
         _ => Err(format!("CONNACK with {reason:?}")),
     }
 }
 
 /// Whether DISCONNECT may have this reason code.
-fn may_end(reason: Reason) -> Result<(), String> {
+fn may_end(reason: ReasonCode) -> Result<(), String> {
     match reason {
         // The node shuts down, a clean session lost messages, or the queue of the session is unreachable.
-        Reason::ServerShuttingDown
-        | Reason::SessionTakenOver
-        | Reason::UnspecifiedError
-        | Reason::ServerUnavailable
-        | Reason::ImplementationSpecificError => Ok(()),
+        ReasonCode::ServerShuttingDown
+        | ReasonCode::SessionTakenOver
+        | ReasonCode::UnspecifiedError
+        | ReasonCode::ServerUnavailable
+        | ReasonCode::ImplementationSpecificError => Ok(()),
         _ => Err(format!("DISCONNECT with {reason:?}")),
     }
 }
 
 pub(super) fn disconnect() -> Packet<'static> {
     Packet::Disconnect(Disconnect {
-        reason: Reason::Success,
+        reason: ReasonCode::Success,
         properties: Properties::default(),
     })
 }

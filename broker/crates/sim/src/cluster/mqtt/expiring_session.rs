@@ -7,7 +7,7 @@ use super::client::{
 };
 use super::oracle::MqttOracle;
 use super::tracked_message::MessageId;
-use codec_mqtt::{Disconnect, Packet, Properties, Reason};
+use codec_mqtt::{Disconnect, Packet, Properties, ReasonCode};
 use env::{Rng, SeededRng, Time};
 use metadata::QueueId;
 use std::time::Duration;
@@ -402,8 +402,8 @@ impl MqttClient {
             }
             self.send(&Packet::Disconnect(Disconnect {
                 reason: match will {
-                    true => Reason::DisconnectWithWill,
-                    false => Reason::Success,
+                    true => ReasonCode::DisconnectWithWill,
+                    false => ReasonCode::Success,
                 },
                 properties: Properties {
                     session_expiry: expiry,

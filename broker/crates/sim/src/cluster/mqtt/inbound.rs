@@ -1,7 +1,7 @@
 //! QoS 1 and QoS 2 messages that a client receives, and its answers to them.
 
 use super::wire::{MqttConnection, ReceivedPublish};
-use codec_mqtt::{Ack, AckKind, Packet, Qos, Reason};
+use codec_mqtt::{Ack, AckKind, Packet, Qos, ReasonCode};
 use std::collections::{BTreeSet, VecDeque};
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Inbound {
     /// Sends this many pending answers.
     pub fn answer(&mut self, wire: &mut MqttConnection, max: usize) {
         for (kind, id) in self.answers.drain(..max.min(self.answers.len())) {
-            wire.send(&Packet::Ack(Ack::new(kind, id, Reason::Success)));
+            wire.send(&Packet::Ack(Ack::new(kind, id, ReasonCode::Success)));
         }
     }
 

@@ -4,7 +4,7 @@
 use super::tracked_message::MessageId;
 use super::wire::MqttConnection;
 use bytes::Bytes;
-use codec_mqtt::{Ack, AckKind, Packet, Properties, Publish, Qos, Reason};
+use codec_mqtt::{Ack, AckKind, Packet, Properties, Publish, Qos, ReasonCode};
 use std::collections::VecDeque;
 
 /// A message to publish.
@@ -86,7 +86,7 @@ impl Outbound {
         let mut resent = Vec::new();
         for open in &self.open {
             if open.has_pubrec {
-                let release = Ack::new(AckKind::PubRel, open.packet_id, Reason::Success);
+                let release = Ack::new(AckKind::PubRel, open.packet_id, ReasonCode::Success);
                 wire.send(&Packet::Ack(release));
             } else {
                 send_publish(wire, open, true);
@@ -107,7 +107,7 @@ impl Outbound {
     pub fn handle_answer(
         &mut self,
         wire: &mut MqttConnection,
-        (kind, packet_id, reason): (AckKind, u16, Reason),
+        (kind, packet_id, reason): (AckKind, u16, ReasonCode),
     ) -> Result<AnswerMeaning, String> {
         let index = self.open.iter().position(|o| o.packet_id == packet_id);
         let unexpected = || format!("{kind:?} for packet identifier {packet_id}: {reason:?}");
@@ -120,7 +120,7 @@ impl Outbound {
             AckKind::PubRec if is_qos_2 && reason.is_error() => {}
             AckKind::PubRec if is_qos_2 => {
                 let is_first = !std::mem::replace(&mut open.has_pubrec, true);
-                let release = Ack::new(AckKind::PubRel, packet_id, Reason::Success);
+                let release = Ack::new(AckKind::PubRel, packet_id, ReasonCode::Success);
                 wire.send(&Packet::Ack(release));
                 return Ok(match is_first {
                     true => AnswerMeaning::Acknowledged(number),
@@ -135,10 +135,10 @@ impl Outbound {
         }
         self.open.remove(index);
         match reason {
-            Reason::Success | Reason::NoMatchingSubscribers => {
+            ReasonCode::Success | ReasonCode::NoMatchingSubscribers => {
                 Ok(AnswerMeaning::Acknowledged(number))
             }
-            Reason::QuotaExceeded | Reason::ImplementationSpecificError => {
+            ReasonCode::QuotaExceeded | ReasonCode::ImplementationSpecificError => {
                 Ok(AnswerMeaning::Rejected(number))
             }
             _ => Err(unexpected()),

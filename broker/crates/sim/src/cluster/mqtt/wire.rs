@@ -2,7 +2,7 @@
 
 use super::super::client::ProtocolEndpoint;
 use bytes::{Bytes, BytesMut};
-use codec_mqtt::{AckKind, Packet, Qos, Reason, Version, parse_frame};
+use codec_mqtt::{AckKind, Packet, Qos, ReasonCode, Version, parse_frame};
 
 const V5: Version = Version::V5;
 /// Longer than any packet of the workload.
@@ -26,12 +26,12 @@ pub enum ServerMessage {
     Accepted {
         present: bool,
     },
-    Refused(Reason),
+    Refused(ReasonCode),
     Message(ReceivedPublish),
     Ack {
         kind: AckKind,
         packet_id: u16,
-        reason: Reason,
+        reason: ReasonCode,
     },
     /// Whether each filter was granted.
     Subscribed {
@@ -40,7 +40,7 @@ pub enum ServerMessage {
     Unsubscribed,
     PingResponse,
     /// The server closes the connection.
-    Ended(Reason),
+    Ended(ReasonCode),
 }
 
 /// One connection.

@@ -47,15 +47,15 @@ pub fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
 }
 
 /// Small limits, so that a short run has checkpoints, segments and transfers.
-pub fn limits() -> consensus::Limits {
-    consensus::Limits {
+pub fn limits() -> consensus::HostLimits {
+    consensus::HostLimits {
         checkpoint_bytes: 64 << 10,
         checkpoint_entries: 60,
         retain_entries: 20,
         max_message_bytes: 16 << 10,
         max_inflight_messages: 8,
         transfer_chunk_bytes: 2 << 10,
-        ..consensus::Limits::default()
+        ..consensus::HostLimits::default()
     }
 }
 

@@ -8,8 +8,8 @@ use crate::cluster::client::Client;
 use crate::cluster::mqtt::oracle::is_shared;
 use bytes::BytesMut;
 use codec_mqtt::{
-    Filters, Packet, Properties, Qos, Subscribe, SubscribeOptions, Unsubscribe, UnsubscribeFilters,
-    Version,
+    Packet, Properties, Qos, Subscribe, SubscribeOptions, SubscriptionFilters, Unsubscribe,
+    UnsubscribeFilters, Version,
 };
 use env::{Rng, Time};
 use std::time::Duration;
@@ -93,14 +93,14 @@ impl MqttClient {
                 qos,
                 ..SubscribeOptions::default()
             };
-            Filters::put(&mut raw, filter, options);
+            SubscriptionFilters::put(&mut raw, filter, options);
             cx.mqtt_oracle.subscribe_sent(cx.now, number, filter, qos);
             self.pending_filters.push(filter.to_owned());
         }
         self.send(&Packet::Subscribe(Subscribe {
             packet_id: PACKET_ID,
             properties: Properties::default(),
-            filters: Filters::new(&raw, Version::V5),
+            filters: SubscriptionFilters::new(&raw, Version::V5),
         }));
     }
 

@@ -1,0 +1,265 @@
+//! Queries and answers between shards as version 0.2 wrote them.
+#![forbid(unsafe_code)]
+
+use control::{
+    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
+    ExchangeCounts, LoginCounts, MessageCounts, MqttCounters, ProtocolCounters, QueueTotals,
+    ShardFacts, ShardQuery, TrafficCounts, TrafficFacts, TrafficFilter,
+};
+use env::NodeId;
+use queue::ByQueueType;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+
+golden::variant_names! {
+    fn query_name(ShardQuery) {
+        ShardQuery::Connections => "connections",
+        ShardQuery::Consumers => "consumers",
+        ShardQuery::Counters => "counters",
+        ShardQuery::Traffic(_) => "traffic",
+        ShardQuery::Close { .. } => "close",
+    }
+    fn facts_name(ShardFacts) {
+        ShardFacts::Connections(_) => "connections",
+        ShardFacts::Consumers(_) => "consumers",
+        ShardFacts::Counters(_) => "counters",
+        ShardFacts::Traffic(_) => "traffic",
+        ShardFacts::Closed(_) => "closed",
+    }
+}
+
+fn members(value: serde_json::Value) -> serde_json::Map<String, serde_json::Value> {
+    value.as_object().expect("an object").clone()
+}
+
+/// Numbers from `first` on, so that no two fields of a sample are equal.
+fn numbers(first: u64) -> impl FnMut() -> u64 {
+    let mut next = first;
+    move || {
+        next += 1;
+        next - 1
+    }
+}
+
+fn message_counts(first: u64) -> MessageCounts {
+    let mut n = numbers(first);
+    MessageCounts {
+        publish: n(),
+        confirm: n(),
+        return_unroutable: n(),
+        drop_unroutable: n(),
+        deliver: n(),
+        deliver_no_ack: n(),
+        get: n(),
+        get_no_ack: n(),
+        get_empty: n(),
+        redeliver: n(),
+        ack: n(),
+    }
+}
+
+fn connection() -> ConnectionFacts {
+    let channel = ChannelFacts {
+        number: u16::MAX,
+        confirm: true,
+        transactional: true,
+        flow_blocked: true,
+        prefetch: 10,
+        global_prefetch: 20,
+        consumers: 3,
+        auto_ack: vec!["ctag é".into(), String::new()],
+        unacknowledged: 4,
+        unconfirmed: 5,
+        uncommitted: 6,
+        acks_uncommitted: 7,
+        counts: message_counts(100),
+    };
+    ConnectionFacts {
+        name: "10.0.0.1:5000 -> 10.0.0.2:5671".into(),
+        // Not part of the format: the receiver knows the node from the link.
+        node: NodeId::default(),
+        number: u64::MAX,
+        user: "guest".into(),
+        vhost: "/".into(),
+        protocol: "amqp091".into(),
+        client_name: "orders \"1\"".into(),
+        client_properties: members(
+            json!({"product": "client", "capabilities": {"basic.nack": true}}),
+        ),
+        peer: "10.0.0.1:5000".into(),
+        local: "10.0.0.2:5671".into(),
+        tls: true,
+        state: "running".into(),
+        auth_mechanism: "PLAIN".into(),
+        tls_protocol: "tlsv1.3".into(),
+        tls_suite: "TLS_AES_256_GCM_SHA384".into(),
+        certificate: Some("CN=client,O=Example".into()),
+        connected_ms: 1_790_000_000_123,
+        heartbeat_s: 60,
+        frame_max: 131_072,
+        channel_max: 2047,
+        received_bytes: 1,
+        sent_bytes: 2,
+        pending_bytes: 3,
+        channels: vec![channel, ChannelFacts::default()],
+    }
+}
+
+fn consumer() -> ConsumerFacts {
+    ConsumerFacts {
+        queue: 300,
+        session_node: u64::MAX,
+        session_number: 7,
+        channel: 1,
+        tag: "ctag".into(),
+        exclusive: true,
+        prefetch: 10,
+        active: true,
+        arguments: members(json!({"x-priority": -5})),
+    }
+}
+
+fn dead_letters(first: u64) -> DeadLetterTotals {
+    let mut n = numbers(first);
+    let mut reasons = || DeadLetterReasons {
+        maxlen: n(),
+        expired: n(),
+        rejected: n(),
+        delivery_limit: n(),
+    };
+    DeadLetterTotals {
+        disabled: reasons(),
+        at_most_once: reasons(),
+        at_least_once: reasons(),
+        confirmed: first + 50,
+    }
+}
+
+/// One value for each queue type, in the order of the types.
+fn by_queue_type<T>(sample: impl Fn(u64) -> T) -> ByQueueType<T> {
+    let mut first = 0;
+    ByQueueType::from_fn(|_| {
+        first += 1000;
+        sample(first)
+    })
+}
+
+fn protocol() -> ProtocolCounters {
+    let mut n = numbers(20);
+    ProtocolCounters {
+        received: n(),
+        received_confirm: n(),
+        confirmed: n(),
+        routed: n(),
+        unroutable_returned: n(),
+        unroutable_dropped: n(),
+        by_queue_type: by_queue_type(message_counts),
+        queueless: message_counts(200),
+        traffic: TrafficCounts {
+            connects: n(),
+            packets_in: n(),
+            packets_out: n(),
+            bytes_in: n(),
+            bytes_out: n(),
+            payload_in: n(),
+            payload_out: n(),
+        },
+        publishers: -1,
+        consumers: 2,
+    }
+}
+
+fn counters() -> Counters {
+    let mut n = numbers(40);
+    Counters {
+        connections_opened: n(),
+        connections_closed: n(),
+        channels_opened: n(),
+        channels_closed: n(),
+        connections: n(),
+        channels: n(),
+        queues: QueueTotals {
+            queues: n(),
+            ready: n(),
+            unacknowledged: n(),
+            bytes: n(),
+            dead: n(),
+            consumers: n(),
+            lost_messages: n(),
+            lost_segments: n(),
+        },
+        protocols: BTreeMap::from([("amqp091".into(), protocol())]),
+        logins: BTreeMap::from([(
+            "mqtt".into(),
+            LoginCounts {
+                succeeded: n(),
+                failed: n(),
+            },
+        )]),
+        mqtt: MqttCounters {
+            connected: n(),
+            sessions_away: n(),
+            most: n(),
+            expired: n(),
+            subscriptions: n(),
+            retained: n(),
+            retained_bytes: n(),
+            dropped: n(),
+            not_kept: n(),
+            dropped_between: n(),
+            lost_between: n(),
+            wills: n(),
+            wills_not_kept: n(),
+        },
+        dead_letters: by_queue_type(dead_letters),
+    }
+}
+
+#[test]
+fn queries_of_version_0_2_are_decoded() {
+    let samples = [
+        ShardQuery::Connections,
+        ShardQuery::Consumers,
+        ShardQuery::Counters,
+        ShardQuery::Traffic(TrafficFilter {
+            vhosts: vec!["/".into(), "é".into()],
+            exchanges: vec![("/".into(), "amq.topic".into())],
+        }),
+        ShardQuery::Close {
+            name: "a -> b".into(),
+            reason: "closed by an operator".into(),
+        },
+    ];
+    golden::verify(CRATE, "0.2/shard-query", |files| {
+        let decode = |raw: &[u8]| ShardQuery::decode(raw).ok_or("not a query");
+        files.check_enum(&samples, query_name, ShardQuery::encode, decode);
+    });
+}
+
+#[test]
+fn facts_of_version_0_2_are_decoded() {
+    let exchange = ExchangeCounts {
+        publish_in: 1,
+        publish_out: 2,
+    };
+    let samples = [
+        ShardFacts::Connections(vec![connection(), ConnectionFacts::default()]),
+        ShardFacts::Consumers(vec![consumer()]),
+        ShardFacts::Counters(Box::new(counters())),
+        ShardFacts::Traffic(TrafficFacts {
+            vhosts: BTreeMap::from([("/".into(), message_counts(1))]),
+            exchanges: BTreeMap::from([(
+                "/".into(),
+                BTreeMap::from([("amq.topic".into(), exchange)]),
+            )]),
+        }),
+        ShardFacts::Closed(true),
+        ShardFacts::Closed(false),
+    ];
+    golden::verify(CRATE, "0.2/shard-facts", |files| {
+        let decode = |raw: &[u8]| ShardFacts::decode(raw).ok_or("not an answer");
+        files.check_enum(&samples, facts_name, ShardFacts::encode, decode);
+    });
+}
