@@ -403,7 +403,9 @@ impl LocalQueues {
         shard: &mut Vec<GroupOutput>,
     ) -> bool {
         self.host.poll(&mut self.host_out);
-        let worked = !self.host_out.is_empty();
+        if self.host_out.is_empty() {
+            return false;
+        }
         for output in self.host_out.drain(..) {
             match output {
                 HostOutput::Append { token, records } => {
@@ -444,7 +446,7 @@ impl LocalQueues {
                 other => self.queue_out.push(other),
             }
         }
-        worked
+        true
     }
 
     /// Carries out what the host had for queues, and ends the turn of those that were stepped.
@@ -453,12 +455,14 @@ impl LocalQueues {
             self.tell_damage(shard);
             return false;
         }
-        let mut outputs = std::mem::take(&mut self.queue_out);
-        for output in outputs.drain(..) {
-            self.queue_output(output, shard);
+        if !self.queue_out.is_empty() {
+            let mut outputs = std::mem::take(&mut self.queue_out);
+            for output in outputs.drain(..) {
+                self.queue_output(output, shard);
+            }
+            std::mem::swap(&mut outputs, &mut self.queue_out);
+            self.queue_out.append(&mut outputs);
         }
-        std::mem::swap(&mut outputs, &mut self.queue_out);
-        self.queue_out.append(&mut outputs);
         let mut touched = std::mem::take(&mut self.touched);
         while let Some(queue) = touched.pop_first() {
             self.end_turn(queue);

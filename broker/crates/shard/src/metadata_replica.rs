@@ -169,9 +169,17 @@ impl MetadataReplica {
         is_leader.then(|| MetadataAction::Propose(command(origin, change)))
     }
 
+    /// Shard 0: returns true if changes have no answer.
+    #[inline]
+    pub fn has_pending(&self) -> bool {
+        self.client
+            .as_ref()
+            .is_some_and(MetadataClient::has_pending)
+    }
+
     /// Shard 0: sends changes again that have no answer, and gives up on the oldest.
     pub fn tick(&mut self, ctx: &mut Context) -> Vec<MetadataAction> {
-        let Some(client) = self.client.as_mut().filter(|client| client.has_pending()) else {
+        let Some(client) = &mut self.client else {
             return Vec::new();
         };
         let mut sends = Vec::new();
@@ -332,12 +340,20 @@ impl MetadataReplica {
         }
     }
 
+    /// Returns true on the leader of the metadata group while the cluster has no contents and none were requested.
+    #[inline]
+    pub fn needs_bootstrap(&self) -> bool {
+        !self.is_bootstrapping
+            && self.leader() == Some(MetadataLeader::Me)
+            && self.tree.nodes().next().is_none()
+    }
+
     /// The changes with which the first leader of a new cluster gives it its first contents. They are requested once.
     pub fn begin_bootstrap(&mut self, founding: Option<&Founding>) -> Vec<Change> {
-        let is_leader = self.leader() == Some(MetadataLeader::Me);
-        if !is_leader || self.is_bootstrapping || self.tree.nodes().next().is_some() {
-            return Vec::new();
-        }
+        debug_assert!(
+            self.needs_bootstrap(),
+            "a cluster gets its first contents once"
+        );
         let Some(founding) = founding.cloned() else {
             return Vec::new();
         };

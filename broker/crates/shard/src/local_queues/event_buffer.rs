@@ -58,6 +58,12 @@ impl EventBuffer {
         &self.deaths
     }
 
+    /// Returns true if files of a queue are gone.
+    #[inline]
+    pub fn has_gone(&self) -> bool {
+        self.gone.is_some() || self.out.gone.is_some()
+    }
+
     /// Files of a queue are gone: this node has to end.
     pub fn take_gone(&mut self) -> Option<String> {
         self.hear();

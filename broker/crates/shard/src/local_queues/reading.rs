@@ -36,7 +36,15 @@ impl LocalQueues {
     /// Files of queues were found to be damaged or gone. A node must not go on leading a queue with messages that it cannot read
     /// while others have them: it ends, and the others go on. Where there are no others the queue goes on without
     /// those messages; they stay in it, and each time that one is to be delivered the file is named again.
+    #[inline]
     pub(super) fn tell_damage(&mut self, shard: &mut Vec<GroupOutput>) {
+        if self.damage.is_some() || self.said.has_gone() {
+            self.push_damage(shard);
+        }
+    }
+
+    #[cold]
+    fn push_damage(&mut self, shard: &mut Vec<GroupOutput>) {
         if let Some(gone) = self.said.take_gone() {
             shard.push(GroupOutput::Fatal(gone));
         }

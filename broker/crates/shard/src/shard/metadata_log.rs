@@ -383,11 +383,15 @@ impl ShardState {
 
     /// Sends changes again that are not answered, and gives a new cluster its first contents.
     pub fn tick_metadata(&mut self) {
-        let actions = self.metadata.tick(&mut self.ctx);
-        self.carry_out_metadata(actions);
-        let founding = self.ctx.config().founding.as_ref();
-        for change in self.metadata.begin_bootstrap(founding) {
-            self.ask(change, ChangeRequester::Nobody);
+        if self.metadata.has_pending() {
+            let actions = self.metadata.tick(&mut self.ctx);
+            self.carry_out_metadata(actions);
+        }
+        if self.metadata.needs_bootstrap() {
+            let founding = self.ctx.config().founding.as_ref();
+            for change in self.metadata.begin_bootstrap(founding) {
+                self.ask(change, ChangeRequester::Nobody);
+            }
         }
     }
 
