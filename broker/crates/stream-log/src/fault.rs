@@ -6,12 +6,10 @@
 pub(crate) enum Fault {
     /// A segment is sealed before its data is durable.
     SealBeforeSync,
-    /// Recovery does not make a cut durable.
-    CutNotSynced,
+    /// Recovery removes the segments behind a cut last instead of first.
+    LaterSegmentsKept,
     /// Truncation does not make its cut durable.
     TruncationNotSynced,
-    /// Truncation leaves the seal of the segment that it shortens.
-    SealKept,
     /// Chunks count as written when their job starts.
     WrittenEarly,
     /// A new segment does not start with a tracking snapshot of all names.

@@ -326,9 +326,7 @@ fn truncate(disk: &dyn Disk, stream: QueueId, offset: u64) -> Result<(), LogErro
         // Otherwise a removed segment could return and continue the log after the next power failure.
         files::sync_dir(disk, &dir)?;
     }
-    if !fault::is(Fault::SealKept) {
-        unseal(disk, stream, first)?;
-    }
+    unseal(disk, stream, first)?;
     let path = segment_path(stream, first);
     let file = files::open(disk, &path)?;
     let cut = chunk_at(&*file, &path, offset)?;

@@ -70,12 +70,9 @@ pub(crate) fn recover(
         },
         cut: None,
     };
-    let mut firsts = found.segments.into_iter().peekable();
-    while let Some(first) = firsts.next() {
-        let is_last = firsts.peek().is_none();
-        if !recovery.add(first, is_last)? {
-            let rest: Vec<u64> = firsts.collect();
-            recovery.remove_rest(first, &rest)?;
+    for (at, first) in found.segments.iter().enumerate() {
+        let later = found.segments.get(at + 1..).unwrap_or_default();
+        if !recovery.add(*first, later)? {
             break;
         }
     }
@@ -109,21 +106,44 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// Adds a segment. Returns false if the log ends in it or before it.
-    fn add(&mut self, first: u64, is_last: bool) -> Result<bool, LogError> {
+    /// Adds a segment, which is followed by `later`. Returns false if the log ends in it or before it.
+    fn add(&mut self, first: u64, later: &[u64]) -> Result<bool, LogError> {
         let follows = self.contents.segments.is_empty() || first == self.contents.next_offset;
         if !follows {
             // A segment between them is missing.
+            self.remove_later(later)?;
+            self.remove_later(&[first])?;
+            self.cut = Some(Cut {
+                file: segment_path(self.stream, first),
+                position: 0,
+                next_offset: self.contents.next_offset,
+                bytes: 0,
+                segments: later.len() + 1,
+                reason: "the segment does not continue the log".to_owned(),
+            });
             return Ok(false);
         }
         // The last segment is read even if it is sealed, because it has the tracking data.
-        if !is_last && let Some(seal) = self.valid_seal(first)? {
+        if !later.is_empty()
+            && let Some(seal) = self.valid_seal(first)?
+        {
             self.contents.segments.push_back(Segment::from_seal(&seal));
             extend_epochs(&mut self.contents.epochs, &seal.epochs);
             self.contents.next_offset = seal.next_offset;
             return Ok(true);
         }
-        self.add_scanned(first)
+        self.add_scanned(first, later)
+    }
+
+    /// Removes segments durably, newest first.
+    fn remove_later(&self, segments: &[u64]) -> Result<(), LogError> {
+        for first in segments.iter().rev() {
+            files::remove_segment(self.disk, self.stream, *first)?;
+        }
+        match segments.is_empty() {
+            true => Ok(()),
+            false => files::sync_dir(self.disk, &stream_dir(self.stream)),
+        }
     }
 
     /// The seal of a segment, if it is valid and agrees with the segment.
@@ -167,31 +187,31 @@ impl Recovery<'_> {
         write_index(self.disk, self.stream, seal.first_offset, &scan.index)
     }
 
-    fn add_scanned(&mut self, first: u64) -> Result<bool, LogError> {
+    fn add_scanned(&mut self, first: u64, later: &[u64]) -> Result<bool, LogError> {
         let path = segment_path(self.stream, first);
         let file = files::open(self.disk, &path)?;
         let len = file.len().map_err(|e| LogError::io(&path, &e))?;
         let epoch = self.contents.epochs.last().map_or(0, |e| e.epoch);
         let scan = scan(&*file, self.stream, first, epoch)?;
         debug_assert!(scan.fault.is_some() || scan.bytes == len);
-        if let Some(fault) = scan.fault {
+        let ends_here = scan.fault.is_some() || scan.chunks == 0;
+        if ends_here {
+            // First of all, or power may fail when this segment is gone and they look like the whole log.
+            if !fault::is(Fault::LaterSegmentsKept) {
+                self.remove_later(later)?;
+            }
+            unseal(self.disk, self.stream, first)?;
+        }
+        if scan.fault.is_some() || (ends_here && !later.is_empty()) {
+            let reason = scan.fault.map(|fault| fault.to_string());
             self.cut = Some(Cut {
                 file: path.clone(),
                 position: scan.bytes,
                 next_offset: scan.next_offset,
                 bytes: len - scan.bytes,
-                segments: 0,
-                reason: fault.to_string(),
+                segments: later.len(),
+                reason: reason.unwrap_or("the segment is empty".to_owned()),
             });
-            unseal(self.disk, self.stream, first)?;
-            if scan.chunks > 0 {
-                file.truncate(scan.bytes)
-                    .map_err(|e| LogError::io(&path, &e))?;
-                if !fault::is(Fault::CutNotSynced) {
-                    // Otherwise the removed bytes could return after the next power failure.
-                    file.sync_data().map_err(|e| LogError::sync(&path, &e))?;
-                }
-            }
         }
         if scan.chunks == 0 {
             // The tracking data is in the segment before it.
@@ -200,13 +220,23 @@ impl Recovery<'_> {
             if let Some(cut) = &mut self.cut {
                 cut.next_offset = self.contents.next_offset;
             }
-            files::remove_segment(self.disk, self.stream, first)?;
+            self.remove_later(&[first])?;
+            if fault::is(Fault::LaterSegmentsKept) {
+                self.remove_later(later)?;
+            }
             return Ok(false);
         }
+        if ends_here {
+            file.truncate(scan.bytes)
+                .map_err(|e| LogError::io(&path, &e))?;
+            file.sync_data().map_err(|e| LogError::sync(&path, &e))?;
+            if fault::is(Fault::LaterSegmentsKept) {
+                self.remove_later(later)?;
+            }
+        }
         write_index(self.disk, self.stream, first, &scan.index)?;
-        let has_fault = scan.fault.is_some();
         self.push_scanned(first, scan);
-        Ok(!has_fault)
+        Ok(!ends_here)
     }
 
     fn push_scanned(&mut self, first: u64, scan: Scan) {
@@ -224,36 +254,6 @@ impl Recovery<'_> {
         });
     }
 
-    /// Removes the segments after the end of the log, newest first, so that a repeated recovery finds the same
-    /// log. The log ends in segment `end` or before it.
-    fn remove_rest(&mut self, end: u64, rest: &[u64]) -> Result<(), LogError> {
-        let last = self.contents.segments.back();
-        let ends_before = last.is_none_or(|last| last.first_offset != end);
-        let end_removed = ends_before.then_some(end);
-        let removed: Vec<u64> = end_removed
-            .into_iter()
-            .chain(rest.iter().copied())
-            .collect();
-        for first in removed.iter().rev() {
-            files::remove_segment(self.disk, self.stream, *first)?;
-        }
-        // A cut that is known already is in segment `end`.
-        let count = match self.cut {
-            Some(_) => rest.len(),
-            None => removed.len(),
-        };
-        let cut = self.cut.get_or_insert_with(|| Cut {
-            file: segment_path(self.stream, end),
-            position: 0,
-            next_offset: self.contents.next_offset,
-            bytes: 0,
-            segments: 0,
-            reason: "the segment does not continue the log".to_owned(),
-        });
-        cut.segments = count;
-        files::sync_dir(self.disk, &stream_dir(self.stream))
-    }
-
     /// The last segment takes further chunks, so it must not be sealed and its tracking data must be known.
     fn reopen_last(&mut self) -> Result<(), LogError> {
         let Some(last) = self.contents.segments.back() else {
@@ -267,7 +267,7 @@ impl Recovery<'_> {
         self.contents.segments.pop_back();
         self.contents.epochs.retain(|e| e.first_offset < first);
         self.contents.next_offset = first;
-        match self.add_scanned(first)? {
+        match self.add_scanned(first, &[])? {
             true => Ok(()),
             // The cut is in the report, and there may be a sealed segment before it.
             false => self.reopen_last(),

@@ -9,6 +9,9 @@ use crate::{Retention, Tracking};
 use env::{Rng, SeededRng};
 use std::collections::BTreeMap;
 
+/// Seeds that the tests run.
+const SEEDS: u64 = 400;
+
 /// Length of every message: equal lengths make it likely that old bytes fit where new ones are.
 const MESSAGE_BYTES: usize = 180;
 
@@ -363,7 +366,7 @@ fn run(seed: u64) -> Check {
 
 #[test]
 fn log_is_a_front_of_its_history_after_crashes() {
-    for seed in 0..300 {
+    for seed in 0..SEEDS {
         if let Err(what) = run(seed) {
             panic!("{what}");
         }
@@ -375,18 +378,21 @@ fn log_is_a_front_of_its_history_after_crashes() {
 fn planted_faults_are_found() {
     let faults = [
         Fault::SealBeforeSync,
-        Fault::CutNotSynced,
+        Fault::LaterSegmentsKept,
         Fault::TruncationNotSynced,
-        Fault::SealKept,
         Fault::WrittenEarly,
         Fault::SnapshotIncomplete,
         Fault::UncommittedDeleted,
         Fault::FullForgotten,
     ];
     for planted in faults {
-        fault::plant(Some(planted));
-        let found = (0..5000).find_map(|seed| run(seed).err());
-        fault::plant(None);
+        let found = (0..SEEDS).find_map(|seed| {
+            fault::plant(Some(planted));
+            let found = run(seed).err();
+            fault::plant(None);
+            // Only the planted fault may be the cause.
+            found.filter(|_| run(seed).is_ok())
+        });
         assert!(found.is_some(), "{planted:?} was not found");
         println!("{planted:?}: {}", found.unwrap_or_default());
     }
