@@ -482,6 +482,13 @@ type MemberStatus struct {
 	// QuorumCritical is true when a queue would lose its majority without this node.
 	// +optional
 	QuorumCritical bool `json:"quorumCritical,omitempty"`
+	// Machine is the Kubernetes node on which the pod runs. While the pod is not scheduled, it is the one on
+	// which the previous pod ran.
+	// +optional
+	Machine string `json:"machine,omitempty"`
+	// Message is why the node is not ready; empty while it is ready.
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // RolloutStatus is the progress of a replacement of pods.

@@ -75,6 +75,9 @@ func (r *reconciliation) checkSettings(ctx context.Context, template *corev1.Pod
 		return true, nil
 	case configInvalid:
 		r.out.invalidConfig = "the broker refuses spec.config, so no pod is changed: " + message
+		if r.seen.sts != nil && isHibernated(r.seen.sts) {
+			r.out.invalidConfig = "the broker refuses spec.config, so the cluster stays hibernated: " + message
+		}
 		if ready := meta.FindStatusCondition(r.in.cluster.Status.Conditions, posthornv1.ConditionReady); ready == nil || ready.Message != r.out.invalidConfig {
 			r.out.warn(reasonInvalidConfig, "CheckConfig", "%s", r.out.invalidConfig)
 		}

@@ -12,10 +12,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
 // Members are derived from a good current one by changes.
@@ -236,5 +239,103 @@ func TestTerminationPastTheGracePeriodNamesTheMachine(t *testing.T) {
 	}
 	if text := out.describeTermination(due(time.Minute), now); !strings.Contains(text, "machine w2") {
 		t.Errorf("the machine is lost: %q", text)
+	}
+}
+
+// podOn returns a pod whose kubelet has reported its containers as ready.
+func podOn(machine string, ready corev1.ConditionStatus, gates ...corev1.PodConditionType) *corev1.Pod {
+	started := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: machine}, Status: corev1.PodStatus{StartTime: &started, Conditions: []corev1.PodCondition{
+		{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+		{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.NewTime(started.Add(time.Hour))},
+	}}}
+	for _, gate := range gates {
+		pod.Spec.ReadinessGates = append(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: gate})
+	}
+	return pod
+}
+
+func TestPodOnAMachineThatIsDownNamesTheMachine(t *testing.T) {
+	containersEnded := podOn("w2", corev1.ConditionFalse)
+	containersEnded.Status.Conditions[0].Status = corev1.ConditionFalse
+	for name, row := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"down":                          {podOn("w2", corev1.ConditionFalse), true},
+		"ready":                         {podOn("w2", corev1.ConditionTrue), false},
+		"a probe fails":                 {containersEnded, false},
+		"waits for a readiness gate":    {podOn("w2", corev1.ConditionFalse, "example.test/gate"), false},
+		"not scheduled":                 {podOn("", corev1.ConditionFalse), false},
+		"without any condition so far":  {&corev1.Pod{Spec: corev1.PodSpec{NodeName: "w2"}}, false},
+		"down with a gate that is open": {withCondition(podOn("w2", corev1.ConditionFalse, "example.test/gate"), "example.test/gate"), true},
+	} {
+		m := viewPod("c-0", row.pod, "new", "")
+		if named := strings.HasPrefix(m.trouble, "MachineDown: ") && strings.Contains(m.trouble, "machine w2"); named != row.want {
+			t.Errorf("%s: %q", name, m.trouble)
+		}
+		if m.NotRunning {
+			t.Errorf("%s: a lost machine does not show whether the process runs", name)
+		}
+	}
+}
+
+func withCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.Pod {
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue})
+	return pod
+}
+
+func TestMachineThatIsDownIsReportedOnceAndRemembered(t *testing.T) {
+	in := inputs{cluster: testCluster(), now: time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)}
+	decide := func(third *corev1.Pod, roll rollDecision) *decided {
+		out := &decided{roll: roll, sizes: sizes{Nodes: 3, Pods: 3}}
+		seen := observed{}
+		for i, pod := range []*corev1.Pod{podOn("w0", corev1.ConditionTrue), podOn("w1", corev1.ConditionTrue), third} {
+			m := viewPod(in.podName(int32(i)), pod, "new", "")
+			m.machine = in.lastMachine(&m)
+			seen.members = append(seen.members, m)
+		}
+		out.decideStatus(&in, &seen, failure{})
+		in.cluster.Status = out.status
+		return out
+	}
+	events := func(out *decided) int {
+		count := 0
+		for _, each := range out.events {
+			if each.reason == "MachineDown" && strings.HasPrefix(each.message, "c-2: ") && strings.Contains(each.message, "machine w2") {
+				count++
+			}
+		}
+		return count
+	}
+	down := podOn("w2", corev1.ConditionFalse)
+	waits := rollDecision{rollWait, "c-2", reasonMemberNotReady}
+	if out := decide(podOn("w2", corev1.ConditionTrue), rollDecision{Action: rollDone}); events(out) != 0 {
+		t.Errorf("all are ready: %+v", out.events)
+	}
+	out := decide(down, waits)
+	if events(out) != 1 {
+		t.Errorf("the machine went down: %+v", out.events)
+	}
+	for _, kind := range []string{posthornv1.ConditionReady, posthornv1.ConditionUpgradeBlocked} {
+		found := meta.FindStatusCondition(out.status.Conditions, kind)
+		if found == nil || !strings.Contains(found.Message, "machine w2") {
+			t.Errorf("%s: %+v", kind, found)
+		}
+	}
+	if member := out.status.Members[2]; member.Machine != "w2" || !strings.HasPrefix(member.Message, "MachineDown: ") {
+		t.Errorf("%+v", member)
+	}
+	if out = decide(down, waits); events(out) != 0 {
+		t.Errorf("it is still down: %+v", out.events)
+	}
+	unscheduled := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "no machine fits"},
+	}}}
+	if out = decide(unscheduled, waits); out.status.Members[2].Machine != "w2" {
+		t.Errorf("the next pod cannot be scheduled: %+v", out.status.Members[2])
+	}
+	if out = decide(podOn("w3", corev1.ConditionTrue), rollDecision{Action: rollDone}); out.status.Members[2].Machine != "w3" || out.status.Members[2].Message != "" {
+		t.Errorf("it runs elsewhere: %+v", out.status.Members[2])
 	}
 }

@@ -35,8 +35,11 @@ const (
 type memberView struct {
 	rollMember
 	pod *corev1.Pod
-	// trouble is why the container does not run, in the kubelet's words.
+	// trouble is why the container does not run, in the kubelet's words, what is wrong with its machine, or why the broker does
+	// not serve clients, in its own words.
 	trouble string
+	// machine is the Kubernetes node on which the pod runs, or on which the previous pod ran; empty when neither is known.
+	machine string
 	// isUntrusted: the node showed a certificate that the operator does not trust.
 	isUntrusted bool
 	// unauthorized: the node refused the operator's credentials.
@@ -60,9 +63,13 @@ func (r *reconciliation) observe(ctx context.Context) error {
 	for i := range r.seen.members {
 		name := r.in.podName(int32(i))
 		r.seen.members[i] = viewPod(name, r.seen.pods[name], r.seen.updateRevision(), r.in.cluster.Annotations[names.AnnotationAcceptUnavailable])
-		if m := &r.seen.members[i]; m.Presence == podTerminating {
-			m.trouble = r.out.describeTermination(m.pod, r.in.now)
+		m := &r.seen.members[i]
+		if m.Presence == podTerminating {
+			if late := r.out.describeTermination(m.pod, r.in.now); late != "" {
+				m.trouble = late
+			}
 		}
+		m.machine = r.in.lastMachine(m)
 	}
 	if r.seen.claims, err = r.listClaims(ctx); err != nil {
 		return err
@@ -87,6 +94,10 @@ func viewPod(name string, pod *corev1.Pod, revision, accepted string) memberView
 	m.Ready = ready != nil && ready.Status == corev1.ConditionTrue && m.Presence == podPresent
 	if !m.Ready {
 		m.NotRunning, m.trouble = notRunningReason(pod)
+		if m.trouble == "" && isMachineDown(pod) {
+			m.trouble = fmt.Sprintf("%s: Kubernetes has lost contact with machine %s; the node returns with the machine. If the machine is "+
+				"gone for good, remove it from Kubernetes (kubectl delete node %[2]s)", troubleMachineDown, pod.Spec.NodeName)
+		}
 		m.Restarting = m.NotRunning && isRestarting(pod)
 		m.NeverReady = ready == nil || pod.Status.StartTime == nil ||
 			(ready.Status != corev1.ConditionTrue && ready.LastTransitionTime.Sub(pod.Status.StartTime.Time) < readyAtStart)
@@ -138,6 +149,41 @@ func isRestarting(pod *corev1.Pod) bool {
 	return false
 }
 
+// isMachineDown reports whether Kubernetes has lost contact with the machine of a pod. The kubelet sets the condition Ready
+// together with ContainersReady; only the node controller withdraws Ready alone.
+func isMachineDown(pod *corev1.Pod) bool {
+	isTrue := func(kind corev1.PodConditionType) bool {
+		found := condition(pod, kind)
+		return found != nil && found.Status == corev1.ConditionTrue
+	}
+	for _, gate := range pod.Spec.ReadinessGates {
+		if !isTrue(gate.ConditionType) {
+			return false
+		}
+	}
+	return pod.Spec.NodeName != "" && isTrue(corev1.ContainersReady) && !isTrue(corev1.PodReady)
+}
+
+// lastMachine returns the machine of a node. A pod that cannot be scheduled has none; its volume may be on the machine of the
+// pod before it.
+func (in *inputs) lastMachine(m *memberView) string {
+	if m.pod != nil && m.pod.Spec.NodeName != "" {
+		return m.pod.Spec.NodeName
+	}
+	for _, before := range in.cluster.Status.Members {
+		if before.Name == m.Name {
+			return before.Machine
+		}
+	}
+	return ""
+}
+
+// Troubles of machines, with which memberView.trouble begins.
+const (
+	troubleMachineDown = "MachineDown"
+	troubleMachineLost = "MachineLost"
+)
+
 // machineLostAfter is how long a pod may outlive its grace period before its machine counts as lost.
 const machineLostAfter = 20 * time.Second
 
@@ -149,8 +195,8 @@ func (out *decided) describeTermination(pod *corev1.Pod, now time.Time) string {
 		out.requeueWithin(machineLostAfter - max(late, 0))
 		return ""
 	}
-	return fmt.Sprintf("MachineLost: the pod should have ended by %s; machine %s does not confirm it. If the machine is gone for good, "+
-		"remove it from Kubernetes or force the deletion of the pod", pod.DeletionTimestamp.UTC().Format(time.RFC3339), pod.Spec.NodeName)
+	return fmt.Sprintf("%s: the pod should have ended by %s; machine %s does not confirm it. If the machine is gone for good, "+
+		"remove it from Kubernetes or force the deletion of the pod", troubleMachineLost, pod.DeletionTimestamp.UTC().Format(time.RFC3339), pod.Spec.NodeName)
 }
 
 // waitingMessage prefers the broker's own termination message to the kubelet's.
@@ -231,6 +277,12 @@ func (r *reconciliation) queryNode(ctx context.Context, m *memberView, node brok
 		m.Health, m.queues = healthCritical, answer.Queues
 	default:
 		m.Health = healthSafe
+	}
+	if !m.Ready && m.trouble == "" {
+		// The node's own reason, for example that most nodes are missing. Without an answer the number of ready nodes has to do.
+		if reason, err := node.NotReadyReason(ctx); err == nil && reason != "" {
+			m.trouble = "NotReady: " + topology.OneLine(keepEnd(reason))
+		}
 	}
 	if m.pod.Annotations[names.AnnotationDraining] == "" {
 		return

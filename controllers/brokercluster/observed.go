@@ -71,6 +71,14 @@ func (seen *observed) member(name string) *memberView {
 	return nil
 }
 
+// troubleOf returns the trouble of a member as the end of a message; empty when there is none.
+func (seen *observed) troubleOf(name string) string {
+	if m := seen.member(name); m != nil && m.trouble != "" {
+		return ": " + m.trouble
+	}
+	return ""
+}
+
 // updateRevision returns the revision that pods are to have; empty before the StatefulSet is created.
 func (seen *observed) updateRevision() string {
 	if seen.sts == nil {

@@ -347,7 +347,7 @@ func (out *decided) setScaling(in *inputs, seen *observed) {
 	}
 	now := metav1.NewTime(in.now)
 	scaling := &posthornv1.ScalingStatus{
-		Removing: removing, Reason: out.scale.Reason, Message: out.scalingMessage(in, removal), Since: &now,
+		Removing: removing, Reason: out.scale.Reason, Message: out.scalingMessage(in, seen), Since: &now,
 		Remaining: int32(removal.queues.Replicas),
 	}
 	if before != nil && before.Removing == scaling.Removing && before.Reason == scaling.Reason {
@@ -368,7 +368,8 @@ func (out *decided) setScaling(in *inputs, seen *observed) {
 }
 
 // scalingMessage says what the removal of a node waits for.
-func (out *decided) scalingMessage(in *inputs, removal *removalView) string {
+func (out *decided) scalingMessage(in *inputs, seen *observed) string {
+	removal := &seen.removal
 	if removal.trouble != "" {
 		return removal.trouble
 	}
@@ -382,7 +383,7 @@ func (out *decided) scalingMessage(in *inputs, removal *removalView) string {
 	case reasonMovingReplicas:
 		return fmt.Sprintf("%d queues still have a member on %s", removal.queues.Replicas, removal.leaving.Name)
 	case reasonMemberNotReady:
-		return "waiting for " + out.scale.About
+		return "waiting for " + out.scale.About + seen.troubleOf(out.scale.About)
 	}
 	return ""
 }

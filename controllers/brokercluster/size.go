@@ -27,6 +27,11 @@ func nodesOf(sts *appsv1.StatefulSet) int32 {
 	return *sts.Spec.Replicas
 }
 
+// isHibernated reports whether a cluster has nodes but was last scaled to no pods.
+func isHibernated(sts *appsv1.StatefulSet) bool {
+	return sts.Annotations[names.AnnotationNodes] != "" && sts.Spec.Replicas != nil && *sts.Spec.Replicas == 0
+}
+
 // retainedVolumes returns the volumes of forgotten nodes, by ordinal.
 func retainedVolumes(in *inputs, claims []corev1.PersistentVolumeClaim) map[int32]string {
 	out := map[int32]string{}
@@ -52,4 +57,9 @@ func applySizes(sts *appsv1.StatefulSet, wanted sizes) {
 	}
 	metav1.SetMetaDataAnnotation(&sts.ObjectMeta, names.AnnotationNodes, strconv.Itoa(int(wanted.Nodes)))
 	sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled = appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+}
+
+// stayHibernated keeps the numbers of nodes and pods of a hibernated cluster that must not wake yet.
+func (s *sizes) stayHibernated(sts *appsv1.StatefulSet) {
+	s.Nodes, s.Pods = nodesOf(sts), 0
 }

@@ -54,6 +54,11 @@ func (r *reconciliation) ensureStatefulSet(ctx context.Context) error {
 		r.noteCreation(sts)
 		return r.recordTemplate(ctx, sts)
 	}
+	if !accepted && isHibernated(r.seen.sts) {
+		// Nodes that woke with the settings of the template would be rolled to the wanted ones afterwards, and some settings,
+		// like the number of shards, have to be the same on all nodes.
+		r.out.sizes.stayHibernated(r.seen.sts)
+	}
 	sts := r.seen.sts.DeepCopy()
 	setLabels(sts, r.in.cluster)
 	scaled := whenScaled(r.seen.sts, r.seen.isScalingDown(&r.in))

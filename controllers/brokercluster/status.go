@@ -38,6 +38,7 @@ func (out *decided) decideStatus(in *inputs, seen *observed, failed failure) {
 	if seen.members != nil {
 		status.Replicas, status.ReadyReplicas = int32(counts.present), int32(counts.ready)
 		status.Members = memberStatuses(seen.members)
+		out.warnOfMachines(in, seen)
 		if failed.err == nil || out.roll.Action != "" {
 			// A reconciliation that ended early has no news about the roll.
 			out.setRollout(in, seen, counts)
@@ -66,6 +67,7 @@ func memberStatuses(members []memberView) []posthornv1.MemberStatus {
 		m := &members[i]
 		status := posthornv1.MemberStatus{
 			Name: m.Name, Version: m.version, State: memberState(m), QuorumCritical: m.Health == healthCritical,
+			Machine: m.machine, Message: topology.OneLine(m.trouble),
 		}
 		if m.pod != nil {
 			status.Zone = m.pod.Labels[names.LabelZone]
@@ -73,6 +75,22 @@ func memberStatuses(members []memberView) []posthornv1.MemberStatus {
 		out = append(out, status)
 	}
 	return out
+}
+
+// warnOfMachines adds an Event when the machine of a node fails.
+func (out *decided) warnOfMachines(in *inputs, seen *observed) {
+	before := map[string]string{}
+	for _, m := range in.cluster.Status.Members {
+		before[m.Name] = m.Message
+	}
+	for i := range seen.members {
+		m := &seen.members[i]
+		kind, _, _ := strings.Cut(m.trouble, ":")
+		isMachine := kind == troubleMachineDown || kind == troubleMachineLost
+		if isMachine && !strings.HasPrefix(before[m.Name], kind+":") {
+			out.warn(kind, "Observe", "%s: %s", m.Name, strings.TrimPrefix(m.trouble, kind+": "))
+		}
+	}
 }
 
 func memberState(m *memberView) string {
@@ -236,7 +254,7 @@ func (out *decided) setUpgradeBlocked(in *inputs, seen *observed, counts memberC
 		blocked = m != nil && (m.NotRunning || !m.NeverReady)
 	}
 	if blocked && counts.hasOutdated {
-		message := out.rollBlockedMessage()
+		message := out.rollBlockedMessage(seen)
 		before := meta.FindStatusCondition(out.status.Conditions, posthornv1.ConditionUpgradeBlocked)
 		if out.roll.Reason == reasonQuorumCritical && (before == nil || before.Message != message) {
 			out.warn("RollBlocked", "Roll", "%s", message)

@@ -102,8 +102,8 @@ func (out *decided) setStep(in *inputs, rollout, before *posthornv1.RolloutStatu
 }
 
 // rollBlockedMessage names the pod that the roll waits for and, where a person can let the roll continue, how.
-func (out *decided) rollBlockedMessage() string {
-	message := "waiting for " + out.roll.Pod
+func (out *decided) rollBlockedMessage(seen *observed) string {
+	message := "waiting for " + out.roll.Pod + seen.troubleOf(out.roll.Pod)
 	rollout := out.status.Rollout
 	if out.roll.Reason != reasonQuorumCritical || rollout == nil {
 		return message

@@ -32,6 +32,8 @@ type Client interface {
 	Overview(ctx context.Context) (Overview, error)
 	Nodes(ctx context.Context) ([]Node, error)
 	QuorumCritical(ctx context.Context) (Criticality, error)
+	// NotReadyReason returns why the answering node does not serve clients; empty when it does.
+	NotReadyReason(ctx context.Context) (string, error)
 	// LostQueues lists queues whose only copy was on a disk that was lost.
 	LostQueues(ctx context.Context) ([]LostQueue, error)
 	// Drain puts a node into maintenance mode, or returns the progress of a drain.

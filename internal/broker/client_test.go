@@ -71,6 +71,34 @@ func TestErrorsHaveTypes(t *testing.T) {
 	}
 }
 
+func TestRefusedObjectsAreNotRefusedCredentials(t *testing.T) {
+	server, client := connect(t)
+	err := client.DeclareExchange(context.Background(), "/", "amq.mine", broker.ExchangeDeclaration{Type: "direct", Durable: true})
+	if broker.IsUnauthorized(err) || !broker.IsTerminal(err) {
+		t.Errorf("reserved name: %v", err)
+	}
+	server.Close()
+	for reason, isAboutObject := range map[string]bool{
+		"exchange name 'amq.x' contains reserved prefix 'amq.*'":                  true,
+		"operation not permitted on the default exchange":                         true,
+		"deletion of system exchange 'amq.topic' in vhost '/' not allowed":        true,
+		"Not administrator user":                                                  false,
+		"Not management user":                                                     false,
+		"User not authorised to access virtual host":                              false,
+		"User not authorised to access object":                                    false,
+		"configure access to queue 'q' in vhost '/' refused for user 'default_u'": false,
+		"": false,
+	} {
+		err := &broker.APIError{Status: http.StatusUnauthorized, Code: "not_authorised", Reason: reason}
+		if broker.IsTerminal(err) != isAboutObject || broker.IsUnauthorized(err) == isAboutObject {
+			t.Errorf("%q: terminal %t, unauthorized %t", reason, broker.IsTerminal(err), broker.IsUnauthorized(err))
+		}
+	}
+	if err := (&broker.APIError{Status: http.StatusUnauthorized, Code: "not_authorized", Reason: "Login failed"}); broker.IsTerminal(err) || !broker.IsUnauthorized(err) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestQuorumCriticalDistinguishesAnswersFromOutages(t *testing.T) {
 	server, _ := connect(t)
 	ctx := context.Background()

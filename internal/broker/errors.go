@@ -58,10 +58,21 @@ func IsStillRunning(err error) bool {
 	return errors.As(err, &api) && api.Status == http.StatusBadRequest && strings.Contains(api.Reason, "is running")
 }
 
-// IsUnauthorized reports whether the broker refused the operator's own credentials.
+// IsUnauthorized reports whether the broker refused the operator's own credentials or rights.
 func IsUnauthorized(err error) bool {
 	var api *APIError
-	return errors.As(err, &api) && api.Status == http.StatusUnauthorized
+	return errors.As(err, &api) && api.Status == http.StatusUnauthorized && !api.isAboutObject()
+}
+
+// isAboutObject reports whether a 401 refuses an object, such as a reserved name, to everybody: whoever asks, the answer
+// stays the same. The code not_authorised is also that of a user who lacks a tag or a permission.
+func (e *APIError) isAboutObject() bool {
+	if e.Status != http.StatusUnauthorized || e.Code != "not_authorised" {
+		return false
+	}
+	lacksTag := strings.HasPrefix(e.Reason, "Not ") && strings.HasSuffix(e.Reason, " user")
+	lacksAccess := strings.HasPrefix(e.Reason, "User not authorised to ")
+	return e.Reason != "" && !lacksTag && !lacksAccess && !strings.Contains(e.Reason, " refused for user ")
 }
 
 // IsShutOut reports whether the operator's user has no permission in a vhost that somebody else created.
@@ -76,7 +87,7 @@ func IsUntrusted(err error) bool {
 	return errors.As(err, &untrusted)
 }
 
-// IsTerminal reports whether a retry gives the same answer: a 4xx except for refused credentials (which another
+// IsTerminal reports whether a retry gives the same answer: a 4xx except for refused credentials or rights (which another
 // reconciliation repairs), a timeout and too many requests.
 func IsTerminal(err error) bool {
 	var api *APIError
@@ -84,7 +95,9 @@ func IsTerminal(err error) bool {
 		return false
 	}
 	switch api.Status {
-	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
+	case http.StatusUnauthorized:
+		return api.isAboutObject()
+	case http.StatusRequestTimeout, http.StatusTooManyRequests:
 		return false
 	}
 	return api.Status >= 400 && api.Status < 500

@@ -34,6 +34,12 @@ func (c *HTTPClient) QuorumCritical(ctx context.Context) (Criticality, error) {
 	return Criticality{Critical: true, Reason: reason, Queues: queues}, nil
 }
 
+// NotReadyReason asks the answering node whether it serves clients, and returns its reason if it does not.
+func (c *HTTPClient) NotReadyReason(ctx context.Context) (string, error) {
+	_, reason, err := c.check(ctx, "ready-to-serve-clients", &struct{}{})
+	return reason, err
+}
+
 // LostQueues lists queues whose only copy was on a disk that was lost. It returns none for a broker without that
 // check.
 func (c *HTTPClient) LostQueues(ctx context.Context) ([]LostQueue, error) {

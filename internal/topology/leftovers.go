@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,8 +35,12 @@ const (
 	leftoverInterval = 15 * time.Second
 )
 
-// errLeftoversFull: a leftover could not be recorded.
-var errLeftoversFull = errors.New("the record of leftovers is full")
+var (
+	// errLeftoversFull: a leftover could not be recorded.
+	errLeftoversFull = errors.New("the record of leftovers is full")
+	// errUndecided: a new resource for the object of a leftover has not said yet whether it adopts the object.
+	errUndecided = errors.New("a new resource for the same object is not reconciled yet")
+)
 
 // leftoverKey returns the key of an object in the record: its kind and a digest of its claim.
 func (a *attempt[T]) leftoverKey() string {
@@ -48,14 +53,60 @@ func (r *Reconciler[T]) leftoverPrefix() string {
 	return reflect.TypeOf(r.Kind.New()).Elem().Name() + "."
 }
 
-// recordLeftover records that the resource's object is still to be deleted in the broker. The record is in the
-// namespace of the BrokerCluster: it outlives the resource and its namespace, and is deleted with the cluster.
+// recordLeftover records that the resource's object is still to be deleted in the broker of a cluster. The record is in
+// the namespace of the BrokerCluster: it outlives the resource and its namespace.
 func (a *attempt[T]) recordLeftover(ctx context.Context) error {
 	cluster, err := a.findCluster(ctx)
 	if err != nil {
 		return err
 	}
-	if going, err := isBeingDeleted(ctx, a.Live, cluster.Namespace); err != nil || going {
+	owners, err := a.leftoverOwners(ctx)
+	if err != nil {
+		return err
+	}
+	if len(owners) == 0 {
+		holder := leftoverRecord(ClusterKey(a.object))
+		if err := controllerutil.SetControllerReference(cluster, holder, a.Scheme); err != nil {
+			return fmt.Errorf("setting the owner of the leftovers: %w", err)
+		}
+		owners = holder.OwnerReferences
+	}
+	return a.writeLeftover(ctx, owners)
+}
+
+// recordOnVolumes records the resource's object as a leftover of a cluster that was deleted, and whose volumes remain: a
+// cluster that is created again has the object again. It reports whether there are such volumes.
+func (a *attempt[T]) recordOnVolumes(ctx context.Context) (bool, error) {
+	owners, err := a.leftoverOwners(ctx)
+	if err != nil {
+		return false, err
+	}
+	owners = slices.DeleteFunc(owners, func(owner metav1.OwnerReference) bool { return owner.Kind != volumeKind })
+	if len(owners) == 0 {
+		return false, nil
+	}
+	return true, a.writeLeftover(ctx, owners)
+}
+
+// volumeKind is the kind of the owners that let the record outlive the cluster.
+const volumeKind = "PersistentVolumeClaim"
+
+// leftoverOwners returns the owners of the record: those of the operator's access Secret, which is needed exactly as long,
+// until the last volume is deleted. There are none before the cluster has a volume.
+func (a *attempt[T]) leftoverOwners(ctx context.Context) ([]metav1.OwnerReference, error) {
+	key := ClusterKey(a.object)
+	var access corev1.Secret
+	err := a.Live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: names.OperatorSecret(key.Name)}, &access)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the owners of Secret %s: %w", names.OperatorSecret(key.Name), err)
+	}
+	return access.OwnerReferences, nil
+}
+
+// writeLeftover adds the resource to the record of its cluster.
+func (a *attempt[T]) writeLeftover(ctx context.Context, owners []metav1.OwnerReference) error {
+	key := ClusterKey(a.object)
+	if going, err := isBeingDeleted(ctx, a.Live, key.Namespace); err != nil || going {
 		return err
 	}
 	// Only the fields that Forget needs.
@@ -74,10 +125,10 @@ func (a *attempt[T]) recordLeftover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encoding the leftover: %w", err)
 	}
-	record := leftoverRecord(cluster)
+	record := leftoverRecord(key)
 	_, err = controllerutil.CreateOrUpdate(ctx, a.Client, record, func() error {
-		if record.UID != "" && !metav1.IsControlledBy(record, cluster) {
-			return fmt.Errorf("it exists and does not belong to the BrokerCluster %s; delete or rename it", cluster.Name)
+		if record.UID != "" && !isLeftoverRecord(record, key.Name) {
+			return fmt.Errorf("it exists and does not belong to the BrokerCluster %s; delete or rename it", key.Name)
 		}
 		size := len(text)
 		for key, value := range record.Data {
@@ -89,9 +140,9 @@ func (a *attempt[T]) recordLeftover(ctx context.Context) error {
 		if record.Data == nil {
 			record.Data = map[string]string{}
 		}
-		record.Labels = names.Labels(cluster.Name)
+		record.Labels, record.OwnerReferences = names.Labels(key.Name), owners
 		record.Data[a.leftoverKey()] = string(text)
-		return controllerutil.SetControllerReference(cluster, record, a.Scheme)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("recording the leftover in ConfigMap %s: %w", record.Name, err)
@@ -99,7 +150,19 @@ func (a *attempt[T]) recordLeftover(ctx context.Context) error {
 	return nil
 }
 
-func leftoverRecord(cluster *posthornv1.BrokerCluster) *corev1.ConfigMap {
+// isLeftoverRecord reports whether the operator wrote a ConfigMap as the record of a cluster or of its volumes.
+func isLeftoverRecord(record *corev1.ConfigMap, cluster string) bool {
+	for name, value := range names.Labels(cluster) {
+		if record.Labels[name] != value {
+			return false
+		}
+	}
+	return len(record.OwnerReferences) > 0 && !slices.ContainsFunc(record.OwnerReferences, func(owner metav1.OwnerReference) bool {
+		return owner.Kind != volumeKind && (owner.Kind != "BrokerCluster" || owner.Name != cluster)
+	})
+}
+
+func leftoverRecord(cluster client.ObjectKey) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: names.Leftovers(cluster.Name)}}
 }
 
@@ -129,11 +192,11 @@ func (r *Reconciler[T]) Sweep(ctx context.Context) error {
 }
 
 func (r *Reconciler[T]) sweepCluster(ctx context.Context, cluster *posthornv1.BrokerCluster) error {
-	record := leftoverRecord(cluster)
+	record := leftoverRecord(client.ObjectKeyFromObject(cluster))
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(record), record); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if !metav1.IsControlledBy(record, cluster) {
+	if !isLeftoverRecord(record, cluster.Name) {
 		return nil
 	}
 	var failures []error
@@ -185,7 +248,9 @@ func (r *Reconciler[T]) forgetLeftover(ctx context.Context, cluster *posthornv1.
 	return err
 }
 
-// ownedByAnother asks the API server, because the cache may be behind a claim that was just written.
+// ownedByAnother reports whether another resource owns the object of a leftover. It asks the API server, because the cache
+// may be behind a claim that was just written. A resource that was applied again, and is not reconciled yet, decides
+// first: it may adopt the object, for example a queue with its messages.
 func (a *attempt[T]) ownedByAnother(ctx context.Context) (bool, error) {
 	others, err := a.siblings(ctx, a.object)
 	if err != nil {
@@ -197,6 +262,13 @@ func (a *attempt[T]) ownedByAnother(ctx context.Context) (bool, error) {
 			err = errors.Join(err, client.IgnoreNotFound(failure))
 			return false
 		}
-		return live.GetUID() != a.object.GetUID() && live.Topology().Claim == a.claim
+		if live.GetUID() == a.object.GetUID() {
+			return false
+		}
+		isRefused := meta.IsStatusConditionTrue(live.Topology().Conditions, posthornv1.ConditionStalled)
+		if live.Topology().Claim != a.claim && !isRefused && live.GetDeletionTimestamp() == nil {
+			err = errors.Join(err, errUndecided)
+		}
+		return live.Topology().Claim == a.claim
 	}), err
 }

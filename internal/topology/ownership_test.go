@@ -166,6 +166,10 @@ func TestClassifyNamesReasonAndRetry(t *testing.T) {
 		"pending":      {Wait("P", "later"), class{"P", false, true}},
 		"bad request":  {&broker.APIError{Status: 400}, class{ReasonBrokerRefused, true, true}},
 		"unauthorized": {&broker.APIError{Status: 401}, class{ReasonCredentialsRefused, false, false}},
+		"reserved": {
+			&broker.APIError{Status: 401, Code: "not_authorised", Reason: "exchange name 'amq.x' contains reserved prefix 'amq.*'"},
+			class{ReasonBrokerRefused, true, true},
+		},
 		"too many":     {&broker.APIError{Status: 429}, class{ReasonBrokerUnreachable, false, false}},
 		"server error": {&broker.APIError{Status: 503}, class{ReasonBrokerUnreachable, false, false}},
 		"network":      {errors.New("connection refused"), class{ReasonBrokerUnreachable, false, false}},

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -49,7 +50,7 @@ func (a *attempt[T]) forget(ctx context.Context) error {
 	cluster, err := a.findCluster(ctx)
 	var gone *Pending
 	if errors.As(err, &gone) {
-		return nil
+		return a.leaveOnVolumes(ctx)
 	}
 	if err != nil {
 		return err
@@ -67,6 +68,30 @@ func (a *attempt[T]) forget(ctx context.Context) error {
 	if err != nil && !broker.IsNotFound(err) {
 		return err
 	}
+	return nil
+}
+
+// leaveOnVolumes records the object of a cluster that does not exist, if the cluster's volumes do: its broker would have the
+// object again, and a user's password would be valid again.
+func (a *attempt[T]) leaveOnVolumes(ctx context.Context) error {
+	key := ClusterKey(a.object)
+	absent := &posthornv1.BrokerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	a.work = a.Kind.Work(a.object, a.env(absent))
+	mine, err := a.mineToDelete(ctx)
+	if err != nil || !mine {
+		return err
+	}
+	what := "the operator deletes it if the BrokerCluster is created again"
+	recorded, err := a.recordOnVolumes(ctx)
+	switch {
+	case errors.Is(err, errLeftoversFull):
+		what = err.Error()
+	case err != nil:
+		return err
+	case !recorded:
+		return nil
+	}
+	a.Events.Eventf(a.object, nil, warning, "LeftBehind", "Delete", "%s stays on the volumes of the deleted BrokerCluster %s: %s", a.object.BrokerName(), key, what)
 	return nil
 }
 

@@ -70,6 +70,36 @@ var _ = Describe("hibernation", func() {
 		Expect(sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled).To(Equal(appsv1.RetainPersistentVolumeClaimRetentionPolicyType))
 	})
 
+	It("wakes only with settings that the broker has accepted", func() {
+		w := newWorld(setConfig(map[string]posthornv1.ConfigValue{"shards": "1"}))
+		w.readyWorld()
+		w.changeCluster(hibernate(true))
+		Eventually(ready(w.cluster())).Should(HavePrefix("True Hibernated"))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) {
+			skipValidation(c)
+			setConfig(map[string]posthornv1.ConfigValue{"shards": "2", "nonsense.key": "1"})(c)
+		})
+		w.changeCluster(hibernate(false))
+		Eventually(ready(w.cluster())).Should(Equal("False InvalidConfig: the broker refuses spec.config, so the cluster stays hibernated: unknown key `nonsense.key`"))
+		Consistently(w.pods).Should(BeEmpty())
+
+		// Until the image can be pulled nobody knows whether the broker accepts the settings.
+		w.changeCluster(hibernate(true))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) {
+			setImage("bad")(c)
+			setConfig(map[string]posthornv1.ConfigValue{"shards": "2"})(c)
+		})
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 5; c.Spec.Hibernated = false })
+		Eventually(ready(w.cluster())).Should(And(HavePrefix("False CheckingConfig"), ContainSubstring("ImagePullBackOff: no such image")))
+		Consistently(w.pods).Should(BeEmpty())
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { setImage("1.1.0")(c); c.Spec.Replicas = 3 })
+		Eventually(w.pods).Should(HaveLen(3))
+		w.readyWorld()
+		Expect(w.settingsOf("c-0")).To(Equal("shards = 2\n"))
+		Expect(w.images()).To(HaveEach("1.1.0"))
+		Expect(eventsOf(w.cluster(), "Replacing")()).To(BeZero(), "no node woke with the old settings")
+	})
+
 	It("remembers the number of nodes when replicas is lowered meanwhile", func() {
 		w := fiveNodes()
 		w.changeCluster(hibernate(true))

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -35,6 +36,28 @@ var _ = Describe("safety of running clusters", func() {
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)).Should(HavePrefix("False"))
 		w.broker.SetCritical("c-1")
 		Eventually(allowed).Should(BeEquivalentTo(1))
+	})
+
+	It("says why nodes that run do not serve clients", func() {
+		w := newWorld()
+		w.readyWorld()
+		const reason = "the metadata group has no leader that this node can reach"
+		for _, name := range []string{"c-0", "c-1", "c-2"} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+			w.broker.SetNotReady(name, reason)
+			change(pod, func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, unreadyAnnotation, "yes") })
+		}
+		for _, kind := range []string{posthornv1.ConditionReady, posthornv1.ConditionAvailable} {
+			Eventually(conditionOf(w.cluster(), kind)).Should(And(HavePrefix("False"), ContainSubstring("0 of 3 nodes ready; c-0: NotReady: "+reason+"; c-1: NotReady: "+reason)))
+		}
+		Expect(w.cluster().Status.Members[2].Message).To(Equal("NotReady: " + reason))
+		for _, name := range []string{"c-0", "c-1", "c-2"} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+			w.broker.SetNotReady(name, "")
+			change(pod, func(p *corev1.Pod) { delete(p.Annotations, unreadyAnnotation) })
+		}
+		w.readyWorld()
+		Eventually(func() string { return w.cluster().Status.Members[2].Message }).Should(BeEmpty())
 	})
 
 	It("reports queues whose only copy was lost until they are gone", func() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -20,7 +21,16 @@ const (
 	// leastLatency replaces a better latency without an attack: below it, a pause of the machine decides.
 	leastLatency = 5 * time.Millisecond
 	mqttPort     = 1883
+	// measurements is how often an attack may seem to slow the honest clients before it is taken to do so.
+	measurements = 3
 )
+
+// slowerError reports that confirms took too long under an attack.
+type slowerError struct{ p99, most time.Duration }
+
+func (e slowerError) Error() string {
+	return fmt.Sprintf("p99 of honest confirms is %.1f ms, more than %.1f ms", ms(e.p99), ms(e.most))
+}
 
 // attacked applies one attack on the memory of a node after another, next to a publisher and a consumer that follow
 // the protocol.
@@ -47,7 +57,17 @@ func attacked(w *world) error {
 	w.say("no attack: p99 of %d confirms %.1f ms", count, ms(usual))
 	most := slower * max(usual, leastLatency)
 	for _, attack := range hostile.Attacks() {
-		if err := w.endure(attack, target, honest, most); err != nil {
+		err := w.endure(attack, target, honest, most)
+		// The machine may have become slower since the measurement without an attack. An attack that slows the
+		// honest clients does so each time, and compared with a new measurement.
+		for again := 1; errors.As(err, new(slowerError)) && again < measurements; again++ {
+			w.say("%s: %v; measuring again", attack.Name, err)
+			if usual, _, err = honest.Measure(w.ctx, calm); err != nil {
+				return fmt.Errorf("after %s: %w", attack.Name, err)
+			}
+			err = w.endure(attack, target, honest, slower*max(usual, leastLatency))
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", attack.Name, err)
 		}
 	}
@@ -89,7 +109,7 @@ func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hos
 	shed -= before
 	w.say("%s: p99 of %d confirms %.1f ms; the node took %d MiB and closed %d of %d connections", attack.Name, count, ms(p99), result.Sent>>20, shed, attack.Clients)
 	if p99 > most {
-		return fmt.Errorf("p99 of honest confirms is %.1f ms, more than %.1f ms", ms(p99), ms(most))
+		return slowerError{p99, most}
 	}
 	if result.Refused > 0 {
 		return fmt.Errorf("%d clients could not connect or log in", result.Refused)

@@ -37,6 +37,7 @@ fn config() -> ShardConfig {
         incarnation: Incarnation(1),
         name: "n1".into(),
         address: "n1:1".into(),
+        client_addresses: Vec::new(),
         shards: 1,
         index: 0,
         // Alone at first, so that it leads and has queues; the others come later.

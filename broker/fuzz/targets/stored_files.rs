@@ -332,7 +332,7 @@ fn quorum_state(script: &mut Script<'_>) {
     let mut index = machine.applied();
     while let Some(step) = script.byte() {
         index = index.saturating_add(u64::from(step % 4));
-        let mut effects = Effects::wanted();
+        let mut effects = Effects::collecting();
         let mut command = vec![1, step / 16];
         if step % 4 == 3 {
             command.clear();

@@ -69,6 +69,8 @@ type node struct {
 	// forgotten: the node was removed from the cluster.
 	forgotten bool
 	critical  []broker.QueueRef
+	// notReady is why the node does not serve clients; empty when it does.
+	notReady string
 }
 
 // Call is an answered request.
@@ -243,6 +245,12 @@ func (s *Server) health(r *request) reply {
 		return reply{http.StatusServiceUnavailable, map[string]any{
 			"status": "failed", "reason": "queues were lost with a disk", "queues": s.lost,
 		}}
+	}
+	if len(r.parts) == 3 && r.parts[2] == "ready-to-serve-clients" {
+		if n := s.nodes[r.node]; n != nil && n.notReady != "" {
+			return reply{http.StatusServiceUnavailable, map[string]any{"status": "failed", "reason": n.notReady}}
+		}
+		return ok(map[string]string{"status": "ok"})
 	}
 	if len(r.parts) != 3 || r.parts[2] != "node-is-quorum-critical" {
 		return notFound()

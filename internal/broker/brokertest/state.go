@@ -97,6 +97,13 @@ func (s *Server) SetCritical(name string, queues ...broker.QueueRef) {
 	s.nodes[name].critical = queues
 }
 
+// SetNotReady sets why a node does not serve clients; empty when it does.
+func (s *Server) SetNotReady(name, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes[name].notReady = reason
+}
+
 // SetLostQueues sets the queues whose only copy was lost.
 func (s *Server) SetLostQueues(queues ...broker.LostQueue) {
 	s.mu.Lock()

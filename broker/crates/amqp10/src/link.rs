@@ -382,6 +382,8 @@ pub struct LinkState {
     pub available: u32,
     /// Deliveries that a receiving link's broker did not settle.
     pub unsettled: u32,
+    /// The largest message that the receiver accepts, in bytes; [`u64::MAX`]: no limit.
+    pub max_message_size: u64,
     /// Bytes of a message that is not complete.
     pub unfinished_size: usize,
 }
@@ -399,6 +401,7 @@ impl LinkState {
                 credit: link.credit,
                 available: link.available,
                 unsettled: 0,
+                max_message_size: link.max_message_size,
                 unfinished_size: 0,
             }),
             Link::Receiver(link) => Some(Self {
@@ -411,6 +414,7 @@ impl LinkState {
                 credit: link.credit,
                 available: link.available,
                 unsettled: link.unsettled,
+                max_message_size: link.max_message_size,
                 unfinished_size: link
                     .unfinished
                     .as_ref()

@@ -119,6 +119,7 @@ fn encode_properties(view: &View<'_>, out: &mut BytesMut) {
     if !headers.table.is_empty() {
         table::encode(&headers.table, &mut entries);
     }
+    let reply_to = view.reply_to.map(amqp10::reply_queue);
     let expiration = view.ttl_ms.map(|ms| ms.to_string());
     let user = view.user_id.and_then(|user| std::str::from_utf8(user).ok());
     let seconds = |ms: i64| u64::try_from(ms).ok().map(|ms| ms / 1000);
@@ -129,7 +130,7 @@ fn encode_properties(view: &View<'_>, out: &mut BytesMut) {
         delivery_mode: view.durable.then_some(2),
         priority: view.priority,
         correlation_id: correlation_id.as_deref(),
-        reply_to: short(view.reply_to),
+        reply_to: short(reply_to.as_deref()),
         expiration: expiration.as_deref(),
         message_id: message_id.as_deref(),
         timestamp: view.created_ms.and_then(seconds),

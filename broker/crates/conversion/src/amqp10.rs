@@ -18,7 +18,7 @@ mod address;
 mod annotations;
 mod value;
 
-pub use address::{address_of, key_of_address};
+pub use address::{address_of, key_of_address, reply_address, reply_queue};
 pub use annotations::encode_annotations;
 
 use crate::view::{Budget, Encoding};
@@ -273,13 +273,14 @@ pub fn encode(view: View<'_>) -> Encoded<'_> {
 
 /// The properties section; empty if the message has none of its properties.
 fn encode_properties(view: &View<'_>) -> Vec<u8> {
+    let reply_queue = view.reply_to.map(reply_address);
     let reply_topic = view.reply_topic.as_ref().map(address_of);
     let properties = Properties {
         message_id: view.message_id.map(value_of),
         user_id: view.user_id,
         to: view.to,
         subject: view.subject,
-        reply_to: view.reply_to.or(reply_topic.as_deref()),
+        reply_to: reply_queue.as_deref().or(reply_topic.as_deref()),
         correlation_id: view.correlation_id.map(value_of),
         content_type: view.content_type.and_then(Symbol::new),
         content_encoding: view.content_encoding.and_then(Symbol::new),

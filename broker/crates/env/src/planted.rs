@@ -97,6 +97,15 @@ bugs! {
         WillInSpite "will-in-spite" "a delayed will is published although its client reconnected in time",
         SharedTwice "shared-twice" "a message of a shared subscription is also delivered to the next member",
     }
+    "stream" {
+        StreamCommitAlone "stream-commit-alone" "the leader of a stream confirms chunks that no follower has written",
+        StreamAckBeforeWrite "stream-ack-before-write" "a follower acknowledges chunks before it has written them",
+        StreamShortLeader "stream-short-leader" "a stream's new leader writes although another member has more of the log",
+        StreamLostEndCounts "stream-lost-end-counts" "a log that lost its end counts towards the majority of an election",
+        StreamOldEpochCounted "stream-old-epoch-counted" "a leader commits chunks of earlier epochs before its own marker is on a majority",
+        StreamTruncationSkipped "stream-truncation-skipped" "a follower keeps chunks that its leader does not have",
+        StreamIntactEarly "stream-intact-early" "a log counts as intact before it has got back what it lost",
+    }
 }
 
 #[cfg(feature = "planted")]

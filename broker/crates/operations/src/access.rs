@@ -1,9 +1,9 @@
 //! The caller of an operation and its permissions.
 
-use crate::direct_reply::is_direct_reply_name;
 use crate::error::{OperationError, OperationResult, refuse};
 use ids::SessionId;
 use metadata::{ExchangeRecord, Name, QueueRecord, Right, Tree};
+use routing::is_direct_reply_name;
 use std::sync::Arc;
 
 /// A queue or exchange for permission checks.

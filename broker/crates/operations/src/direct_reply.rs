@@ -1,9 +1,37 @@
-//! Names of direct reply-to, which RabbitMQ's clients of every protocol share.
+//! The queues behind direct reply-to, which are the same for every protocol.
+//!
+//! A consumer of replies has an exclusive queue with an unguessable name. Requests carry that name, and the default
+//! exchange routes replies to it from anywhere in the cluster. The queue is deleted with its consumer.
 
-/// The pseudo queue that clients consume from and put into the reply-to property of a request.
-pub const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
+use crate::Caller;
+use crate::names::generated_name;
+use message::Table;
+use metadata::{QueueId, QueueRecord, QueueType};
+use routing::DIRECT_REPLY_PREFIX;
 
-/// Returns true for the pseudo queue and for the queues that implement it. Clients must not use those by name.
-pub fn is_direct_reply_name(name: &str) -> bool {
-    name.starts_with(DIRECT_REPLY_TO)
+impl Caller<'_> {
+    /// A new queue for replies, without its members. Needs no permission.
+    ///
+    /// # Panics
+    ///
+    /// If debug assertions are enabled and the caller has no session.
+    pub fn direct_reply_queue(&self, random: [u64; 4]) -> QueueRecord {
+        debug_assert!(self.session.is_some(), "an exclusive queue has an owner");
+        // The name has two parts like RabbitMQ's, because test suites of clients match that
+        // pattern.
+        let [a, b, c, d] = random;
+        let name = generated_name(DIRECT_REPLY_PREFIX, [a, b]) + ".";
+        QueueRecord {
+            id: QueueId::default(),
+            vhost: self.vhost.clone(),
+            name: (generated_name(&name, [c, d]) + "==").into(),
+            kind: QueueType::default(),
+            durable: false,
+            auto_delete: false,
+            exclusive: self.session,
+            arguments: Table::default(),
+            members: Vec::new(),
+            declared_by: self.user.into(),
+        }
+    }
 }

@@ -22,8 +22,8 @@ mod tests;
 
 pub use access::{Caller, Resource};
 pub use bindings::BindingOperation;
-pub use direct_reply::{DIRECT_REPLY_TO, is_direct_reply_name};
 pub use error::{ErrorKind, OperationError, OperationResult};
 pub use exchanges::ExchangePlan;
 pub use names::generated_name;
 pub use queues::{QueueDeclaration, QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan};
+pub use routing::{DIRECT_REPLY_TO, is_direct_reply_name};

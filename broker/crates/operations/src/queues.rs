@@ -1,13 +1,13 @@
 //! Declaration and deletion of queues.
 
 use crate::access::{Caller, Resource};
-use crate::direct_reply::is_direct_reply_name;
 use crate::error::{OperationResult, refuse};
 use crate::exchanges::refuse_reserved;
 use ids::QueueId;
 use message::Table;
 use metadata::{Change, Name, QueueRecord, Right};
 use queue::RequestBody;
+use routing::is_direct_reply_name;
 use std::sync::Arc;
 
 /// The properties of a queue to declare.

@@ -8,12 +8,14 @@
 #![deny(missing_docs, unreachable_pub)]
 
 mod destinations;
+mod direct_reply;
 mod hashed;
 mod headers;
 mod topic;
 mod words;
 
 use destinations::{Destinations, NameMap};
+pub use direct_reply::{DIRECT_REPLY_PREFIX, DIRECT_REPLY_TO, is_direct_reply_name};
 use hashed::Hashed;
 use headers::HeaderBindings;
 use message::Table;

@@ -173,6 +173,7 @@ impl Channel {
             acks_uncommitted: settlements as u64,
             publishes: counts.map_or_else(PublishCounters::default, |c| c.publishes),
             deliveries: counts.map_or_else(DeliveryCounters::default, |c| c.deliveries),
+            links: None,
         }
     }
 

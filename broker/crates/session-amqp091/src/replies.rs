@@ -1,24 +1,21 @@
 //! Direct reply-to: a consumer on the pseudo queue `amq.rabbitmq.reply-to` receives replies without
 //! declaring a queue.
 //!
-//! The implementation uses an exclusive queue with an unguessable name. Requests carry that name in
-//! `reply-to`, and the default exchange routes replies to it from anywhere in the cluster. The
-//! queue is deleted with its consumer.
+//! Requests carry the name of the queue behind it ([`operations::Caller::direct_reply_queue`]) in
+//! `reply-to`.
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
+use crate::directory;
 use crate::failure::{MethodResult, refuse};
 use crate::names;
 use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{Change, Name, QueueId, QueueRecord, QueueType};
+use metadata::{Change, Name, QueueId, QueueType};
 pub(crate) use operations::DIRECT_REPLY_TO as REPLY_TO;
 use operations::OperationError;
 use queue::ConsumerSpec;
-
-/// Prefix of the names of the queues that implement it.
-const PREFIX: &str = "amq.rabbitmq.reply-to.";
 
 /// The consumer of replies on a channel.
 #[derive(Debug)]
@@ -46,24 +43,12 @@ impl Channel {
             "" => names::generated("amq.ctag-", cx.broker).into(),
             name => name.into(),
         };
-        // The name has two parts like RabbitMQ's, because test suites of clients match that
-        // pattern.
-        let name = names::generated(PREFIX, cx.broker) + ".";
-        let name: Name = (names::generated(&name, cx.broker) + "==").into();
-        let record = QueueRecord {
-            id: QueueId::default(),
-            vhost: conn.vhost.clone(),
-            name: name.clone(),
-            kind: QueueType::default(),
-            durable: false,
-            auto_delete: false,
-            exclusive: Some(cx.broker.id()),
-            arguments: Table::default(),
-            members: cx.broker.place(QueueType::default(), 0),
-            declared_by: conn.user.clone(),
-        };
+        let random = std::array::from_fn(|_| cx.broker.random());
+        let mut record = directory::caller(cx.broker, conn).direct_reply_queue(random);
+        record.members = cx.broker.place(record.kind, 0);
         conn.owns_queues = true;
-        self.replies = Some(Box::new(ReplyConsumer { queue: name, tag }));
+        let queue = record.name.clone();
+        self.replies = Some(Box::new(ReplyConsumer { queue, tag }));
         let change = Change::DeclareQueue(record);
         self.change(
             change,

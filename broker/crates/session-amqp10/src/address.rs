@@ -94,6 +94,18 @@ pub(crate) fn queue_address(queue: &str) -> String {
     format!("/queues/{}", encode(queue))
 }
 
+/// The address of a target.
+pub(crate) fn target_address(target: &Destination) -> String {
+    if target.is_queue {
+        return queue_address(&target.routing_key);
+    }
+    let exchange = encode(&target.exchange);
+    match &*target.routing_key {
+        "" => format!("/exchanges/{exchange}"),
+        key => format!("/exchanges/{exchange}/{}", encode(key)),
+    }
+}
+
 /// Percent-encodes a name.
 pub(crate) fn encode(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
@@ -213,6 +225,21 @@ mod tests {
         #[test]
         fn queue_addresses_round_trip(name in "\\PC{1,60}") {
             prop_assert_eq!(parse_source(&queue_address(&name)), Ok(name));
+        }
+
+        #[test]
+        fn target_addresses_round_trip(
+            exchange in "[^.]\\PC{0,30}",
+            routing_key in "\\PC{0,60}",
+            is_queue: bool,
+        ) {
+            let routing_key = match (is_queue, routing_key.is_empty()) {
+                (true, true) => "q".to_owned(),
+                _ => routing_key,
+            };
+            let exchange = if is_queue { String::new() } else { exchange };
+            let target = Destination { exchange, routing_key, is_queue };
+            prop_assert_eq!(parse_target(&target_address(&target)), Ok(target));
         }
 
         #[test]

@@ -11,8 +11,8 @@ use crate::wait::{HeldAttach, WaitReason};
 use amqp10::{AttachReply, LinkId, PendingAttach};
 use bytes::Bytes;
 use codec_amqp10::{
-    AnyTarget, Attach, Condition, Encode, ExpiryPolicy, Map, Multiple, Outcome, Performative,
-    Reader, Role, SenderSettleMode, Source, Symbol, Target, Value, list, map,
+    AnyTarget, Attach, Condition, Durability, Encode, ExpiryPolicy, Map, Multiple, Outcome,
+    Performative, Reader, Role, SenderSettleMode, Source, Symbol, Target, Value, list, map,
 };
 use message::Table;
 use metadata::{Change, ChangeError, ChangeResult, Name, QueueRecord, Right};
@@ -31,6 +31,10 @@ const OUTCOMES: [Symbol<'static>; 4] = [
 /// The capability of a dynamic terminus: a queue that ends with the link.
 const TEMPORARY_QUEUE: &str = "temporary-queue";
 const TEMPORARY_QUEUE_CAPABILITIES: [Symbol<'static>; 1] = [Symbol::from_static(TEMPORARY_QUEUE)];
+
+/// The capability of a dynamic source: direct reply-to.
+const VOLATILE_QUEUE: &str = "rabbitmq:volatile-queue";
+const VOLATILE_QUEUE_CAPABILITIES: [Symbol<'static>; 1] = [Symbol::from_static(VOLATILE_QUEUE)];
 
 /// Prefix of the names of queues for dynamic termini.
 const DYNAMIC_PREFIX: &str = "amq.dyn-";
@@ -138,8 +142,8 @@ impl Amqp10Session {
         let target = match &attach.target {
             Some(AnyTarget::Target(target)) => target,
             Some(AnyTarget::Coordinator(_)) => {
-                let text = "transactions are not supported; attach to a queue or an exchange";
-                return Err((held, Refusal::new(Condition::NotImplemented, text).into()));
+                self.attach_coordinator(link, attach, held, cx);
+                return Ok(());
             }
             None => return Err((held, invalid("attach: field 'target': missing").into())),
         };
@@ -215,6 +219,13 @@ impl Amqp10Session {
         let Some(source) = &attach.source else {
             return Err((held, invalid("attach: field 'source': missing").into()));
         };
+        if source.dynamic && source.capabilities.contains(VOLATILE_QUEUE) {
+            if let Err(refusal) = check_volatile(source, attach.snd_settle_mode) {
+                return Err((held, refusal.into()));
+            }
+            self.declare_replies(link, held, cx);
+            return Ok(());
+        }
         if source.dynamic {
             return self.declare_dynamic(link, source.address, source.capabilities, held, cx);
         }
@@ -269,14 +280,20 @@ impl Amqp10Session {
         held: HeldAttach,
         cx: &mut StepContext<'_>,
     ) {
-        let is_settled = attach.snd_settle_mode == SenderSettleMode::Settled;
-        let mut consumer = Consumer::new(link, record.id, record.kind, is_settled);
+        let is_volatile = operations::is_direct_reply_name(&record.name);
+        let is_settled = attach.snd_settle_mode == SenderSettleMode::Settled || is_volatile;
+        let mut consumer = Consumer::new(link, record, is_settled);
         consumer.dynamic_queue = dynamic_queue;
+        consumer.is_volatile = is_volatile;
         let end = attach.name.floor_char_boundary(MAX_TAG);
         let spec = ConsumerSpec {
             tag: attach.name.get(..end).unwrap_or_default().into(),
             channel: link.channel(),
-            flow_mode: FlowMode::Credit,
+            // Replies that the client has no credit for must leave the queue.
+            flow_mode: match is_volatile {
+                true => FlowMode::Prefetch,
+                false => FlowMode::Credit,
+            },
             prefetch: 0,
             // The session settles a delivery when it is in the outbox. If the queue settled it on sending, a client
             // that does not read would pull the whole queue into memory.
@@ -345,7 +362,10 @@ impl Amqp10Session {
             source.expiry_policy = ExpiryPolicy::LinkDetach;
             source.timeout = 0;
             source.dynamic_node_properties = Reader::new(&properties).read::<Map<'_>>().ok();
-            source.capabilities = Multiple::new(&TEMPORARY_QUEUE_CAPABILITIES);
+            source.capabilities = Multiple::new(match consumer.is_volatile {
+                true => &VOLATILE_QUEUE_CAPABILITIES,
+                false => &TEMPORARY_QUEUE_CAPABILITIES,
+            });
         }
         let reply = AttachReply {
             source: Some(source),
@@ -362,8 +382,12 @@ impl Amqp10Session {
         match accepted {
             Ok(attached) => {
                 consumer.is_attached = true;
-                if let Some(credit) = attached.credit {
-                    consumer.set_credit(credit, &mut self.state, cx);
+                match attached.credit {
+                    Some(credit) if consumer.is_volatile => {
+                        consumer.set_volatile_credit(credit, &mut self.engine, cx);
+                    }
+                    Some(credit) => consumer.set_credit(credit, &mut self.state, cx),
+                    None => {}
                 }
             }
             // The engine has detached the link.
@@ -385,7 +409,8 @@ impl Amqp10Session {
             return Err((held, invalid(text).into()));
         }
         if !capabilities.contains(TEMPORARY_QUEUE) {
-            let text = "a dynamic terminus is supported with the capability 'temporary-queue' only";
+            let text = "a dynamic terminus needs the capability 'temporary-queue', or a source \
+                        'rabbitmq:volatile-queue'";
             return Err((held, Refusal::new(Condition::NotImplemented, text).into()));
         }
         let random = [cx.broker.random(), cx.broker.random()];
@@ -413,6 +438,17 @@ impl Amqp10Session {
         self.state
             .change(Change::DeclareQueue(record), link.number(), reason, cx);
         Ok(())
+    }
+
+    /// Declares the queue of a receiver of direct replies.
+    fn declare_replies(&mut self, link: LinkId, held: HeldAttach, cx: &mut StepContext<'_>) {
+        let random = std::array::from_fn(|_| cx.broker.random());
+        let mut record = self.state.caller(cx.broker).direct_reply_queue(random);
+        record.members = cx.broker.place_queue(&record);
+        self.state.owns_queues = true;
+        let reason = WaitReason::Declare(Box::new(held));
+        self.state
+            .change(Change::DeclareQueue(record), link.number(), reason, cx);
     }
 
     /// Attaches a link to its dynamic queue.
@@ -498,6 +534,26 @@ fn is_management(attach: &Attach<'_>) -> bool {
         _ => None,
     };
     address == Some(Value::String(address::MANAGEMENT))
+}
+
+/// Checks that the source of direct replies asks for nothing that they do not have.
+fn check_volatile(source: &Source<'_>, mode: SenderSettleMode) -> Result<(), Refusal> {
+    let wrong = if source.address.is_some() {
+        "field 'address': must be null, because the server names the node"
+    } else if source.durable != Durability::None {
+        "field 'durable': must be none"
+    } else if source.expiry_policy != ExpiryPolicy::LinkDetach {
+        "field 'expiry-policy': must be link-detach"
+    } else if source.timeout != 0 {
+        "field 'timeout': must be 0"
+    } else if mode == SenderSettleMode::Unsettled {
+        "field 'snd-settle-mode' of the attach: must be settled"
+    } else {
+        return Ok(());
+    };
+    Err(invalid(format!(
+        "source with the capability '{VOLATILE_QUEUE}': {wrong}"
+    )))
 }
 
 fn encode(attach: &Attach<'_>) -> Bytes {

@@ -42,6 +42,10 @@ pub struct Limits {
     pub pending_requests: usize,
     /// Largest response of the management node.
     pub response: usize,
+    /// Open transactions of a session.
+    pub transactions: usize,
+    /// Memory of the open transactions of a session.
+    pub transaction_bytes: usize,
     /// Time that a queue or the metadata group has to answer (`channel_operation_timeout`).
     pub operation: Duration,
 }
@@ -78,6 +82,8 @@ impl Default for Limits {
             in_flight: 16 << 20,
             pending_requests: 4096,
             response: 8 << 20,
+            transactions: 64,
+            transaction_bytes: 64 << 20,
             operation: Duration::from_secs(15),
         }
     }
@@ -117,7 +123,7 @@ impl Default for Amqp10Config {
         Amqp10Config {
             cluster_name: "posthorn".into(),
             product: "RabbitMQ".into(),
-            version: "4.1.0".into(),
+            version: "4.3.0".into(),
             default_vhost: "/".into(),
             limits: Limits::default(),
             logins: Arc::default(),

@@ -7,6 +7,7 @@ use crate::management::{ManagementLink, Pair};
 use crate::publish::{Publish, PublishError, Publisher, split_tag};
 use crate::refusal::Refusal;
 use crate::state::{ConnectionState, PROTOCOL, StepContext};
+use crate::transaction::{Coordinator, Transactions};
 use crate::unconfirmed::QueueAnswer;
 use crate::wait::{HeldMessage, WaitKey, WaitReason};
 use amqp10::{
@@ -23,9 +24,9 @@ use message::{Message, Table};
 use metadata::{Change, Name, QueueId};
 use queue::{QueueReply, RejectReason, RequestBody};
 use session::{
-    Broker, ChannelDetails, ConnectionInfo, ControlEvent, Held, Login, Outbox, PublishTag,
-    QueueNotification, ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent,
-    SessionInfo, SessionState,
+    Broker, ConnectionInfo, ControlEvent, Held, Login, Outbox, PublishTag, QueueNotification,
+    ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo,
+    SessionState,
 };
 use std::any::Any;
 use std::net::SocketAddr;
@@ -48,6 +49,7 @@ pub(crate) enum Link {
     Publisher(Box<Publisher>),
     Consumer(Box<Consumer>),
     Management(ManagementLink),
+    Coordinator(Box<Coordinator>),
 }
 
 impl Link {
@@ -56,6 +58,7 @@ impl Link {
             Link::Publisher(publisher) => publisher.link,
             Link::Consumer(consumer) => consumer.link,
             Link::Management(management) => management.link,
+            Link::Coordinator(coordinator) => coordinator.link,
         }
     }
 }
@@ -69,8 +72,9 @@ pub struct Amqp10Session {
     pub(crate) links: HashMap<u32, Link, FixedState>,
     /// Pairs of links of the management node.
     pub(crate) pairs: Vec<Pair>,
+    pub(crate) transactions: Transactions,
     /// Sessions that count as channels of the user.
-    sessions: Vec<SessionId>,
+    pub(crate) sessions: Vec<SessionId>,
     pub(crate) phase: Phase,
     pub(crate) peer: SocketAddr,
     pub(crate) is_loopback: bool,
@@ -109,6 +113,7 @@ impl Amqp10Session {
             state: ConnectionState::new(settings),
             links: HashMap::with_hasher(FixedState::default()),
             pairs: Vec::new(),
+            transactions: Transactions::default(),
             sessions: Vec::new(),
             phase: Phase::Handshake,
             peer: connection.peer,
@@ -241,7 +246,10 @@ impl Amqp10Session {
             } => self.handle_disposition(session, state.as_ref(), settled, &deliveries, cx),
             Event::CreditChanged { link, state } => {
                 if let Some(Link::Consumer(consumer)) = self.links.get_mut(&link.number()) {
-                    consumer.set_credit(state, &mut self.state, cx);
+                    match consumer.is_volatile {
+                        true => consumer.set_volatile_credit(state, &mut self.engine, cx),
+                        false => consumer.set_credit(state, &mut self.state, cx),
+                    }
                 }
             }
             Event::LinkDetached { link, cause, .. } => {
@@ -318,11 +326,6 @@ impl Amqp10Session {
         if matches!(delivery.payload, Payload::Collected(_)) {
             self.state.finished = self.state.finished.wrapping_add(1);
         }
-        if delivery.transaction.is_some() {
-            let text = "transactions are not supported; send the message without a transaction";
-            let refusal = Refusal::new(Condition::NotImplemented, text);
-            return self.detach(link, &refusal, cx);
-        }
         if delivery.message_format != 0 {
             let text = format!(
                 "transfer: field 'message-format': {} is not supported",
@@ -331,12 +334,22 @@ impl Amqp10Session {
             let refusal = Refusal::new(Condition::NotImplemented, text);
             return self.detach(link, &refusal, cx);
         }
-        if let Some(Link::Management(_)) = self.links.get(&link.number()) {
-            return self.receive_request(link, delivery.id, delivery.payload.as_ref(), cx);
+        match self.links.get(&link.number()) {
+            Some(Link::Management(_) | Link::Coordinator(_)) if delivery.transaction.is_some() => {
+                let text = "only messages to queues and exchanges can belong to a transaction";
+                let refusal = Refusal::new(Condition::NotImplemented, text);
+                return self.detach(link, &refusal, cx);
+            }
+            Some(Link::Management(_)) => {
+                return self.receive_request(link, delivery.id, delivery.payload.as_ref(), cx);
+            }
+            Some(Link::Coordinator(_)) => return self.receive_coordination(link, delivery, cx),
+            _ => {}
         }
         let publish = Publish {
             delivery: delivery.id,
             is_settled: delivery.settled,
+            transaction: delivery.transaction.as_ref(),
             payload: delivery.payload.as_ref(),
         };
         self.publish(link, publish, cx);
@@ -350,6 +363,7 @@ impl Amqp10Session {
                     link,
                     delivery: publish.delivery,
                     is_settled: publish.is_settled,
+                    transaction: publish.transaction.copied(),
                     payload: Bytes::copy_from_slice(publish.payload),
                 };
                 let reason = WaitReason::RetryPublish(Box::new(held));
@@ -365,6 +379,9 @@ impl Amqp10Session {
         publish: Publish<'_>,
         cx: &mut StepContext<'_>,
     ) -> Result<(), PublishError> {
+        if let Some(transaction) = publish.transaction {
+            return self.publish_in_transaction(link, *transaction, publish, cx);
+        }
         match self.links.get_mut(&link.number()) {
             Some(Link::Publisher(publisher)) => {
                 publisher.publish(publish, &mut self.engine, &mut self.state, cx)
@@ -383,6 +400,15 @@ impl Amqp10Session {
         match error {
             // The tree has caught up.
             PublishError::Unknown(_, error) => self.handle_publish_error(link, publish, *error, cx),
+            PublishError::Unroutable => {
+                let released = DeliveryState::RELEASED;
+                ended(self.engine.settle_received(
+                    link,
+                    publish.delivery,
+                    &released,
+                    cx.out.tail(),
+                ));
+            }
             PublishError::EndSession(refusal) => {
                 if let Some(session) = self.session_of(link) {
                     self.end_session(session, &refusal, cx);
@@ -465,6 +491,7 @@ impl Amqp10Session {
                 publisher.dynamic_queue
             }
             Link::Consumer(consumer) => {
+                self.fail_transactions_of(consumer.link);
                 let body = RequestBody::Leave {
                     consumer: consumer.id,
                 };
@@ -474,6 +501,10 @@ impl Amqp10Session {
             }
             Link::Management(management) => {
                 self.remove_management(management.link);
+                None
+            }
+            Link::Coordinator(coordinator) => {
+                self.remove_coordinator(&coordinator);
                 None
             }
         };
@@ -603,6 +634,9 @@ impl Amqp10Session {
                 match wait.reason {
                     WaitReason::Consume(held) => self.handle_consuming(*held, answer, cx),
                     WaitReason::Credit => self.handle_credit_answer(wait.link, answer, cx),
+                    WaitReason::Commit(link, discharge) => {
+                        self.handle_committed(link, discharge, answer, cx);
+                    }
                     WaitReason::Management(pending) => {
                         let (link, continuation) = *pending;
                         self.continue_with_answer(link, continuation, answer, cx);
@@ -665,8 +699,12 @@ impl Amqp10Session {
 
     fn record_answer(&mut self, tag: PublishTag, answer: QueueAnswer, cx: &mut StepContext<'_>) {
         let (link, number) = split_tag(tag);
-        if let Some(Link::Publisher(publisher)) = self.links.get_mut(&link) {
-            publisher.record_answer(number, answer, &mut self.engine, &mut self.state, cx);
+        match self.links.get_mut(&link) {
+            Some(Link::Publisher(publisher)) => {
+                publisher.record_answer(number, answer, &mut self.engine, &mut self.state, cx);
+            }
+            Some(Link::Coordinator(_)) => self.record_commit_answer(link, number, answer, cx),
+            _ => {}
         }
     }
 
@@ -674,6 +712,7 @@ impl Amqp10Session {
         let publish = Publish {
             delivery: held.delivery,
             is_settled: held.is_settled,
+            transaction: held.transaction.as_ref(),
             payload: &held.payload,
         };
         if let Err(error) = self.try_publish(held.link, publish, cx) {
@@ -755,10 +794,7 @@ impl Amqp10Session {
     }
 
     fn time_out_waits(&mut self, now: Time, cx: &mut StepContext<'_>) {
-        // A credit waits on: the client must get its answer when the queue is available again.
-        let is_late = |wait: &crate::wait::Wait| {
-            now >= wait.deadline && !matches!(wait.reason, WaitReason::Credit)
-        };
+        let is_late = |wait: &crate::wait::Wait| now >= wait.deadline && wait.has_deadline();
         while let Some(at) = self.state.waits.iter().position(is_late) {
             let wait = self.state.waits.swap_remove(at);
             match wait.reason {
@@ -777,35 +813,9 @@ impl Amqp10Session {
                     ));
                 }
                 WaitReason::Management(pending) => self.time_out_request(pending.0, cx),
-                WaitReason::Credit | WaitReason::Abandoned => {}
+                WaitReason::Credit | WaitReason::Commit(..) | WaitReason::Abandoned => {}
             }
         }
-    }
-
-    fn details_of(&self, session: SessionId) -> ChannelDetails {
-        let channel = session.channel();
-        let mut details = ChannelDetails {
-            number: channel,
-            confirm: true,
-            ..ChannelDetails::default()
-        };
-        for link in self.links.values() {
-            match link {
-                Link::Publisher(publisher) if publisher.link.channel() == channel => {
-                    details.unconfirmed += publisher.unconfirmed.len() as u64;
-                    details.flow_blocked |= publisher.is_behind;
-                }
-                Link::Consumer(consumer) if consumer.link.channel() == channel => {
-                    details.consumers += 1;
-                }
-                _ => {}
-            }
-        }
-        let mut sessions = self.engine.sessions();
-        if let Some(state) = sessions.find(|state| state.session == session) {
-            details.unacknowledged = state.unsettled_outgoing as u64;
-        }
-        details
     }
 
     fn held_deliveries(&self) -> impl Iterator<Item = &Message> {
@@ -887,7 +897,7 @@ impl Session for Amqp10Session {
             .deadline()
             .map(|ms| Time::ZERO + Duration::from_millis(ms));
         let waits = self.state.waits.iter();
-        let waits = waits.filter(|wait| !matches!(wait.reason, WaitReason::Credit));
+        let waits = waits.filter(|wait| wait.has_deadline());
         waits.map(|wait| wait.deadline).chain(engine).min()
     }
 
@@ -912,10 +922,18 @@ impl Session for Amqp10Session {
             WaitReason::RetryAttach(held)
             | WaitReason::Declare(held)
             | WaitReason::Consume(held) => held.encoded.len(),
-            WaitReason::Credit | WaitReason::Management(_) | WaitReason::Abandoned => 0,
+            WaitReason::Credit
+            | WaitReason::Commit(..)
+            | WaitReason::Management(_)
+            | WaitReason::Abandoned => 0,
         });
         let requests = self.pairs.iter().map(Pair::bytes).sum::<usize>();
-        self.engine.unfinished_size() + self.input.len() + held.sum::<usize>() + requests
+        let transactions = self.transactions.bytes();
+        self.engine.unfinished_size()
+            + self.input.len()
+            + held.sum::<usize>()
+            + requests
+            + transactions
     }
 
     fn held(&self) -> Held {
@@ -948,8 +966,7 @@ impl Session for Amqp10Session {
     }
 
     fn details(&self) -> SessionDetails {
-        let mut channels: Vec<_> = self.sessions.iter().map(|&s| self.details_of(s)).collect();
-        channels.sort_unstable_by_key(|channel| channel.number);
+        let channels = self.channel_details();
         let limits = &self.state.settings.limits;
         SessionDetails {
             state: match self.phase {

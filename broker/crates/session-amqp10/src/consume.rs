@@ -5,7 +5,7 @@ use crate::state::{ConnectionState, DeliveryOutcome, StepContext};
 use crate::stored::encode_delivery;
 use crate::wait::WaitReason;
 use amqp10::{Connection, CreditState, LinkId, OutgoingDelivery, SendError};
-use metadata::{Name, QueueId, QueueType};
+use metadata::{Name, QueueId, QueueRecord, QueueType};
 use queue::{ConsumerId, Delivery, RequestBody, SettlementOutcome};
 use session::{TraceEvent, WrittenDeliveries};
 use std::collections::VecDeque;
@@ -22,6 +22,7 @@ struct ExpectedFlow {
 pub(crate) struct Consumer {
     pub link: LinkId,
     pub queue: QueueId,
+    pub queue_name: Name,
     pub kind: QueueType,
     pub id: ConsumerId,
     /// Deliveries are sent settled.
@@ -30,6 +31,9 @@ pub(crate) struct Consumer {
     pub is_attached: bool,
     /// The queue of a dynamic source, which ends with the link.
     pub dynamic_queue: Option<Name>,
+    /// The source is a queue of direct reply-to: deliveries for which the client has no credit or no window are
+    /// dropped.
+    pub is_volatile: bool,
     /// Deliveries that the client may still be sent.
     credit: u32,
     /// The id of the last delivery from the queue.
@@ -52,15 +56,17 @@ pub(crate) struct Consumer {
 const KEEP: usize = 16;
 
 impl Consumer {
-    pub(crate) fn new(link: LinkId, queue: QueueId, kind: QueueType, is_settled: bool) -> Consumer {
+    pub(crate) fn new(link: LinkId, queue: &QueueRecord, is_settled: bool) -> Consumer {
         Consumer {
             link,
-            queue,
-            kind,
+            queue: queue.id,
+            queue_name: queue.name.clone(),
+            kind: queue.kind,
             id: ConsumerId(link.number()),
             is_settled,
             is_attached: false,
             dynamic_queue: None,
+            is_volatile: false,
             credit: 0,
             last: 0,
             held: VecDeque::new(),
@@ -79,6 +85,7 @@ impl Consumer {
         state: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
+        debug_assert!(!self.is_volatile, "the queue sends replies without credit");
         self.credit = credit.credit;
         // Messages that wait for the window must not be kept from others if the client takes its credit back.
         while self.held.len() > self.credit as usize {
@@ -90,6 +97,19 @@ impl Consumer {
         self.expected.echo |= credit.echo;
         self.is_credit_due = true;
         self.send_credit(state, cx);
+    }
+
+    /// Takes over the credit of the client of a volatile source. There is nothing to drain.
+    pub(crate) fn set_volatile_credit(
+        &mut self,
+        credit: CreditState,
+        engine: &mut Connection,
+        cx: &mut StepContext<'_>,
+    ) {
+        self.credit = credit.credit;
+        self.due.drain |= credit.drain;
+        self.due.echo |= credit.echo;
+        self.send_due_flow(engine, cx);
     }
 
     /// Tells the queue the credit, unless it has an answer open. A session that drains must wait for the answer before it
@@ -166,6 +186,9 @@ impl Consumer {
         if let Some(last) = deliveries.last() {
             self.last = last.id;
         }
+        if self.is_volatile {
+            return self.deliver_replies(deliveries, engine, state, cx);
+        }
         for delivery in deliveries {
             if self.credit as usize <= self.held.len() {
                 // Sent before the queue knew of the reduced credit.
@@ -178,6 +201,37 @@ impl Consumer {
             }
         }
         self.send_held(engine, state, cx)
+    }
+
+    /// Sends replies of direct reply-to. As in RabbitMQ, those that the client cannot be sent now are dropped.
+    fn deliver_replies(
+        &mut self,
+        deliveries: Vec<Delivery>,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), SendError> {
+        for delivery in deliveries {
+            match self.send(&delivery, engine, state, cx) {
+                Ok(()) => {
+                    self.credit = self.credit.saturating_sub(1);
+                    state.count_delivery(self.kind, &delivery, true);
+                    if cx.broker.tree().traces() {
+                        self.trace(&delivery, state, cx);
+                    }
+                }
+                Err(
+                    SendError::WindowClosed
+                    | SendError::OutputFull
+                    | SendError::TooManyUnsettled
+                    | SendError::NoCredit,
+                ) => {}
+                Err(error) => return Err(error),
+            }
+            let outcome = DeliveryOutcome::Settled(SettlementOutcome::Accepted);
+            state.settle(self.queue, self.id, outcome, delivery.id);
+        }
+        Ok(())
     }
 
     /// Sends held deliveries while the client can be sent more. The error ends the link.

@@ -375,10 +375,7 @@ impl Amqp10Session {
 
     fn plan_get(&self, name: &Name, cx: &StepContext<'_>) -> Result<Next, RequestError> {
         let caller = self.state.caller(cx.broker);
-        let record = caller
-            .queue(name)
-            .filter(|_| !operations::is_direct_reply_name(name));
-        let Some(record) = record else {
+        let Some(record) = caller.queue(name) else {
             if !cx.broker.knows_all() {
                 return Ok(Next::CatchUp(name.clone()));
             }
@@ -386,6 +383,11 @@ impl Amqp10Session {
             return Err(Response::error(404, &text).into());
         };
         check_available(&caller, record, cx)?;
+        if operations::is_direct_reply_name(name) {
+            // Responders ask whether the requester is still connected.
+            let status = queue_status(record, 0, 1, cx);
+            return Ok(Next::Respond(Response::queue(200, &status)));
+        }
         let continuation = Continuation::Describe {
             record: record.clone(),
             status: 200,

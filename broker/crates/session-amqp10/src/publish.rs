@@ -6,7 +6,7 @@ use crate::refusal::Refusal;
 use crate::state::{ConnectionState, StepContext};
 use crate::stored::{PublishView, ReceivedMessage};
 use crate::unconfirmed::{PublishOutcome, QueueAnswer, SettledMessage, Unconfirmed};
-use amqp10::{Connection, LinkId};
+use amqp10::{Connection, LinkId, ShortBytes};
 use codec_amqp10::{AmqpError, Condition, DeliveryState, Map, Outcome, Reader, Symbol, map};
 use message::{Message, MessageBuilder, Protocol};
 use metadata::{Name, QueueId, Right, RouteResult, Traffic};
@@ -42,7 +42,88 @@ pub(crate) struct Publisher {
 pub(crate) struct Publish<'a> {
     pub delivery: u32,
     pub is_settled: bool,
+    /// The transaction that the message belongs to.
+    pub transaction: Option<&'a ShortBytes>,
     pub payload: &'a [u8],
+}
+
+/// The properties of a publish besides the message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PublishOrigin {
+    pub channel: u16,
+    /// The client does not want to know the outcome.
+    pub is_settled: bool,
+    /// The exchange has counted the message and its queues.
+    pub is_counted: bool,
+}
+
+/// The result of [`hand_over`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandedOver {
+    /// Answers that will follow.
+    pub answers: usize,
+    pub receivers: usize,
+    /// A queue asks for no more messages.
+    pub is_behind: bool,
+    /// One of the answers is a refusal, which the caller has to record.
+    pub is_refused: bool,
+}
+
+/// Publishes a message to the queues that it was routed to, and to subscribers without a queue.
+pub(crate) fn hand_over(
+    message: Message,
+    routes: &mut Vec<QueueId>,
+    tag: PublishTag,
+    origin: PublishOrigin,
+    state: &mut ConnectionState,
+    cx: &mut StepContext<'_>,
+) -> HandedOver {
+    let bound = routes.len();
+    let announced = cx.broker.announce(&state.vhost, &message, tag, routes);
+    let mut is_behind = announced.behind;
+    let receivers = routes.len() + announced.receivers;
+    let traffic = match origin.is_counted {
+        true => Traffic {
+            published: 0,
+            routed: (receivers - bound) as u64,
+        },
+        false => Traffic {
+            published: 1,
+            routed: receivers as u64,
+        },
+    };
+    if traffic.published + traffic.routed > 0 {
+        let tree = cx.broker.tree();
+        tree.count_traffic(&state.vhost, message.exchange(), traffic);
+    }
+    state.count(|counters| {
+        let publishes = &mut counters.publishes;
+        publishes.received += 1;
+        publishes.received_confirm += u64::from(!origin.is_settled);
+        publishes.routed += receivers as u64;
+        match (receivers, origin.is_settled) {
+            (0, true) => publishes.unroutable_dropped += 1,
+            (0, false) => publishes.unroutable_returned += 1,
+            _ => {}
+        }
+    });
+    if cx.broker.tree().traces() {
+        let what = TraceEvent::Published { routes };
+        state.trace(origin.channel, &message, what, cx);
+    }
+    let answers = routes.len() + announced.awaited + usize::from(announced.refused);
+    if let Some((&last, others)) = routes.split_last() {
+        for &queue in others {
+            is_behind |= cx.broker.publish(queue, tag, message.clone()) == FlowState::Behind;
+        }
+        is_behind |= cx.broker.publish(last, tag, message) == FlowState::Behind;
+    }
+    HandedOver {
+        answers,
+        receivers,
+        is_behind,
+        is_refused: announced.refused,
+    }
 }
 
 /// The reason why a message was not published.
@@ -54,8 +135,10 @@ pub(crate) enum PublishError {
     Detach(Refusal),
     /// The session ends.
     EndSession(Refusal),
-    /// The tree of this node does not contain the exchange with this name, and may be outdated. The error holds if the
-    /// exchange is still missing after the tree has caught up.
+    /// No queue has the message; it is released.
+    Unroutable,
+    /// The tree of this node does not contain the exchange or queue with this name, and may be outdated. The error
+    /// holds if the object is still missing after the tree has caught up.
     Unknown(Name, Box<PublishError>),
 }
 
@@ -92,15 +175,17 @@ impl Publisher {
         state: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), PublishError> {
-        let (message, routes) = self.route(publish.payload, state, cx)?;
+        let (message, routes) = self.route(publish.payload, false, state, cx)?;
         state.routes = self.dispatch(message, routes, publish, engine, state, cx);
         Ok(())
     }
 
-    /// Checks a message and finds its queues. The caller must return the vector to the connection's state.
-    fn route(
+    /// Checks a message and finds its queues. The caller must return the vector to the connection's state. A message of
+    /// a transaction is counted at the commit.
+    pub(crate) fn route(
         &mut self,
         payload: &[u8],
+        is_transactional: bool,
         state: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(Message, Vec<QueueId>), PublishError> {
@@ -145,6 +230,16 @@ impl Publisher {
                 _ => error,
             }
         })?;
+        // The queue of a request that has just been received may be newer than this node's tree.
+        let key = &*destination.routing_key;
+        if destination.is_queue
+            && operations::is_direct_reply_name(key)
+            && caller.queue(key).is_none()
+            && !cx.broker.knows_all()
+        {
+            let error = Box::new(PublishError::Unroutable);
+            return Err(PublishError::Unknown(key.into(), error));
+        }
         let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
         keys.push(&destination.routing_key);
         keys.extend(received.copy_keys().map_err(|value| {
@@ -200,7 +295,10 @@ impl Publisher {
         let mut routes = std::mem::take(&mut state.routes);
         routes.clear();
         let tree = cx.broker.tree();
-        let routed = tree.publish(&state.vhost, exchange, &keys, &view, &mut routes);
+        let routed = match is_transactional {
+            true => tree.route(&state.vhost, exchange, &keys, &view, &mut routes),
+            false => tree.publish(&state.vhost, exchange, &keys, &view, &mut routes),
+        };
         debug_assert_ne!(
             routed,
             RouteResult::NoExchange,
@@ -225,34 +323,18 @@ impl Publisher {
             ..
         } = publish;
         let tag = publish_tag(self.link.number(), self.unconfirmed.next());
-        let bound = routes.len();
-        let announced = cx.broker.announce(&state.vhost, &message, tag, &mut routes);
-        let mut is_behind = announced.behind;
-        let receivers = routes.len() + announced.receivers;
-        if receivers > bound {
-            let traffic = Traffic {
-                published: 0,
-                routed: (receivers - bound) as u64,
-            };
-            let tree = cx.broker.tree();
-            tree.count_traffic(&state.vhost, message.exchange(), traffic);
-        }
-        state.count(|counters| {
-            let publishes = &mut counters.publishes;
-            publishes.received += 1;
-            publishes.received_confirm += u64::from(!is_settled);
-            publishes.routed += receivers as u64;
-            match (receivers, is_settled) {
-                (0, true) => publishes.unroutable_dropped += 1,
-                (0, false) => publishes.unroutable_returned += 1,
-                _ => {}
-            }
-        });
-        if cx.broker.tree().traces() {
-            let what = TraceEvent::Published { routes: &routes };
-            state.trace(self.link.channel(), &message, what, cx);
-        }
-        let answers = routes.len() + announced.awaited + usize::from(announced.refused);
+        let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
+        let origin = PublishOrigin {
+            channel: self.link.channel(),
+            is_settled,
+            is_counted: true,
+        };
+        let HandedOver {
+            answers,
+            receivers,
+            is_behind,
+            is_refused,
+        } = hand_over(message, &mut routes, tag, origin, state, cx);
         if answers == 0 {
             // Receivers that nobody waits for have the message already.
             let outcome = match receivers {
@@ -262,16 +344,9 @@ impl Publisher {
             ended(engine.settle_received(self.link, delivery, &outcome, cx.tail()));
             return routes;
         }
-        let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
         self.unconfirmed.push(delivery, is_settled, size, answers);
         state.add_in_flight(size);
-        if let Some((&last, others)) = routes.split_last() {
-            for &queue in others {
-                is_behind |= cx.broker.publish(queue, tag, message.clone()) == FlowState::Behind;
-            }
-            is_behind |= cx.broker.publish(last, tag, message) == FlowState::Behind;
-        }
-        if announced.refused {
+        if is_refused {
             let answer = QueueAnswer::Rejected(QueueId::NONE, RejectReason::Unavailable);
             self.record_answer(split_tag(tag).1, answer, engine, state, cx);
         }

@@ -18,6 +18,15 @@ impl Amqp10Session {
         deliveries: &[SettledDelivery],
         cx: &mut StepContext<'_>,
     ) {
+        if let Some(DeliveryState::Transactional(state)) = delivery_state {
+            let settled = self.settle_in_transaction(session, state, is_settled, deliveries);
+            if let Err(refusal) = settled {
+                self.end_session(session, &refusal, cx);
+            } else if self.transactions.bytes() > 0 {
+                cx.broker.note_held();
+            }
+            return;
+        }
         let outcome = match delivery_outcome(delivery_state) {
             Ok(outcome) => outcome,
             Err(refusal) => return self.end_session(session, &refusal, cx),
@@ -46,19 +55,15 @@ impl Amqp10Session {
 }
 
 /// The outcome for the queue. A delivery that is settled without an outcome has the default of the source, `released`.
-fn delivery_outcome(
+pub(crate) fn delivery_outcome(
     delivery_state: Option<&DeliveryState<'_>>,
 ) -> Result<DeliveryOutcome, Refusal> {
     let outcome = match delivery_state {
         None | Some(DeliveryState::Received(_)) => &Outcome::Released,
         Some(DeliveryState::Outcome(outcome)) => outcome,
-        Some(DeliveryState::Transactional(_)) => {
-            return Err(Refusal::new(
-                Condition::NotImplemented,
-                "transactions are not supported; settle the delivery with an outcome",
-            ));
-        }
-        Some(DeliveryState::Declared(_) | DeliveryState::Other(_)) => {
+        Some(
+            DeliveryState::Transactional(_) | DeliveryState::Declared(_) | DeliveryState::Other(_),
+        ) => {
             return Err(Refusal::new(
                 Condition::InvalidField,
                 "disposition: field 'state': not an outcome of a message",

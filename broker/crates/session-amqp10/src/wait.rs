@@ -1,7 +1,7 @@
 //! Requests to queues and to the metadata group that links wait for.
 
 use crate::management::Continuation;
-use amqp10::{LinkId, PendingAttach};
+use amqp10::{LinkId, PendingAttach, ShortBytes};
 use bytes::Bytes;
 use env::Time;
 use queue::QueueId;
@@ -30,6 +30,7 @@ pub(crate) struct HeldMessage {
     pub link: LinkId,
     pub delivery: u32,
     pub is_settled: bool,
+    pub transaction: Option<ShortBytes>,
     pub payload: Bytes,
 }
 
@@ -45,6 +46,8 @@ pub(crate) enum WaitReason {
     Consume(Box<HeldAttach>),
     /// The queue was told a consumer's credit.
     Credit,
+    /// The queue applies the outcomes of a commit, which was requested with this delivery on the link.
+    Commit(LinkId, u32),
     /// A request to the management node continues.
     Management(Box<(LinkId, Continuation)>),
     /// The link has ended.
@@ -58,4 +61,11 @@ pub(crate) struct Wait {
     pub link: u32,
     pub deadline: Time,
     pub reason: WaitReason,
+}
+
+impl Wait {
+    /// Returns false for a wait whose client must get its answer when the queue is available again, however late.
+    pub(crate) fn has_deadline(&self) -> bool {
+        !matches!(self.reason, WaitReason::Credit | WaitReason::Commit(..))
+    }
 }

@@ -152,4 +152,51 @@ pub struct ChannelDetails {
     pub publishes: PublishCounters,
     /// Delivery counters of the channel.
     pub deliveries: DeliveryCounters,
+    /// The windows and links, if the channel is a session of AMQP 1.0.
+    pub links: Option<Box<LinkSessionDetails>>,
+}
+
+/// Windows and links of a session of AMQP 1.0, for listings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkSessionDetails {
+    /// The highest handle that the client may use.
+    pub handle_max: u32,
+    /// The transfer id that is expected next.
+    pub next_incoming_id: u32,
+    /// Transfers that the client may send.
+    pub incoming_window: u32,
+    /// The id of the next transfer to the client.
+    pub next_outgoing_id: u32,
+    /// Transfers that the client accepts.
+    pub remote_incoming_window: u32,
+    /// Transfers that the client announced.
+    pub remote_outgoing_window: u32,
+    /// Links on which the client sends, sorted by handle.
+    pub incoming: Vec<LinkDetails>,
+    /// Links on which the client receives, sorted by handle.
+    pub outgoing: Vec<LinkDetails>,
+}
+
+/// Details of a link, for listings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkDetails {
+    /// The client's handle.
+    pub handle: u32,
+    /// The name that the client gave.
+    pub name: String,
+    /// The server's terminus: the target of an incoming link, the source of an outgoing one. None: a
+    /// terminus without address.
+    pub address: Option<String>,
+    /// The queue that an outgoing link consumes from; empty for other links.
+    pub queue: String,
+    /// `mixed`, `settled` or `unsettled`.
+    pub settle_mode: &'static str,
+    /// The largest message in bytes. None: no limit.
+    pub max_message_size: Option<u64>,
+    /// The delivery count of the sender.
+    pub delivery_count: u32,
+    /// The credit of the sender.
+    pub credit: u32,
+    /// Messages on an incoming link that not all queues have confirmed.
+    pub unconfirmed: u64,
 }

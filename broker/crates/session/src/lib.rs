@@ -18,7 +18,8 @@ mod service;
 mod written;
 
 pub use counts::{
-    ChannelDetails, MessageCounters, PublishCounters, SessionDetails, TrafficCounters,
+    ChannelDetails, LinkDetails, LinkSessionDetails, MessageCounters, PublishCounters,
+    SessionDetails, TrafficCounters,
 };
 pub use held::Held;
 pub use login::{

@@ -4,7 +4,7 @@
 //! machine runs between two crashes. A [`Scenario`] starts processes, plays the clients, injects faults and checks the
 //! rules. Every event goes into a [`Trace`]: the same seed gives the same hash.
 //!
-//! [`metadata`] and [`cluster`] are the two scenarios. `docs/internals/simulation.md` describes workloads, faults,
+//! [`metadata`], [`cluster`] and [`stream`] are the scenarios. `docs/internals/simulation.md` describes workloads, faults,
 //! oracles and planted bugs.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -17,6 +17,7 @@ pub mod metadata;
 mod network;
 mod process;
 mod scheduler;
+pub mod stream;
 mod trace;
 mod world;
 

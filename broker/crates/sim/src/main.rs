@@ -6,7 +6,7 @@ mod selfcheck;
 use clap::{Parser, ValueEnum};
 use env::planted::{self, Bug};
 use sim::faults::FaultKind;
-use sim::{Violation, cluster, metadata};
+use sim::{Violation, cluster, metadata, stream};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,16 +59,19 @@ enum Scenario {
     Metadata,
     /// Whole nodes with AMQP 0.9.1 and MQTT clients.
     Cluster,
-    /// Both scenarios.
+    /// The members of one stream alone.
+    Stream,
+    /// All scenarios.
     All,
 }
 
 /// Runs a scenario under a seed and returns a summary. `once`: skips the second run, which must equal the first.
 type Run = fn(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String>;
 
-const SCENARIOS: [(Scenario, &str, Run); 2] = [
+const SCENARIOS: [(Scenario, &str, Run); 3] = [
     (Scenario::Metadata, "metadata", run_metadata),
     (Scenario::Cluster, "cluster", run_cluster),
+    (Scenario::Stream, "stream", run_stream),
 ];
 
 fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
@@ -239,4 +242,28 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
         )
     };
     run_and_compare(|| cluster::run(seed, &options), once, describe)
+}
+
+fn run_stream(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String> {
+    let options = stream::Options {
+        verbose: arguments.trace,
+        ..stream::Options::default()
+    };
+    let describe = |report: &stream::Report| {
+        format!(
+            "hash {:016x}, {} chunks written, {} committed, {} terms, {} opened, {} processes and {} machines stopped, \
+             {} logs truncated, {} begun anew, {} recovered",
+            report.hash,
+            report.written,
+            report.committed,
+            report.terms,
+            report.opened,
+            report.stops.0,
+            report.stops.1,
+            report.truncated.0,
+            report.truncated.1,
+            report.recovered,
+        )
+    };
+    run_and_compare(|| stream::run(seed, &options), once, describe)
 }

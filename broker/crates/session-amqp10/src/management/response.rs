@@ -8,6 +8,7 @@ use codec_amqp10::{
 };
 use message::Table;
 use metadata::{BindingRecord, Destination, QueueRecord};
+use operations::is_direct_reply_name;
 
 /// A status and the encoded value of the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +96,7 @@ pub(crate) struct QueueStatus<'a> {
 impl Encode for QueueStatus<'_> {
     fn encode<O: Output>(&self, out: &mut O) {
         let record = self.record;
+        let is_volatile = is_direct_reply_name(&record.name);
         let mut writer = map(out);
         if let Some(leader) = self.replicas.first() {
             writer.push("leader");
@@ -113,16 +115,22 @@ impl Encode for QueueStatus<'_> {
         writer.push("durable");
         writer.push(&record.durable);
         writer.push("auto_delete");
-        writer.push(&record.auto_delete);
+        writer.push(&(record.auto_delete || is_volatile));
         writer.push("exclusive");
-        writer.push(&record.exclusive.is_some());
+        writer.push(&(record.exclusive.is_some() && !is_volatile));
         writer.push("type");
-        writer.push(record.kind.name());
+        writer.push(match is_volatile {
+            true => VOLATILE_TYPE,
+            false => record.kind.name(),
+        });
         writer.push("arguments");
         writer.push(&EncodedTable(&record.arguments));
         writer.finish();
     }
 }
+
+/// RabbitMQ's name of the type of the queues of direct reply-to.
+const VOLATILE_TYPE: &str = "rabbit_volatile_queue";
 
 /// Format codes of an array of strings, whose elements have a size of four bytes.
 const ARRAY32: u8 = 0xf0;

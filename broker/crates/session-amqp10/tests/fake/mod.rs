@@ -7,10 +7,12 @@ mod broker;
 pub use broker::*;
 
 use amqp10::{Cause, ClientSasl, Config, Connection, Event, LinkId, OutgoingDelivery, SessionId};
+use auth::TlsPeer;
 use bytes::{Bytes, BytesMut};
 use codec_amqp10::{
-    AmqpError, AnyTarget, Attach, DeliveryState, Encode, Multiple, Outcome, Properties,
-    ReceiverSettleMode, Role, SenderSettleMode, Source, Target, Value, encode_data_section,
+    AmqpError, AnyTarget, Attach, DeliveryState, Encode, Multiple, Outcome, Performative,
+    Properties, ReceiverSettleMode, Role, SenderSettleMode, Source, Target, Value,
+    encode_data_section,
 };
 use message::Table;
 use metadata::{Change, ChangeResult, QueueId, QueueRecord, QueueType};
@@ -46,6 +48,10 @@ pub struct Client {
     pub out: Outbox,
     pub state: SessionState,
     pub seen: VecDeque<Seen>,
+    /// The server's answers to attaches, encoded.
+    pub attached: Vec<(LinkId, Vec<u8>)>,
+    /// Everything that the server has sent.
+    pub received: Vec<u8>,
     to_server: BytesMut,
     from_server: BytesMut,
     input: BytesMut,
@@ -66,11 +72,19 @@ fn cause(cause: &Cause<'_>) -> Option<String> {
 }
 
 pub fn new_session(config: Amqp10Config, broker: &FakeBroker) -> Amqp10Session {
+    session_over(config, broker, None)
+}
+
+fn session_over(
+    config: Amqp10Config,
+    broker: &FakeBroker,
+    tls: Option<Arc<TlsPeer>>,
+) -> Amqp10Session {
     let connection = ConnectionInfo {
         protocol: ProtocolId(0),
         peer: "127.0.0.1:40000".parse().unwrap(),
         local: "127.0.0.1:5672".parse().unwrap(),
-        tls: None,
+        tls,
     };
     Amqp10::new(config).amqp10_session(&connection, broker.now)
 }
@@ -84,20 +98,31 @@ pub fn broker() -> FakeBroker {
 
 impl Client {
     pub fn new(config: Amqp10Config, user: &str, password: &str, hostname: Option<&str>) -> Client {
-        let broker = broker();
         let sasl = ClientSasl {
             mechanism: "PLAIN".into(),
             initial_response: format!("\0{user}\0{password}").into_bytes().into(),
         };
+        Client::over(config, sasl, hostname, None)
+    }
+
+    pub fn over(
+        config: Amqp10Config,
+        sasl: ClientSasl,
+        hostname: Option<&str>,
+        tls: Option<Arc<TlsPeer>>,
+    ) -> Client {
+        let broker = broker();
         let client = Config::client("client", hostname, Some(sasl));
         let mut to_server = BytesMut::new();
         Client {
             engine: Connection::new(Arc::new(client), 0, &mut to_server),
-            session: new_session(config, &broker),
+            session: session_over(config, &broker, tls),
             broker,
             out: Outbox::default(),
             state: SessionState::Open,
             seen: VecDeque::new(),
+            attached: Vec::new(),
+            received: Vec::new(),
             to_server,
             from_server: BytesMut::new(),
             input: BytesMut::new(),
@@ -174,6 +199,7 @@ impl Client {
         for piece in &pieces {
             self.out.consume(piece.len());
             self.from_server.extend_from_slice(piece);
+            self.received.extend_from_slice(piece);
         }
         if !pieces.is_empty() {
             self.state = self.session.drained(&mut self.broker, &mut self.out);
@@ -182,6 +208,11 @@ impl Client {
         let bytes = self.from_server.split();
         let mut rest: &[u8] = &bytes;
         while let Some(event) = self.engine.poll(&mut rest, 0, &mut self.to_server) {
+            if let Event::LinkAttached { link, attach } = &event {
+                let mut encoded = Vec::new();
+                attach.encode(&mut encoded);
+                self.attached.push((*link, encoded));
+            }
             see(event, &mut self.seen);
         }
         self.from_server = BytesMut::from(rest);
@@ -209,6 +240,23 @@ impl Client {
         let link = self.try_publisher(session, Some(address));
         self.expect(Seen::Attached(link));
         link
+    }
+
+    /// The server's answer to an attach.
+    pub fn answer(&self, link: LinkId) -> Attach<'_> {
+        let found = self.attached.iter().rfind(|(other, _)| *other == link);
+        match Performative::decode(&found.unwrap().1) {
+            Ok((Performative::Attach(attach), _)) => attach,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The address of the server's source of a link.
+    pub fn source_address(&self, link: LinkId) -> String {
+        match self.answer(link).source.unwrap().address {
+            Some(Value::String(address)) => address.to_owned(),
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn try_publisher(&mut self, session: SessionId, address: Option<&str>) -> LinkId {
@@ -333,7 +381,8 @@ impl Client {
     }
 }
 
-fn link(name: &str, role: Role) -> Attach<'_> {
+/// An attach without termini.
+pub fn link(name: &str, role: Role) -> Attach<'_> {
     Attach {
         name,
         handle: 0,
