@@ -1,6 +1,7 @@
 //! The disk interface of storage code: a directory tree of files, blocking calls, every failure reported.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// A directory tree: the node's data directory. Paths are relative, `/`-separated, and never contain `..`.
 ///
@@ -69,6 +70,10 @@ pub trait File: Send + Sync {
     fn allocate(&self, len: u64) -> io::Result<()>;
     /// Makes all writes so far durable, including the file length needed to read them (`fdatasync`).
     fn sync_data(&self) -> io::Result<()>;
+    /// The descriptor of the file, for `sendfile`; `None` if the operating system has no such file.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// Validates a path of a [`Disk`]: relative, `/` between names, no empty, `.` or `..` name. The root is `""`.

@@ -10,7 +10,7 @@ use crate::disk::{ResourceShortage, check_path, parent};
 use crate::{Clock, Disk, File, SeededRng, Time, WallTime};
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -299,6 +299,10 @@ impl File for RealFile {
             .sync_data()
             .map_err(|e| sync_failed(&self.path, &e))
     }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
 }
 
 impl RealFile {
@@ -435,6 +439,9 @@ mod tests {
         let mut buf = [9; 10];
         assert_eq!(file.read_at(0, &mut buf).expect("read"), 6);
         assert_eq!(&buf[..6], b"\0\0\0xyz");
+        let descriptor = file.descriptor().expect("a file of the operating system");
+        let copy = fs::File::from(descriptor.try_clone_to_owned().expect("cloned"));
+        assert_eq!(copy.metadata().expect("metadata").len(), 6);
         disk.rename("a/b/f", "a/b/g").expect("rename");
         disk.sync_dir("a/b").expect("sync dir");
         assert_eq!(disk.list("a/b").expect("list"), ["g"]);
