@@ -690,7 +690,8 @@ impl StreamLog {
 
     /// Removes the oldest segments from the log according to [`Retention`]; a maintenance job deletes their files.
     /// Returns true if there are any. Only committed and sealed segments are removed, and never the last one: a file
-    /// whose deletion a power failure undoes must not be torn, because the log would end in it.
+    /// whose deletion a power failure undoes must not be torn, because the log would end in it. A committed chunk always
+    /// stays: a log that then drops its uncommitted end must know its epoch, or it loses elections to shorter logs.
     pub fn retain(&mut self, now: WallTime) -> bool {
         if self.truncation.is_some() {
             return false;
@@ -713,7 +714,7 @@ impl StreamLog {
                 bytes -= segment.bytes;
                 let is_durable =
                     segment.is_sealed || self.unsealable.contains(&segment.first_offset);
-                is_durable && segment.next_offset <= readable && (is_surplus || is_old)
+                is_durable && segment.next_offset < readable && (is_surplus || is_old)
             })
             .count();
         let removed = self.segments.drain(..count);

@@ -468,6 +468,8 @@ fn retention_keeps_what_is_not_committed_or_not_sealed() {
     log.commit(second - 1);
     assert!(!log.retain(WallTime(0)), "not committed");
     log.commit(second);
+    assert!(!log.retain(WallTime(0)), "no committed chunk would stay");
+    log.commit(second + 1);
     assert!(log.retain(WallTime(0)));
     assert_eq!(log.first_offset(), second);
 }
