@@ -849,13 +849,32 @@ fn assemble(header: ChunkHeader, filter: &[u8], mut buffer: BytesMut) -> Chunk {
 
 /// Builds a tracking snapshot.
 pub fn snapshot_chunk(tracking: &Tracking, first_offset: u64, epoch: u64, timestamp: i64) -> Chunk {
+    let kind = ChunkKind::TrackingSnapshot;
+    tracking_chunk(kind, first_offset, epoch, timestamp, |out| {
+        tracking.put_snapshot(out);
+    })
+}
+
+/// Builds a tracking delta without records.
+pub(crate) fn marker_chunk(first_offset: u64, epoch: u64, timestamp: i64) -> Chunk {
+    let kind = ChunkKind::TrackingDelta;
+    tracking_chunk(kind, first_offset, epoch, timestamp, |_| {})
+}
+
+fn tracking_chunk(
+    kind: ChunkKind,
+    first_offset: u64,
+    epoch: u64,
+    timestamp: i64,
+    put: impl FnOnce(&mut BytesMut),
+) -> Chunk {
     let mut buffer = BytesMut::new();
     buffer.put_bytes(0, FRONT + MESSAGE_HEADER);
-    tracking.put_snapshot(&mut buffer);
+    put(&mut buffer);
     let len = (buffer.len() - FRONT - MESSAGE_HEADER) as u32;
     buffer[FRONT..FRONT + MESSAGE_HEADER].copy_from_slice(&len.to_be_bytes());
     let header = ChunkHeader {
-        kind: ChunkKind::TrackingSnapshot,
+        kind,
         entries: 1,
         records: 1,
         timestamp,

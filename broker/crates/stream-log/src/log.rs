@@ -1,7 +1,9 @@
 //! The log of a stream as a step function: it assigns offsets, decides what to write, and knows what was written. Jobs do
 //! the disk work on another thread.
 
-use crate::chunk::{BuildError, Chunk, ChunkBuilder, ChunkFault, ChunkHeader, ChunkKind};
+use crate::chunk::{
+    BuildError, Chunk, ChunkBuilder, ChunkFault, ChunkHeader, ChunkKind, marker_chunk,
+};
 use crate::fault::{self, Fault};
 use crate::filter::MIN_FILTER_BYTES;
 use crate::format::{EpochStart, FILE_HEADER_BYTES, IndexRecord, Seal};
@@ -407,14 +409,7 @@ impl StreamLog {
         }
         let timestamp = i64::try_from(now.0).unwrap_or(i64::MAX);
         if self.needs_segment() {
-            self.tracking.drop_offsets_below(self.first_offset());
-            let nothing = Tracking::default();
-            let tracking = match fault::is(Fault::SnapshotIncomplete) {
-                true => &nothing,
-                false => &self.tracking,
-            };
-            let chunk = crate::snapshot_chunk(tracking, self.next_offset, epoch, timestamp);
-            self.push(&chunk);
+            self.push_snapshot(epoch, timestamp);
         }
         let Some(chunk) = builder.finish(self.next_offset, epoch, timestamp) else {
             return Ok(None);
@@ -423,6 +418,40 @@ impl StreamLog {
         debug_assert_eq!(applied, Ok(()), "the names were counted");
         self.push(&chunk);
         Ok(Some(*chunk.header()))
+    }
+
+    /// Appends a chunk without messages as the leader of `epoch`: once it is committed, so are the chunks of earlier
+    /// epochs. Returns its header.
+    ///
+    /// # Errors
+    ///
+    /// As [`StreamLog::append`]; the log is unchanged.
+    pub fn append_marker(&mut self, epoch: u64, now: WallTime) -> Result<ChunkHeader, AppendError> {
+        self.check_room()?;
+        self.check_epoch(epoch)?;
+        if self.next_offset == u64::MAX {
+            return Err(AppendError::Exhausted);
+        }
+        let timestamp = i64::try_from(now.0).unwrap_or(i64::MAX);
+        if self.needs_segment() {
+            return Ok(self.push_snapshot(epoch, timestamp));
+        }
+        let chunk = marker_chunk(self.next_offset, epoch, timestamp);
+        self.push(&chunk);
+        Ok(*chunk.header())
+    }
+
+    /// Starts a new segment.
+    fn push_snapshot(&mut self, epoch: u64, timestamp: i64) -> ChunkHeader {
+        self.tracking.drop_offsets_below(self.first_offset());
+        let nothing = Tracking::default();
+        let tracking = match fault::is(Fault::SnapshotIncomplete) {
+            true => &nothing,
+            false => &self.tracking,
+        };
+        let chunk = crate::snapshot_chunk(tracking, self.next_offset, epoch, timestamp);
+        self.push(&chunk);
+        *chunk.header()
     }
 
     /// Stores an offset in the next chunk. Returns false if the stream stores offsets under too many names.

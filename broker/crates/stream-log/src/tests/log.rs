@@ -297,6 +297,41 @@ fn epochs_state_where_logs_differ() {
 }
 
 #[test]
+fn marker_starts_an_epoch_without_messages() {
+    let (disk, other) = (SimDisk::new(), SimDisk::new());
+    let (mut log, _) = open(&disk);
+    let marker = log.append_marker(3, WallTime(1)).expect("appended");
+    assert_eq!(
+        (marker.first_offset, marker.next_offset(), marker.epoch),
+        (0, 1, 3)
+    );
+    let stale = AppendError::StaleEpoch {
+        epoch: 2,
+        newest: 3,
+    };
+    assert_eq!(log.append_marker(2, WallTime(1)), Err(stale));
+    while log.segments().len() < 2 {
+        append(&mut log, 3, 1, &[&[0; 300]]);
+    }
+    // A log without segments that does not begin at 0 begins with a snapshot, which is the marker.
+    let (mut later, _) = StreamLog::open(&other, STREAM, config(), 50).expect("opens");
+    let marker = later.append_marker(4, WallTime(1)).expect("appended");
+    assert_eq!(
+        (marker.kind, marker.first_offset),
+        (crate::ChunkKind::TrackingSnapshot, 50)
+    );
+    settle(&mut log, &disk);
+    let (mut follower, _) = open(&SimDisk::new());
+    follow(&mut follower, &mut log, &disk);
+    assert_eq!(follower.epochs(), log.epochs());
+    let (reopened, cut) = open(&disk);
+    assert_eq!((reopened.next_offset(), cut), (log.next_offset(), None));
+    let first = &read_all(&mut log, &disk)[0];
+    assert_eq!(first.tracking_records().count(), 0);
+    assert!(messages(std::slice::from_ref(first)).is_empty());
+}
+
+#[test]
 fn truncation_removes_whole_chunks_durably() {
     let disk = SimDisk::new();
     let (mut log, _) = open(&disk);
