@@ -37,7 +37,6 @@ const (
 //	4  quorum, and most members are offline                | NoMajority
 func impedimentOf(q *broker.Queue) *topology.Impediment {
 	offline := slices.DeleteFunc(slices.Clone(q.Members), func(m string) bool { return slices.Contains(q.Online, m) })
-	bringBack := "bring back " + strings.Join(offline, ", ")
 	switch {
 	case q.State == stateLost:
 		return &topology.Impediment{Reason: reasonLost, Message: "the broker has lost the only copy of the queue with the disk of its node; " +
@@ -54,11 +53,27 @@ func impedimentOf(q *broker.Queue) *topology.Impediment {
 		if q.Leader == "" {
 			reason = reasonNoLeader
 		}
-		return &topology.Impediment{Reason: reason, Message: fmt.Sprintf("%d of %d members are online, a majority is needed; %s", len(q.Online), len(q.Members), bringBack)}
+		return &topology.Impediment{Reason: reason, Message: fmt.Sprintf("%d of %d members are online, a majority is needed; %s", len(q.Online), len(q.Members), remedy(offline))}
 	case q.Leader == "":
 		return &topology.Impediment{Reason: reasonNoLeader, Message: "the members have not elected a leader; if this does not pass, look at the brokers' logs"}
 	}
 	return nil
+}
+
+// remedy returns what to do about members that are offline. The name of a pod has a dash. A member without one is on a node
+// that the cluster has removed because its disk was lost, and the broker shows the identifier of that node.
+func remedy(offline []string) string {
+	isRemoved := func(member string) bool { return !strings.Contains(member, "-") }
+	nodes := slices.DeleteFunc(slices.Clone(offline), isRemoved)
+	removed := len(offline) - len(nodes)
+	var out []string
+	if len(nodes) > 0 {
+		out = append(out, "bring back "+strings.Join(nodes, ", "))
+	}
+	if removed > 0 {
+		out = append(out, fmt.Sprintf("the disks of %d of them are lost: if the others are no majority, delete the queue in the broker, and the operator declares it again, empty", removed))
+	}
+	return strings.Join(out, "; ")
 }
 
 // Impediment returns why clients could not use the queue when it was last queried.

@@ -20,6 +20,8 @@ func TestImpedimentOfFollowsItsTable(t *testing.T) {
 		"a minority online":              {"quorum", "running", "c-0", "c-0 c-1 c-2", "c-0", "NoMajority", "1 of 3 members are online, a majority is needed; bring back c-1, c-2"},
 		"nobody online":                  {"quorum", "down", "", "c-0 c-1 c-2", "", "NoLeader", "bring back c-0, c-1, c-2"},
 		"half of two":                    {"quorum", "running", "c-0", "c-0 c-1", "c-0", "NoMajority", "bring back c-1"},
+		"half of two, the other lost":    {"quorum", "running", "", "c-0 6861c13ccf5b24e1", "c-0", "NoLeader", "a majority is needed; the disks of 1 of them are lost: if the others are no majority, delete the queue"},
+		"one lost, one offline":          {"quorum", "running", "", "c-0 c-1 6861c13ccf5b24e1", "c-0", "NoLeader", "bring back c-1; the disks of 1 of them are lost"},
 		"an election":                    {"quorum", "down", "", "c-0 c-1 c-2", "c-0 c-1 c-2", "NoLeader", "not elected"},
 		"the only copy is gone":          {"classic", "lost", "c-1", "c-1", "", "Lost", "declares it again, empty"},
 		"a quorum queue without a disk":  {"quorum", "lost", "", "c-1", "", "Lost", "lost"},
