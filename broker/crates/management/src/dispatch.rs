@@ -9,7 +9,7 @@ use crate::serving::{OperatorCertificate, Protection};
 use crate::{
     MAX_BODY, MAX_DEFINITIONS, auth_paths, bindings, channels, connections, consumers, definitions,
     exchanges, features, form, health, limits, login, messages, nodes, origin, overview,
-    parameters, permissions, policies, queues, replicas, routes, ui, users, vhosts,
+    parameters, permissions, policies, queues, replicas, routes, sessions, ui, users, vhosts,
 };
 use axum::Router;
 use axum::body::Bytes;
@@ -259,6 +259,7 @@ async fn client_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> An
         ("GET", ["connections", name, "channels"]) => {
             channels::of_connection(api, call, name).await
         }
+        ("GET", ["connections", name, "sessions"]) => sessions::list(api, call, name).await,
         ("GET", ["channels"]) => channels::list(api, call, None).await,
         ("GET", ["channels", name]) => channels::get(api, call, name).await,
         ("GET", ["consumers"]) => consumers::list(api, call, None).await,

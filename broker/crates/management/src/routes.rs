@@ -92,6 +92,7 @@ pub(crate) const ROUTES: &[Route] = &[
     ("GET", "connections/{connection}", Management, "A connection"),
     ("DELETE", "connections/{connection}", Management, "Closes a connection with the reason in X-Reason"),
     ("GET", "connections/{connection}/channels", Management, "Channels of a connection"),
+    ("GET", "connections/{connection}/sessions", Management, "Sessions and links of an AMQP 1.0 connection"),
     ("GET", "connections/username/{user}", Management, "Connections of a user"),
     ("DELETE", "connections/username/{user}", Management, "Closes all connections of a user"),
     ("GET", "channels", Management, "Channels"),
