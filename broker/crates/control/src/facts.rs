@@ -95,6 +95,42 @@ pub struct ChannelFacts {
     pub acks_uncommitted: u64,
     /// Message operations since the channel was opened.
     pub counts: MessageCounts,
+    /// The windows and links, if the channel is a session of AMQP 1.0.
+    pub links: Option<LinkSessionFacts>,
+}
+
+/// Windows and links of a session of AMQP 1.0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkSessionFacts {
+    pub handle_max: u32,
+    pub next_incoming_id: u32,
+    pub incoming_window: u32,
+    pub next_outgoing_id: u32,
+    pub remote_incoming_window: u32,
+    pub remote_outgoing_window: u32,
+    /// Links on which the client sends.
+    pub incoming: Vec<LinkFacts>,
+    /// Links on which the client receives.
+    pub outgoing: Vec<LinkFacts>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkFacts {
+    pub handle: u32,
+    pub name: String,
+    /// Of the target of an incoming link and of the source of an outgoing one.
+    pub address: Option<String>,
+    /// The queue of an outgoing link; empty for other links.
+    pub queue: String,
+    /// `mixed`, `settled` or `unsettled`.
+    pub settle_mode: String,
+    /// None: no limit.
+    pub max_message_size: Option<u64>,
+    pub delivery_count: u32,
+    pub credit: u32,
+    pub unconfirmed: u64,
 }
 
 /// A consumer of a queue, for listings.

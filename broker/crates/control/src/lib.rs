@@ -14,8 +14,9 @@ mod walk;
 
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
-    ExchangeCounts, LoginCounts, MessageCounts, MqttCounters, ProtocolCounters, QueueTotals,
-    ShardFacts, ShardQuery, TrafficCounts, TrafficFacts, TrafficFilter,
+    ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
+    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, TrafficCounts, TrafficFacts,
+    TrafficFilter,
 };
 pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus,

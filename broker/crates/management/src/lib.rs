@@ -43,6 +43,7 @@ mod rates;
 mod replicas;
 mod routes;
 mod serving;
+mod sessions;
 mod stream;
 #[cfg(test)]
 mod tests;

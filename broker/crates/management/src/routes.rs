@@ -9,7 +9,7 @@ use crate::error::ApiError;
 use crate::{
     auth_paths, bindings, channels, connections, consumers, definitions, exchanges, features,
     health, limits, messages, nodes, overview, parameters, permissions, policies, queues, replicas,
-    users, vhosts,
+    sessions, users, vhosts,
 };
 use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker};
 use metadata::PolicyScope;
@@ -214,6 +214,8 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, [connection]| connections::close(api, call, connection).await),
     route!("GET", "connections/{connection}/channels", Management, "Channels of a connection",
         |api, call, [connection]| channels::of_connection(api, call, connection).await),
+    route!("GET", "connections/{connection}/sessions", Management, "Sessions and links of an AMQP 1.0 connection",
+        |api, call, [connection]| sessions::list(api, call, connection).await),
     route!("GET", "connections/username/{user}", Management, "Connections of a user",
         |api, call, [user]| connections::of_user(api, call, user).await),
     route!("DELETE", "connections/username/{user}", Management, "Closes all connections of a user",

@@ -5,7 +5,7 @@ use crate::listings::channel_counts;
 use crate::wake_times::{NEVER, WakeTimes};
 use crate::walks::COST_OF_CLIENT;
 use crate::{ConnectionInfo, ConnectionKey};
-use control::{ChannelFacts, ConnectionFacts, WalkProgress};
+use control::{ChannelFacts, ConnectionFacts, LinkFacts, LinkSessionFacts, WalkProgress};
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
 use session::{BufferPool, Outbox, ServiceStates, Session, SessionState};
@@ -189,6 +189,7 @@ impl ConnectionSlot {
             uncommitted: c.uncommitted,
             acks_uncommitted: c.acks_uncommitted,
             counts: channel_counts(&c.publishes, &c.deliveries),
+            links: c.links.map(|links| link_session(*links)),
         };
         ConnectionFacts {
             name: origin.name(),
@@ -216,6 +217,34 @@ impl ConnectionSlot {
             pending_bytes: self.outbox.len() as u64,
             channels: details.channels.into_iter().map(channel).collect(),
         }
+    }
+}
+
+fn link_session(session: session::LinkSessionDetails) -> LinkSessionFacts {
+    let all = |links: Vec<session::LinkDetails>| links.into_iter().map(link).collect();
+    LinkSessionFacts {
+        handle_max: session.handle_max,
+        next_incoming_id: session.next_incoming_id,
+        incoming_window: session.incoming_window,
+        next_outgoing_id: session.next_outgoing_id,
+        remote_incoming_window: session.remote_incoming_window,
+        remote_outgoing_window: session.remote_outgoing_window,
+        incoming: all(session.incoming),
+        outgoing: all(session.outgoing),
+    }
+}
+
+fn link(link: session::LinkDetails) -> LinkFacts {
+    LinkFacts {
+        handle: link.handle,
+        name: link.name,
+        address: link.address,
+        queue: link.queue,
+        settle_mode: link.settle_mode.to_owned(),
+        max_message_size: link.max_message_size,
+        delivery_count: link.delivery_count,
+        credit: link.credit,
+        unconfirmed: link.unconfirmed,
     }
 }
 

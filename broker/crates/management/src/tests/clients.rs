@@ -1,5 +1,5 @@
 use super::*;
-use control::{ChannelFacts, MessageCounts, ProtocolCounters};
+use control::{ChannelFacts, LinkFacts, LinkSessionFacts, MessageCounts, ProtocolCounters};
 use queue::QueueType;
 
 fn connection(name: &str, user: &str, number: u64) -> ConnectionFacts {
@@ -56,6 +56,108 @@ fn connected() -> Server {
     ];
     drop(fake);
     server
+}
+
+#[test]
+fn sessions_of_an_amqp10_connection_are_listed_with_their_links() {
+    let server = connected();
+    let link = |handle: u32, address: Option<&str>, mode: &str| LinkFacts {
+        handle,
+        name: format!("link {handle}"),
+        address: address.map(str::to_owned),
+        settle_mode: mode.into(),
+        delivery_count: 9,
+        credit: 170,
+        ..LinkFacts::default()
+    };
+    let session = LinkSessionFacts {
+        handle_max: 255,
+        next_incoming_id: 1,
+        incoming_window: 400,
+        next_outgoing_id: 2,
+        remote_incoming_window: 3,
+        remote_outgoing_window: 4,
+        incoming: vec![
+            LinkFacts {
+                max_message_size: Some(1000),
+                unconfirmed: 5,
+                ..link(0, Some("/exchanges/x/k"), "mixed")
+            },
+            link(1, None, "unsettled"),
+        ],
+        outgoing: vec![LinkFacts {
+            queue: "a b".into(),
+            ..link(2, Some("/queues/a%20b"), "settled")
+        }],
+    };
+    server.fake.lock().unwrap().connections[0] = ConnectionFacts {
+        protocol: "web_amqp10".into(),
+        channels: vec![ChannelFacts {
+            number: 7,
+            unacknowledged: 6,
+            links: Some(session),
+            ..ChannelFacts::default()
+        }],
+        ..connection("a -> x", "guest", 8)
+    };
+    assert_eq!(
+        server.get("/api/connections/a%20-%3E%20x/sessions"),
+        json!([{
+            "channel_number": 7,
+            "handle_max": 255,
+            "next_incoming_id": 1,
+            "incoming_window": 400,
+            "next_outgoing_id": 2,
+            "remote_incoming_window": 3,
+            "remote_outgoing_window": 4,
+            "outgoing_unsettled_deliveries": 6,
+            "incoming_links": [
+                {
+                    "handle": 0,
+                    "link_name": "link 0",
+                    "target_address": "/exchanges/x/k",
+                    "snd_settle_mode": "mixed",
+                    "max_message_size": 1000,
+                    "delivery_count": 9,
+                    "credit": 170,
+                    "unconfirmed_messages": 5,
+                },
+                {
+                    "handle": 1,
+                    "link_name": "link 1",
+                    "target_address": null,
+                    "snd_settle_mode": "unsettled",
+                    "max_message_size": "unlimited",
+                    "delivery_count": 9,
+                    "credit": 170,
+                    "unconfirmed_messages": 0,
+                },
+            ],
+            "outgoing_links": [{
+                "handle": 2,
+                "link_name": "link 2",
+                "source_address": "/queues/a%20b",
+                "queue_name": "a b",
+                "send_settled": true,
+                "max_message_size": "unlimited",
+                "delivery_count": 9,
+                "credit": 170,
+                "filter": [],
+            }],
+        }])
+    );
+    let other = server.ask("GET", "/api/connections/b%20-%3E%20x/sessions", None);
+    assert_eq!(other.status, 400);
+    let none = server.ask("GET", "/api/connections/none/sessions", None);
+    assert_eq!(none.status, 404);
+    // Other users do not see the connection.
+    let hidden = server.ask_as(
+        Some(("m", "secret")),
+        "GET",
+        "/api/connections/a%20-%3E%20x/sessions",
+        None,
+    );
+    assert_eq!(hidden.status, 404);
 }
 
 #[test]

@@ -57,6 +57,44 @@ const channelColumns = [
   },
 ];
 
+const linkColumns = (terminus, more) => [
+  { title: 'Handle', number: true, cell: (l) => l.handle },
+  { title: 'Link', cell: (l) => l.link_name },
+  { title: terminus, cell: (l) => l.target_address ?? l.source_address ?? '–' },
+  ...more,
+  { title: 'Largest message', number: true, wide: true, cell: (l) => (l.max_message_size === 'unlimited' ? 'no limit' : format.bytes(l.max_message_size)) },
+  { title: 'Delivery count', number: true, wide: true, cell: (l) => l.delivery_count },
+  { title: 'Credit', number: true, cell: (l) => format.count(l.credit) },
+];
+const incomingColumns = linkColumns('Target', [
+  { title: 'Settle mode', wide: true, cell: (l) => l.snd_settle_mode },
+  { title: 'Unconfirmed', number: true, cell: (l) => format.count(l.unconfirmed_messages) },
+]);
+const outgoingColumns = linkColumns('Source', [
+  { title: 'Queue', wide: true, cell: (l) => l.queue_name },
+  { title: 'Settled', cell: (l) => (l.send_settled ? 'yes' : 'no') },
+]);
+
+/** The sessions of an AMQP 1.0 connection with their links. */
+function Sessions({ of }) {
+  const { data: sessions, error } = useData(path('connections', of, 'sessions'));
+  return html`<${Problem} error=${error} />${(sessions ?? []).map(
+    (s) => html`<${Section} key=${s.channel_number} title=${`Session ${s.channel_number}`}>
+      <${Facts} of=${[
+        ['Incoming window', format.count(s.incoming_window)],
+        ['Incoming window of the client', format.count(s.remote_incoming_window)],
+        ['Next incoming transfer', s.next_incoming_id],
+        ['Next outgoing transfer', s.next_outgoing_id],
+        ['Unsettled deliveries', format.count(s.outgoing_unsettled_deliveries)],
+      ]} />
+      <h3>Links from the client</h3>
+      <${Table} caption="Links from the client" columns=${incomingColumns} rows=${s.incoming_links} keyOf=${(l) => l.handle} />
+      <h3>Links to the client</h3>
+      <${Table} caption="Links to the client" columns=${outgoingColumns} rows=${s.outgoing_links} keyOf=${(l) => l.handle} />
+    </${Section}>`,
+  )}`;
+}
+
 export function Connection({ given: [name] }) {
   const { data: c, error } = useData(withQuery(path('connections', name), DATA));
   const close = async (values) => {
@@ -87,6 +125,7 @@ export function Connection({ given: [name] }) {
         ['Client properties', html`<${Pairs} of=${c.client_properties} />`],
       ]} />
       <${Section} title="Channels"><${List} path=${path('connections', name, 'channels')} noun="channels of this connection" filter=${false} columns=${channelColumns} keyOf=${(channel) => channel.name} /></${Section}>
+      ${c.protocol.endsWith('AMQP 1-0') && html`<${Sessions} of=${name} />`}
       <${Section} title="Close connection">
         <${Form} label="Close the connection" verb="Close connection" danger submit=${close} done="The connection is closed."
           ask=${() => ({ title: 'Close this connection?', text: `Connection ${name} of user ${c.user} is closed, and its unacknowledged messages are requeued. Most clients reconnect.`, verb: 'Close' })}
