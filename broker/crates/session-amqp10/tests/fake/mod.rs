@@ -46,6 +46,8 @@ pub struct Client {
     pub out: Outbox,
     pub state: SessionState,
     pub seen: VecDeque<Seen>,
+    /// The connection properties of the server.
+    pub server_properties: Vec<(String, String)>,
     to_server: BytesMut,
     from_server: BytesMut,
     input: BytesMut,
@@ -98,6 +100,7 @@ impl Client {
             out: Outbox::default(),
             state: SessionState::Open,
             seen: VecDeque::new(),
+            server_properties: Vec::new(),
             to_server,
             from_server: BytesMut::new(),
             input: BytesMut::new(),
@@ -182,6 +185,11 @@ impl Client {
         let bytes = self.from_server.split();
         let mut rest: &[u8] = &bytes;
         while let Some(event) = self.engine.poll(&mut rest, 0, &mut self.to_server) {
+            if let Event::Opened { open } = &event {
+                let text = |value: Value<'_>| value.as_text().unwrap_or_default().to_owned();
+                let properties = open.properties.into_iter().flatten();
+                self.server_properties = properties.map(|(k, v)| (text(k), text(v))).collect();
+            }
             see(event, &mut self.seen);
         }
         self.from_server = BytesMut::from(rest);
@@ -333,7 +341,7 @@ impl Client {
     }
 }
 
-fn link(name: &str, role: Role) -> Attach<'_> {
+pub fn link(name: &str, role: Role) -> Attach<'_> {
     Attach {
         name,
         handle: 0,
