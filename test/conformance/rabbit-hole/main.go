@@ -1,4 +1,4 @@
-// Command rabbit-hole compares the suite's report (Ginkgo's JSON) with the list of exceptions: a listed test must
+// Command rabbit-hole compares the report (Ginkgo's JSON) of a suite with its list of exceptions: a listed test must
 // fail, and every other test must pass or be skipped by its authors.
 package main
 
@@ -30,18 +30,19 @@ func (s spec) name() string {
 }
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: rabbit-hole REPORT EXCEPTIONS")
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: rabbit-hole SUITE REPORT EXCEPTIONS")
 		os.Exit(2)
 	}
-	specs, err := read(os.Args[1])
+	suite := os.Args[1]
+	specs, err := read(os.Args[2])
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "rabbit-hole:", err)
+		fmt.Fprintln(os.Stderr, suite+":", err)
 		os.Exit(1)
 	}
-	expected, err := exceptions(os.Args[2])
+	expected, err := exceptions(os.Args[3])
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "rabbit-hole:", err)
+		fmt.Fprintln(os.Stderr, suite+":", err)
 		os.Exit(1)
 	}
 	passed, wrong := 0, 0
@@ -53,22 +54,22 @@ func main() {
 			passed++
 		case s.State == "passed":
 			wrong++
-			fmt.Printf("rabbit-hole: listed in exceptions, and passed: %s\n", s.name())
+			fmt.Printf("%s: listed in exceptions, and passed: %s\n", suite, s.name())
 		case s.State == "skipped" || s.State == "pending" || listed:
 		default:
 			wrong++
-			fmt.Printf("rabbit-hole: %s: %s\n  line %d: %.1000s\n", s.State, s.name(), s.Failure.Location.LineNumber, s.Failure.Message)
+			fmt.Printf("%s: %s: %s\n  line %d: %.1000s\n", suite, s.State, s.name(), s.Failure.Location.LineNumber, s.Failure.Message)
 		}
 	}
 	for name := range expected {
 		wrong++
-		fmt.Printf("rabbit-hole: listed in exceptions, and there is no such test: %s\n", name)
+		fmt.Printf("%s: listed in exceptions, and there is no such test: %s\n", suite, name)
 	}
 	if wrong > 0 || passed == 0 {
-		fmt.Printf("rabbit-hole: %d passed, %d not as expected\n", passed, wrong)
+		fmt.Printf("%s: %d passed, %d not as expected\n", suite, passed, wrong)
 		os.Exit(1)
 	}
-	fmt.Printf("rabbit-hole: %d passed\n", passed)
+	fmt.Printf("%s: %d passed\n", suite, passed)
 }
 
 func read(path string) ([]spec, error) {

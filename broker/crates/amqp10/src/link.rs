@@ -3,9 +3,9 @@ use codec_amqp10::{Condition, Flow, ReceiverSettleMode, Role, SenderSettleMode, 
 use crate::serial::sender_credit;
 use crate::{Config, CreditState, Fault, LinkId, Serial, ShortBytes};
 
-/// Delivery count of a new sending link. Arbitrary (section 2.6.7); close to the end of the number range so that its wrap is
-/// nothing rare.
-pub(crate) const INITIAL_DELIVERY_COUNT: Serial = Serial(u32::MAX - 4);
+/// Delivery count of a new sending link. Arbitrary (section 2.6.7), but some clients, for example rhea, ignore the value in
+/// the attach and count from 0. Another value would give them more or less credit than they grant.
+pub(crate) const INITIAL_DELIVERY_COUNT: Serial = Serial(0);
 
 /// The identifiers of a link.
 #[derive(Debug)]

@@ -1613,28 +1613,32 @@ fn sending_links() {
         row(
             "delivery counts wrap",
             vec![
-                In(credit(0, 1, 6)),
-                Send(1),
-                Send(1),
-                Send(1),
-                Send(1),
+                In(flow_with(0, |flow| {
+                    flow.handle = Some(1);
+                    flow.link_credit = Some(u32::MAX);
+                    flow.drain = true;
+                })),
+                Drained,
+                In(flow_with(0, |flow| {
+                    flow.handle = Some(1);
+                    flow.delivery_count = Some(u32::MAX);
+                    flow.link_credit = Some(3);
+                })),
                 Send(1),
                 Send(1),
                 In(flow_with(0, |flow| {
-                    flow.next_incoming_id = Some(2);
+                    flow.next_incoming_id = Some(u32::MAX - 1);
                     flow.handle = Some(1);
                     flow.delivery_count = Some(1);
                     flow.link_credit = Some(5);
                 })),
             ],
             &[
-                "! credit 0/1 6",
+                "! credit 0/1 4294967295 drain",
+                "flow 0 next=0 window=8 h1 count=4294967295 credit=0 drain",
+                "! credit 0/1 3",
                 "transfer 0/1 #0 1B",
                 "transfer 0/1 #1 1B",
-                "transfer 0/1 #2 1B",
-                "transfer 0/1 #3 1B",
-                "transfer 0/1 #4 1B",
-                "transfer 0/1 #5 1B",
                 "! credit 0/1 5",
             ],
         ),
@@ -1689,7 +1693,7 @@ fn sending_links() {
             ],
             &[
                 "! credit 0/1 5 echo",
-                "flow 0 next=0 window=8 h1 count=4294967291 credit=5 available=9",
+                "flow 0 next=0 window=8 h1 count=0 credit=5 available=9",
             ],
         ),
         row(

@@ -120,6 +120,12 @@ impl SectionKind {
         matches!(self, Self::Data | Self::Sequence | Self::Value)
     }
 
+    /// A bit for the place of the section in a message: one for all kinds of body.
+    fn bit(self) -> u16 {
+        let place = if self.is_body() { Self::Data } else { self };
+        1 << (place as u8 - Self::Header as u8)
+    }
+
     /// Returns true if a section of this kind may follow one of kind `before`.
     fn may_follow(self, before: Self) -> bool {
         match (before, self) {
@@ -165,6 +171,8 @@ pub struct SectionReader<'a> {
     reader: Reader<'a>,
     size: usize,
     before: Option<SectionKind>,
+    /// A bit for each section that was read, if they may come in any order.
+    seen: Option<u16>,
     /// Values are only skipped by their size.
     is_checked: bool,
 }
@@ -176,6 +184,7 @@ impl<'a> SectionReader<'a> {
             reader: Reader::new(message),
             size: message.len(),
             before: None,
+            seen: None,
             is_checked: false,
         }
     }
@@ -187,7 +196,16 @@ impl<'a> SectionReader<'a> {
     fn read(&mut self) -> Result<Section, DecodeError> {
         let start = self.offset()?;
         let kind = SectionKind::read(&mut self.reader)?;
-        if self.before.is_some_and(|before| !kind.may_follow(before)) {
+        let is_allowed = match &mut self.seen {
+            None => self.before.is_none_or(|before| kind.may_follow(before)),
+            Some(seen) => {
+                let bit = kind.bit();
+                let is_new = *seen & bit == 0;
+                *seen |= bit;
+                is_new
+            }
+        };
+        if !is_allowed {
             return Err(Reason::SectionOrder(kind as u8).into());
         }
         self.before = Some(kind);
@@ -291,6 +309,14 @@ impl Sections {
     /// Finds the sections of a message.
     pub fn parse(message: &[u8]) -> Result<Self, DecodeError> {
         Self::collect(SectionReader::new(message))
+    }
+
+    /// Finds the sections of a message that may come in any order, each at most once. Some clients send requests in this way.
+    pub fn parse_any_order(message: &[u8]) -> Result<Self, DecodeError> {
+        Self::collect(SectionReader {
+            seen: Some(0),
+            ..SectionReader::new(message)
+        })
     }
 
     /// Finds the sections of a message that [`Sections::parse`] accepted before. The values are not checked again. If they are damaged

@@ -116,6 +116,9 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames, range: Optio
     if !connection.client_name.is_empty() {
         shown["user_provided_name"] = object!(connection.client_name);
     }
+    if connection.protocol == "amqp10" {
+        shown["container_id"] = object!(connection.client_name);
+    }
     shown
 }
 

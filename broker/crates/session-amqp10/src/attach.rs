@@ -112,13 +112,17 @@ impl Amqp10Session {
         }
     }
 
-    /// Refuses an attach. As in RabbitMQ, the session ends.
+    /// Refuses an attach: the engine answers it without a terminus and detaches the link with the error (section
+    /// 2.6.3). As in RabbitMQ, a missing permission ends the session.
     pub(crate) fn refuse_attach(
         &mut self,
         link: LinkId,
         refusal: &Refusal,
         cx: &mut StepContext<'_>,
     ) {
+        if refusal.condition != Condition::UnauthorizedAccess {
+            return self.detach(link, refusal, cx);
+        }
         match self.session_of(link) {
             Some(session) => self.end_session(session, refusal, cx),
             None => debug_assert!(false, "a link has its session"),
@@ -255,6 +259,11 @@ impl Amqp10Session {
         {
             let text =
                 format!("source: field 'outcomes': outcome '{unsupported}' is not supported");
+            return Err(Refusal::new(Condition::NotImplemented, text).into());
+        }
+        if source.distribution_mode.map(|mode| mode.as_str()) == Some("copy") {
+            // A browser must not take messages from others.
+            let text = "source: field 'distribution-mode': 'copy' is not supported; consume the messages instead of browsing";
             return Err(Refusal::new(Condition::NotImplemented, text).into());
         }
         let priority = consumer_priority(attach.properties)?;

@@ -1,7 +1,6 @@
 //! Settings of all AMQP 1.0 sessions of a listener, and AMQP 1.0 as a protocol of a node.
 
 use crate::Amqp10Session;
-use bytes::Bytes;
 use codec_amqp10::{Symbol, map};
 use env::Time;
 use metadata::Name;
@@ -95,8 +94,8 @@ pub(crate) struct Settings {
     pub limits: Limits,
     pub logins: Arc<LoginConfig>,
     pub default_vhost: Name,
-    /// The connection properties of the open frame: an encoded map.
-    pub properties: Bytes,
+    /// The connection properties of the open frame that are the same on every node.
+    pub properties: Vec<(&'static str, String)>,
     pub plain: Arc<amqp10::Config>,
     pub secure: Arc<amqp10::Config>,
 }
@@ -143,7 +142,18 @@ impl Amqp10 {
         let settings = Settings {
             plain: Arc::new(engine_config(&config, false)),
             secure: Arc::new(engine_config(&config, true)),
-            properties: connection_properties(&config),
+            properties: vec![
+                ("cluster_name", config.cluster_name),
+                ("copyright", "The Posthorn authors".to_owned()),
+                (
+                    "information",
+                    "Licensed under the Apache License 2.0".to_owned(),
+                ),
+                ("platform", PLATFORM.to_owned()),
+                ("product", config.product),
+                ("product_version", env!("CARGO_PKG_VERSION").to_owned()),
+                ("version", config.version),
+            ],
             limits: config.limits,
             logins: config.logins,
             default_vhost: config.default_vhost,
@@ -193,21 +203,16 @@ fn engine_config(config: &Amqp10Config, has_tls: bool) -> amqp10::Config {
 /// `platform`.
 const PLATFORM: &str = concat!("Posthorn ", env!("CARGO_PKG_VERSION"));
 
-fn connection_properties(config: &Amqp10Config) -> Bytes {
+/// The connection properties of the open frame: an encoded map. As in RabbitMQ, `node` is the node that the client is
+/// connected to.
+pub(crate) fn connection_properties(shared: &[(&'static str, String)], node: &str) -> Vec<u8> {
     let mut encoded = Vec::new();
     let mut properties = map(&mut encoded);
-    for (key, value) in [
-        ("cluster_name", config.cluster_name.as_str()),
-        ("copyright", "The Posthorn authors"),
-        ("information", "Licensed under the Apache License 2.0"),
-        ("platform", PLATFORM),
-        ("product", &config.product),
-        ("product_version", env!("CARGO_PKG_VERSION")),
-        ("version", &config.version),
-    ] {
+    let shared = shared.iter().map(|(key, value)| (*key, value.as_str()));
+    for (key, value) in shared.chain([("node", node)]) {
         properties.push(&Symbol::from_static(key));
         properties.push(value);
     }
     properties.finish();
-    encoded.into()
+    encoded
 }

@@ -616,6 +616,9 @@ impl Amqp10Session {
                     false => QueueAnswer::Rejected(queue, why),
                 };
                 self.record_answer(tag, answer, cx);
+                if is_deleted {
+                    self.detach_if_target_is_deleted(tag, cx);
+                }
             }
             QueueNotification::Deliver {
                 consumer,
@@ -705,6 +708,17 @@ impl Amqp10Session {
             }
             Some(Link::Coordinator(_)) => self.record_commit_answer(link, number, answer, cx),
             _ => {}
+        }
+    }
+
+    /// Detaches the link of a publish whose target queue was deleted.
+    fn detach_if_target_is_deleted(&mut self, tag: PublishTag, cx: &mut StepContext<'_>) {
+        let Some(Link::Publisher(publisher)) = self.links.get(&split_tag(tag).0) else {
+            return;
+        };
+        let link = publisher.link;
+        if let Err(refusal) = publisher.check_target(&self.state, cx) {
+            self.detach(link, &refusal, cx);
         }
     }
 

@@ -1,5 +1,6 @@
 //! SASL and the open frame.
 
+use crate::config::connection_properties;
 use crate::connection::{Amqp10Session, Phase};
 use crate::ended;
 use crate::refusal::Refusal;
@@ -127,7 +128,9 @@ impl Amqp10Session {
         self.client_name = open.container_id.chars().take(MAX_CONTAINER_ID).collect();
         self.client_properties = open.properties.map(to_table).map(Box::new);
         self.frame_max = open.max_frame_size.min(self.state.settings.limits.frame);
-        let properties = self.state.settings.properties.clone();
+        let node = cx.broker.tree().node(cx.broker.id().node);
+        let node = node.map_or("", |node| &*node.name);
+        let properties = connection_properties(&self.state.settings.properties, node);
         let reply = OpenReply {
             offered_capabilities: Multiple::new(&CAPABILITIES),
             properties: Reader::new(&properties).read::<Map<'_>>().ok(),

@@ -304,7 +304,43 @@ impl Publisher {
             RouteResult::NoExchange,
             "the exchange was found above"
         );
+        if routes.is_empty() && self.is_target_deleted(state, cx) {
+            state.routes = routes;
+            return Err(PublishError::Detach(self.target_deleted(state)));
+        }
         Ok((message, routes))
+    }
+
+    /// Returns true if the target of the link was a queue that is gone. The link was attached to it, so the tree is not
+    /// outdated.
+    fn is_target_deleted(&self, state: &ConnectionState, cx: &StepContext<'_>) -> bool {
+        match &self.target {
+            PublishTarget::Fixed(target) if target.is_queue => {
+                state.caller(cx.broker).queue(&target.routing_key).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    fn target_deleted(&self, state: &ConnectionState) -> Refusal {
+        let queue = match &self.target {
+            PublishTarget::Fixed(target) => &*target.routing_key,
+            PublishTarget::PerMessage => "",
+        };
+        let text = format!("queue '{queue}' in vhost '{}' was deleted", state.vhost);
+        Refusal::new(Condition::ResourceDeleted, text)
+    }
+
+    /// The error that ends the link after its queue has refused a message because it was deleted.
+    pub(crate) fn check_target(
+        &self,
+        state: &ConnectionState,
+        cx: &StepContext<'_>,
+    ) -> Result<(), Refusal> {
+        match self.is_target_deleted(state, cx) {
+            true => Err(self.target_deleted(state)),
+            false => Ok(()),
+        }
     }
 
     /// Publishes a message to its queues. Hands the vector of queues back for reuse.

@@ -81,7 +81,7 @@ pub(crate) fn delivery_outcome(
 }
 
 /// Annotations that receivers may add have this prefix.
-const ANNOTATION_PREFIX: &str = "x-opt-";
+const ANNOTATION_PREFIX: &str = "x-";
 
 fn modification(modified: &Modified<'_>) -> Result<Modification, Refusal> {
     let invalid = |text: String| {
@@ -89,7 +89,7 @@ fn modification(modified: &Modified<'_>) -> Result<Modification, Refusal> {
         Refusal::new(Condition::InvalidField, text)
     };
     let mut table = to_table(modified.message_annotations.unwrap_or_default());
-    // As in RabbitMQ, other annotations are left out.
+    // RabbitMQ ends the session because of other annotations; here they are left out.
     table
         .0
         .retain(|(key, _)| key.starts_with(ANNOTATION_PREFIX));

@@ -113,9 +113,10 @@ pub(crate) type Parts = SmallVec<[Bytes; 2]>;
 /// is reused for small messages.
 pub(crate) fn encode_delivery(delivery: &Delivery, scratch: &mut BytesMut) -> Parts {
     let message = &delivery.message;
-    let attempts = delivery.attempts.unwrap_or(0);
+    let attempts = failed_attempts(delivery);
     let header = Header {
-        first_acquirer: !delivery.redelivered && attempts == 0,
+        // As in RabbitMQ, a dead letter had an acquirer before.
+        first_acquirer: !delivery.redelivered && attempts == 0 && !message.has_died(),
         delivery_count: attempts,
         ..conversion::amqp10::header(message)
     };
@@ -138,6 +139,20 @@ pub(crate) fn encode_delivery(delivery: &Delivery, scratch: &mut BytesMut) -> Pa
     parts
 }
 
+/// The number of failed delivery attempts. A queue that does not count them knows whether the message was delivered
+/// before, which JMS clients need to recognize a redelivery. A dead letter keeps the count of the queues that rejected it
+/// until it has a count of its own.
+fn failed_attempts(delivery: &Delivery) -> u32 {
+    let own = delivery
+        .attempts
+        .unwrap_or_else(|| delivery.redelivered.into());
+    if own > 0 || !delivery.message.has_died() {
+        return own;
+    }
+    let inherited = delivery.message.deaths().map(|d| d.failed_attempts());
+    u32::try_from(inherited.unwrap_or(0)).unwrap_or(u32::MAX)
+}
+
 /// The annotations of receivers that modified the message: before it was dead-lettered, and in this queue.
 fn modified_annotations(delivery: &Delivery) -> Table {
     let mut table = Table::default();
@@ -148,4 +163,80 @@ fn modified_annotations(delivery: &Delivery) -> Table {
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codec_amqp10::Sections;
+    use env::WallTime;
+    use message::{DeadReason, Deaths, Dying, MessageBuilder, Protocol};
+
+    fn message() -> Message {
+        let builder = MessageBuilder {
+            protocol: Protocol::Amqp10,
+            durable: true,
+            priority: None,
+            ttl_ms: None,
+            received: WallTime(1),
+            exchange: "",
+            routing_keys: &["q"],
+            properties: b"",
+        };
+        // An amqp-value section with null.
+        let body: &[u8] = b"\x00\x53\x77\x40";
+        builder.build(body.len(), [body]).unwrap()
+    }
+
+    fn dead_letter(failed: bool) -> Message {
+        let mut deaths = Deaths::default();
+        deaths.record(&Dying {
+            queue: "q",
+            reason: DeadReason::Rejected,
+            exchange: "",
+            routing_keys: vec!["q"],
+            ttl_ms: None,
+            failed,
+            at: WallTime(1),
+        });
+        message().dead_lettered("", Some("dead"), &deaths).unwrap()
+    }
+
+    /// The first-acquirer and delivery-count that a client gets.
+    fn header(message: Message, attempts: Option<u32>, redelivered: bool) -> (bool, u32) {
+        let delivery = Delivery {
+            id: 1,
+            redelivered,
+            attempts,
+            left: 0,
+            message,
+            annotations: None,
+        };
+        let parts = encode_delivery(&delivery, &mut BytesMut::new());
+        let encoded = parts.concat();
+        let sections = Sections::parse(&encoded).unwrap();
+        let header = sections.read_header(&encoded).unwrap();
+        (header.first_acquirer, header.delivery_count)
+    }
+
+    #[test]
+    fn header_counts_failed_attempts() {
+        assert_eq!(header(message(), Some(0), false), (true, 0));
+        assert_eq!(header(message(), Some(0), true), (false, 0));
+        assert_eq!(header(message(), Some(3), true), (false, 3));
+    }
+
+    #[test]
+    fn redelivery_of_a_queue_that_does_not_count_is_one_failed_attempt() {
+        assert_eq!(header(message(), None, false), (true, 0));
+        assert_eq!(header(message(), None, true), (false, 1));
+    }
+
+    #[test]
+    fn dead_letter_had_an_acquirer_and_keeps_its_failed_attempts() {
+        assert_eq!(header(dead_letter(true), Some(0), false), (false, 1));
+        assert_eq!(header(dead_letter(true), None, false), (false, 1));
+        assert_eq!(header(dead_letter(false), Some(0), false), (false, 0));
+        assert_eq!(header(dead_letter(true), Some(2), true), (false, 2));
+    }
 }

@@ -2,12 +2,14 @@
 
 mod fake;
 
+use amqp10::LinkId;
 use codec_amqp10::{
-    DeliveryState, Map, Modified, Outcome, Reader, Sections, SenderSettleMode, Symbol, map,
+    AnyTarget, Attach, DeliveryState, Map, Modified, Outcome, Reader, Role, Sections,
+    SenderSettleMode, Source, Symbol, Target, Value, map,
 };
 use fake::{Client, Seen, message};
 use queue::{Modification, RejectReason, RequestBody, SettlementOutcome};
-use session::{ControlEvent, PasswordCheck, SessionState};
+use session::{ControlEvent, PasswordCheck, QueueNotification, SessionState};
 use session_amqp10::{Amqp10Config, Limits};
 
 const ACCEPTED: DeliveryState<'static> = DeliveryState::ACCEPTED;
@@ -90,6 +92,18 @@ fn open_is_refused_with_the_condition_of_its_cause() {
 }
 
 #[test]
+fn open_names_the_node_that_the_client_is_connected_to() {
+    let (client, _) = Client::open();
+    let property = |name: &str| {
+        let mut properties = client.server_properties.iter();
+        let found = properties.find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    };
+    assert_eq!(property("node"), Some("one"));
+    assert_eq!(property("product"), Some("RabbitMQ"));
+}
+
+#[test]
 fn publish_is_accepted_after_the_queue_has_confirmed_it() {
     let (mut client, session) = Client::open();
     client.declare("q");
@@ -159,32 +173,50 @@ fn anonymous_terminus_rejects_messages_without_a_target() {
     client.expect(Seen::Detached(Some("amqp:precondition-failed".into())));
 }
 
+/// The client sees an attach without the terminus of the server, and then the error (section 2.6.3).
+fn expect_refused(client: &mut Client, link: LinkId, condition: &str) {
+    client.expect(Seen::Attached(link));
+    client.expect(Seen::Detached(Some(condition.to_owned())));
+}
+
 #[test]
-fn refused_attach_ends_the_session_with_the_condition_of_its_cause() {
-    let ended = |condition: &str| Seen::Ended(Some(condition.to_owned()));
-    for (user, address, condition) in [
-        ("guest", "/queues/missing", "amqp:not-found"),
-        ("guest", "/exchanges/missing", "amqp:not-found"),
-        ("guest", "orders", "amqp:invalid-field"),
-        ("small", "/exchanges/amq.topic", "amqp:unauthorized-access"),
+fn refused_attach_detaches_the_link_with_the_condition_of_its_cause() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let other = client.publisher(session, "/queues/q");
+    for (address, condition) in [
+        ("/queues/missing", "amqp:not-found"),
+        ("/exchanges/missing", "amqp:not-found"),
+        ("orders", "amqp:invalid-field"),
     ] {
-        let (mut client, session) = Client::open_with(Amqp10Config::default(), user);
-        client.try_publisher(session, Some(address));
-        client.expect(ended(condition));
-        // Other sessions go on.
-        client.begin();
+        let link = client.try_publisher(session, Some(address));
+        expect_refused(&mut client, link, condition);
     }
     for (address, condition) in [
         ("/queues/missing", "amqp:not-found"),
-        ("/queues/yours", "amqp:unauthorized-access"),
         ("/exchanges/amq.topic", "amqp:invalid-field"),
+        ("orders", "amqp:invalid-field"),
     ] {
-        let (mut client, session) = Client::open_with(Amqp10Config::default(), "small");
-        client.declare("yours");
-        let address = address.replace("missing", "mine.missing");
-        client.try_consumer(session, &address, SenderSettleMode::Mixed);
-        client.expect(ended(condition));
+        let link = client.try_consumer(session, address, SenderSettleMode::Mixed);
+        expect_refused(&mut client, link, condition);
     }
+    // The other links of the session go on.
+    let id = client.send(other, "a");
+    client.expect(accepted(id));
+    assert_eq!(client.broker.message_counters.publishers, 1);
+}
+
+#[test]
+fn attach_without_permission_ends_the_session() {
+    let ended = Seen::Ended(Some("amqp:unauthorized-access".to_owned()));
+    let (mut client, session) = Client::open_with(Amqp10Config::default(), "small");
+    client.try_publisher(session, Some("/exchanges/amq.topic"));
+    client.expect(ended.clone());
+    // Other sessions go on.
+    let session = client.begin();
+    client.declare("yours");
+    client.try_consumer(session, "/queues/yours", SenderSettleMode::Mixed);
+    client.expect(ended);
 }
 
 #[test]
@@ -205,8 +237,8 @@ fn attach_waits_for_the_log_if_the_tree_may_be_outdated() {
 fn attach_to_a_missing_queue_is_refused_after_the_tree_has_caught_up() {
     let (mut client, session) = Client::open();
     client.broker.is_single_node = false;
-    client.try_consumer(session, "/queues/q", SenderSettleMode::Mixed);
-    client.expect(Seen::Ended(Some("amqp:not-found".into())));
+    let link = client.try_consumer(session, "/queues/q", SenderSettleMode::Mixed);
+    expect_refused(&mut client, link, "amqp:not-found");
     assert_eq!(client.broker.changes.len(), 1, "the log is asked once");
 }
 
@@ -305,7 +337,7 @@ fn modified_outcome_carries_the_annotations_of_extensions() {
     let id = client.expect_message("a");
     let mut annotations = Vec::new();
     let mut writer = map(&mut annotations);
-    for key in ["x-opt-note", "other"] {
+    for key in ["x-opt-note", "x-note", "other"] {
         writer.push(&Symbol::from_static(key));
         writer.push("value");
     }
@@ -344,7 +376,7 @@ fn modified_outcome_carries_the_annotations_of_extensions() {
         .iter()
         .map(|(key, _)| &**key)
         .collect();
-    assert_eq!(keys, ["x-opt-note"]);
+    assert_eq!(keys, ["x-opt-note", "x-note"]);
 }
 
 #[test]
@@ -420,15 +452,72 @@ fn deleted_queue_detaches_its_consumers_only() {
     client.declare("other");
     client.consumer(session, "/queues/q");
     let other = client.publisher(session, "/queues/other");
-    client.broker.must(metadata::Change::DeleteQueue {
-        vhost: "/".into(),
-        name: "q".into(),
-        id: None,
-    });
+    delete(&mut client, "q");
     client.pump();
     client.expect(Seen::Detached(Some("amqp:resource-deleted".into())));
     let id = client.send(other, "a");
     client.expect(accepted(id));
+}
+
+fn delete(client: &mut Client, queue: &str) {
+    client.broker.must(metadata::Change::DeleteQueue {
+        vhost: "/".into(),
+        name: queue.into(),
+        id: None,
+    });
+}
+
+#[test]
+fn publish_to_a_deleted_target_queue_is_released_and_detaches_the_link() {
+    let detached = Seen::Detached(Some("amqp:resource-deleted".into()));
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let link = client.publisher(session, "/queues/q");
+    delete(&mut client, "q");
+    let id = client.send(link, "a");
+    client.expect(Seen::Outcome(id, "released".into()));
+    client.expect(detached.clone());
+    // A queue that is deleted while a message is on its way to it.
+    client.declare("q");
+    let link = client.publisher(session, "/queues/q");
+    let other = client.publisher(session, "/exchanges/amq.fanout");
+    client.broker.silent = true;
+    let id = client.send(link, "a");
+    client.nothing_seen();
+    delete(&mut client, "q");
+    let why = RejectReason::Unavailable;
+    for (queue, tag) in std::mem::take(&mut client.broker.unconfirmed) {
+        let refused = QueueNotification::NotPublished { queue, tag, why };
+        client.broker.notices.push_back(refused.into());
+    }
+    client.pump();
+    client.expect(Seen::Outcome(id, "released".into()));
+    client.expect(detached);
+    // Other links go on.
+    let id = client.send(other, "b");
+    client.expect(Seen::Outcome(id, "released".into()));
+    assert_eq!(client.broker.message_counters.publishers, 1);
+}
+
+#[test]
+fn browser_is_refused() {
+    let (mut client, session) = Client::open();
+    let queue = client.declare("q");
+    let attach = Attach {
+        source: Some(Source {
+            address: Some(Value::String("/queues/q")),
+            distribution_mode: Some(Symbol::from_static("copy")),
+            ..Source::default()
+        }),
+        target: Some(AnyTarget::Target(Target::default())),
+        ..fake::link("browser", Role::Receiver)
+    };
+    let link = client.attach(session, &attach);
+    expect_refused(&mut client, link, "amqp:not-implemented");
+    let mut requests = client.broker.requests.iter();
+    assert!(
+        !requests.any(|(to, body)| *to == queue && matches!(body, RequestBody::Consume { .. }))
+    );
 }
 
 #[test]

@@ -431,6 +431,20 @@ fn connection_shows_client_properties() {
 }
 
 #[test]
+fn amqp10_connection_shows_its_container_id() {
+    let server = connected();
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let connection = &mut fake.connections[0];
+        connection.client_name = "orders".into();
+        connection.protocol = "amqp10".into();
+    }
+    let shown = server.get("/api/connections");
+    assert_eq!(shown[0]["container_id"], json!("orders"));
+    assert!(shown[1].get("container_id").is_none());
+}
+
+#[test]
 fn lists_can_be_sorted_and_reduced_to_columns() {
     let server = Server::start();
     for (name, ready) in [("a", 5), ("b", 20), ("c", 10)] {

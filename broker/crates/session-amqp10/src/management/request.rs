@@ -59,7 +59,8 @@ pub(crate) struct BindingBody {
 /// Reads the request in a message. The error is the response.
 pub(crate) fn parse(message: &[u8]) -> Result<Request, Response> {
     let bad = |text: &str| Response::error(400, text);
-    let sections = Sections::parse(message).map_err(|error| bad(&error.to_string()))?;
+    // RabbitMQ's Python client sends an empty body before the properties.
+    let sections = Sections::parse_any_order(message).map_err(|error| bad(&error.to_string()))?;
     let properties = sections.read_properties(message);
     let Properties {
         to,
@@ -304,7 +305,7 @@ fn binding_query(query: &str) -> Result<BindingBody, Response> {
 
 /// The message id of a request, which the response has as its correlation id.
 pub(crate) fn message_id(message: &[u8]) -> Option<Value<'_>> {
-    let sections = Sections::parse(message).ok()?;
+    let sections = Sections::parse_any_order(message).ok()?;
     sections.read_properties(message).ok()?.message_id
 }
 
@@ -352,6 +353,31 @@ mod tests {
         }
         writer.finish();
         encoded
+    }
+
+    #[test]
+    fn sections_of_a_request_come_in_any_order_but_once() {
+        let mut body = Vec::new();
+        encode_section_descriptor(&mut body, SectionKind::Value);
+        Value::Null.encode(&mut body);
+        let mut properties = Vec::new();
+        Properties {
+            message_id: Some(Value::Ulong(7)),
+            to: Some("/queues/q"),
+            subject: Some("GET"),
+            reply_to: Some("$me"),
+            ..Properties::default()
+        }
+        .encode(&mut properties);
+        let message = [&body[..], &properties].concat();
+        assert_eq!(parse(&message), Ok(Request::GetQueue("q".into())));
+        assert_eq!(message_id(&message), Some(Value::Ulong(7)));
+        for repeated in [
+            [&body[..], &properties, &body].concat(),
+            [&properties[..], &body, &properties].concat(),
+        ] {
+            assert_eq!(parse(&repeated).unwrap_err().status, 400);
+        }
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Client {
     pub attached: Vec<(LinkId, Vec<u8>)>,
     /// Everything that the server has sent.
     pub received: Vec<u8>,
+    /// The connection properties of the server.
+    pub server_properties: Vec<(String, String)>,
     to_server: BytesMut,
     from_server: BytesMut,
     input: BytesMut,
@@ -123,6 +125,7 @@ impl Client {
             seen: VecDeque::new(),
             attached: Vec::new(),
             received: Vec::new(),
+            server_properties: Vec::new(),
             to_server,
             from_server: BytesMut::new(),
             input: BytesMut::new(),
@@ -212,6 +215,11 @@ impl Client {
                 let mut encoded = Vec::new();
                 attach.encode(&mut encoded);
                 self.attached.push((*link, encoded));
+            }
+            if let Event::Opened { open } = &event {
+                let text = |value: Value<'_>| value.as_text().unwrap_or_default().to_owned();
+                let properties = open.properties.into_iter().flatten();
+                self.server_properties = properties.map(|(k, v)| (text(k), text(v))).collect();
             }
             see(event, &mut self.seen);
         }
