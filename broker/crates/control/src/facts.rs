@@ -103,11 +103,17 @@ pub struct ChannelFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkSessionFacts {
+    /// The highest handle of a link.
     pub handle_max: u32,
+    /// The transfer id that the node expects next.
     pub next_incoming_id: u32,
+    /// Transfers that the client may send.
     pub incoming_window: u32,
+    /// The id of the next transfer to the client.
     pub next_outgoing_id: u32,
+    /// Transfers that the node may send.
     pub remote_incoming_window: u32,
+    /// Transfers that the client can send before its window is closed.
     pub remote_outgoing_window: u32,
     /// Links on which the client sends.
     pub incoming: Vec<LinkFacts>,
@@ -115,21 +121,27 @@ pub struct LinkSessionFacts {
     pub outgoing: Vec<LinkFacts>,
 }
 
+/// A link of a session of AMQP 1.0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkFacts {
+    /// The client's handle of the link.
     pub handle: u32,
+    /// The name that the client chose.
     pub name: String,
-    /// Of the target of an incoming link and of the source of an outgoing one.
+    /// The address of an incoming link's target or of an outgoing link's source.
     pub address: Option<String>,
     /// The queue of an outgoing link; empty for other links.
     pub queue: String,
     /// `mixed`, `settled` or `unsettled`.
     pub settle_mode: String,
-    /// None: no limit.
+    /// Most bytes of a message. None: no limit.
     pub max_message_size: Option<u64>,
+    /// Deliveries on the link since it was attached, modulo 2^32.
     pub delivery_count: u32,
+    /// Deliveries that the receiver still allows.
     pub credit: u32,
+    /// Deliveries without an outcome.
     pub unconfirmed: u64,
 }
 

@@ -3,8 +3,9 @@
 
 use control::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
-    ExchangeCounts, LoginCounts, MessageCounts, MqttCounters, ProtocolCounters, QueueTotals,
-    ShardFacts, ShardQuery, TrafficCounts, TrafficFacts, TrafficFilter,
+    ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
+    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, TrafficCounts, TrafficFacts,
+    TrafficFilter,
 };
 use env::NodeId;
 use queue::ByQueueType;
@@ -61,6 +62,17 @@ fn message_counts(first: u64) -> MessageCounts {
 }
 
 fn connection() -> ConnectionFacts {
+    let link = |name: &str| LinkFacts {
+        handle: 1,
+        name: name.to_owned(),
+        address: Some("/queues/q".to_owned()),
+        queue: "q".to_owned(),
+        settle_mode: "mixed".to_owned(),
+        max_message_size: Some(1 << 20),
+        delivery_count: 8,
+        credit: 9,
+        unconfirmed: 10,
+    };
     let channel = ChannelFacts {
         number: u16::MAX,
         confirm: true,
@@ -75,6 +87,16 @@ fn connection() -> ConnectionFacts {
         uncommitted: 6,
         acks_uncommitted: 7,
         counts: message_counts(100),
+        links: Some(LinkSessionFacts {
+            handle_max: 255,
+            next_incoming_id: 3,
+            incoming_window: 400,
+            next_outgoing_id: 5,
+            remote_incoming_window: 6,
+            remote_outgoing_window: 7,
+            incoming: vec![link("incoming")],
+            outgoing: vec![link("outgoing")],
+        }),
     };
     ConnectionFacts {
         name: "10.0.0.1:5000 -> 10.0.0.2:5671".into(),

@@ -1,9 +1,9 @@
 //! `/api/connections/:name/sessions`: sessions and links of AMQP 1.0.
 
-use crate::access::Call;
+use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
 use crate::connections;
-use crate::dispatch::{Answer, json};
+use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
 use control::{ChannelFacts, LinkFacts};
 use serde_json::{Value as Json, json as object};
@@ -57,7 +57,7 @@ fn show(channel: &ChannelFacts) -> Option<Json> {
 }
 
 /// The sessions of a connection. As in RabbitMQ, other protocols than AMQP 1.0 are refused.
-pub(crate) async fn list(api: &Api, call: &Call, name: &str) -> Answer {
+pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     let connection = connections::find(api, call, name).await?;
     if !connection.protocol.ends_with("amqp10") {
         return Err(ApiError::bad_request(format!(
