@@ -192,5 +192,5 @@ func TestExchangeTypesAreTheBrokers(t *testing.T) {
 	source := read(t, "broker/crates/routing/src/lib.rs")
 	_, names, _ := strings.Cut(source, "pub fn name(self) -> &'static str {")
 	names, _, _ = strings.Cut(names, "/// Returns the kind")
-	sameSet(t, "types of exchanges", types, all(regexp.MustCompile(`Kind::[A-Za-z]+ => "([^"]+)"`), names))
+	sameSet(t, "types of exchanges", types, all(regexp.MustCompile(`ExchangeType::[A-Za-z]+ => "([^"]+)"`), names))
 }

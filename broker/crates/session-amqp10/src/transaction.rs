@@ -657,13 +657,14 @@ impl Amqp10Session {
         answer: QueueReply,
         cx: &mut StepContext<'_>,
     ) {
-        let result = match answer {
-            QueueReply::Refused { text, .. } => {
-                Err(rollback(format!("the transaction was rolled back: {text}")))
-            }
-            _ => Ok(()),
+        let refusal = match answer {
+            QueueReply::Refused { text, .. } => Some(rollback(format!(
+                "the transaction was rolled back: {text}"
+            ))),
+            _ => None,
         };
-        self.answer_coordination(link, discharge, result.as_ref().map(|()| ()), cx);
+        let result = refusal.as_ref().map_or(Ok(()), Err);
+        self.answer_coordination(link, discharge, result, cx);
     }
 
     /// Lets transactions fail that have settled deliveries of a link that has ended: these return to their queue.

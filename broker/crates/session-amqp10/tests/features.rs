@@ -315,7 +315,7 @@ fn dynamic_terminus_needs_a_capability_and_no_address() {
     ] {
         let (mut client, session) = Client::open();
         dynamic_sender(&mut client, session, wrong);
-        client.expect(Seen::Ended(Some(condition.into())));
+        client.expect_refused(condition);
     }
     // The user may not configure the name of the queue.
     let (mut client, session) = Client::open_with(Amqp10Config::default(), "small");

@@ -101,7 +101,7 @@ fn reply_address_is_unknown_after_the_receiver_has_detached() {
     client.expect(Seen::Outcome(id, "released".into()));
     let other = client.begin();
     client.try_publisher(other, Some(&address));
-    client.expect(Seen::Ended(Some("amqp:not-found".into())));
+    client.expect_refused("amqp:not-found");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn receiver_of_direct_replies_must_ask_for_a_volatile_source() {
     ] {
         let (mut client, session) = Client::open();
         attach(&mut client, session, "replies", wrong);
-        client.expect(Seen::Ended(Some("amqp:invalid-field".into())));
+        client.expect_refused("amqp:invalid-field");
     }
     let (mut client, session) = Client::open();
     let unsettled = Attach {
@@ -166,10 +166,10 @@ fn receiver_of_direct_replies_must_ask_for_a_volatile_source() {
         ..link("replies", Role::Receiver)
     };
     client.attach(session, &unsettled);
-    client.expect(Seen::Ended(Some("amqp:invalid-field".into())));
+    client.expect_refused("amqp:invalid-field");
     // The queue of another link cannot be consumed.
     let (mut client, session) = Client::open();
     let (_, address) = requester(&mut client, session, "replies");
     client.try_consumer(session, &address, SenderSettleMode::Settled);
-    client.expect(Seen::Ended(Some("amqp:not-found".into())));
+    client.expect_refused("amqp:not-found");
 }

@@ -163,6 +163,13 @@ impl Client {
         );
     }
 
+    /// Expects that the server refuses a link: it attaches, and detaches at once with an error.
+    pub fn expect_refused(&mut self, condition: &str) {
+        let attached = self.seen.pop_front();
+        assert!(matches!(attached, Some(Seen::Attached(_))), "{attached:?}");
+        self.expect(Seen::Detached(Some(condition.into())));
+    }
+
     pub fn nothing_seen(&mut self) {
         assert_eq!(self.seen, [], "nothing was expected");
     }

@@ -391,10 +391,7 @@ impl Run {
     /// Carries out what the members ask for, and checks the rules.
     fn carry_out(&mut self) -> Result<(), Violation> {
         for at in 0..self.nodes.len() {
-            loop {
-                let Some(member) = &mut self.nodes[at].member else {
-                    break;
-                };
+            while let Some(member) = &mut self.nodes[at].member {
                 let outputs = member.poll();
                 if outputs.is_empty() {
                     break;
