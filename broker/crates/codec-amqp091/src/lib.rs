@@ -5,7 +5,7 @@
 //! [`table::MAX_DEPTH`]. No input causes a panic. Section numbers refer to the AMQP 0.9.1
 //! specification.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod content;
 mod field;

@@ -10,14 +10,14 @@ use env::NodeId;
 use raft::eraftpb::{self, Message, MessageType};
 use wire::{DecodeCause, Decoded, Encoding, Reader, Varint, put_varint};
 
-pub const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// The name of the format in errors.
 const FORMAT: &str = "Raft frame";
 
 /// A message between two hosts about one group.
 #[derive(Clone, Debug, PartialEq)]
-pub enum GroupMessage {
+pub(crate) enum GroupMessage {
     Raft(Box<Message>),
     /// The leader is idle and stops sending heartbeats; a follower that agrees stops its clock.
     Sleep {
@@ -29,7 +29,7 @@ pub enum GroupMessage {
 
 /// Messages of a checkpoint transfer to a member that is too far behind the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transfer {
+pub(crate) enum Transfer {
     Begin(Offer),
     /// A part of the stream; `last` ends it.
     Chunk {
@@ -56,7 +56,7 @@ pub enum Transfer {
 /// Describes the checkpoint of a transfer. `id` is chosen by the sender and unique within one incarnation of
 /// its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub(crate) struct Offer {
     pub id: u64,
     /// The leader's term.
     pub term: u64,
@@ -153,7 +153,7 @@ fn kind_of(t: MessageType) -> Option<u8> {
 
 /// Appends a raft-rs message. Returns false and appends nothing for kinds that are never sent, and for
 /// entries with gaps, because entry indexes are not encoded.
-pub fn encode_raft(out: &mut BytesMut, group: GroupId, m: &Message) -> bool {
+pub(crate) fn encode_raft(out: &mut BytesMut, group: GroupId, m: &Message) -> bool {
     let mut expected = m.index..;
     let gap = m
         .entries
@@ -214,14 +214,14 @@ fn put_entry(out: &mut BytesMut, e: &eraftpb::Entry) {
     VarintBytes::put(&e.data, out);
 }
 
-pub fn encode_sleep(out: &mut BytesMut, group: GroupId, term: u64, commit: u64) {
+pub(crate) fn encode_sleep(out: &mut BytesMut, group: GroupId, term: u64, commit: u64) {
     out.put_u8(SLEEP);
     put_varint(out, group.0);
     put_number(out, term);
     put_number(out, commit);
 }
 
-pub fn encode_transfer(out: &mut BytesMut, group: GroupId, transfer: &Transfer) {
+pub(crate) fn encode_transfer(out: &mut BytesMut, group: GroupId, transfer: &Transfer) {
     let kind = match transfer {
         Transfer::Begin(_) => BEGIN,
         Transfer::Chunk { .. } => CHUNK,
@@ -253,7 +253,7 @@ pub fn encode_transfer(out: &mut BytesMut, group: GroupId, transfer: &Transfer) 
 }
 
 /// Decodes the messages of a frame one by one.
-pub struct FrameReader<'a> {
+pub(crate) struct FrameReader<'a> {
     reader: Reader<'a>,
     from: NodeId,
     to: NodeId,
@@ -261,7 +261,7 @@ pub struct FrameReader<'a> {
 
 impl<'a> FrameReader<'a> {
     /// `from` is the authenticated sender; `to` is this node.
-    pub fn new(frame: &'a Bytes, from: NodeId, to: NodeId) -> Decoded<FrameReader<'a>> {
+    pub(crate) fn new(frame: &'a Bytes, from: NodeId, to: NodeId) -> Decoded<FrameReader<'a>> {
         let mut reader = Reader::shared(FORMAT, frame);
         match reader.u8()? {
             VERSION => Ok(FrameReader { reader, from, to }),
@@ -270,7 +270,7 @@ impl<'a> FrameReader<'a> {
     }
 
     /// The next message, or `None` at the end. After an error the rest of the frame cannot be decoded.
-    pub fn next(&mut self) -> Decoded<Option<(GroupId, GroupMessage)>> {
+    pub(crate) fn next(&mut self) -> Decoded<Option<(GroupId, GroupMessage)>> {
         if self.reader.is_empty() {
             return Ok(None);
         }

@@ -9,30 +9,30 @@ use raft::eraftpb::{self, ConfChange, ConfChangeType, ConfState, EntryType};
 use wire::{DecodeCause, Decoded, Encoding, Reader, Varint, put_varint};
 
 /// A command, or Raft's own empty entry.
-pub const NORMAL: u8 = 0;
+pub(crate) const NORMAL: u8 = 0;
 /// A membership change.
-pub const MEMBERSHIP: u8 = 1;
+pub(crate) const MEMBERSHIP: u8 = 1;
 /// The first entry of every group's log, at [`FOUNDING`] on all founding members; its data is the initial
 /// membership. It is never replicated: members that join later receive it as a checkpoint.
-pub const FOUNDING_KIND: u8 = 2;
+pub(crate) const FOUNDING_KIND: u8 = 2;
 
 /// A position in a group's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Position {
+pub(crate) struct Position {
     pub index: u64,
     pub term: u64,
 }
 
 /// Where every group's log starts. It is not zero, so that a replica without the founding entry is
 /// distinguishable from one that has it.
-pub const FOUNDING: Position = Position { index: 1, term: 1 };
+pub(crate) const FOUNDING: Position = Position { index: 1, term: 1 };
 
 /// Bound of indexes and terms accepted from peers and files: no correct node reaches it, and the sum of two
 /// such numbers does not overflow.
-pub const MAX_NUMBER: u64 = 1 << 62;
+pub(crate) const MAX_NUMBER: u64 = 1 << 62;
 
 /// The encoding of an index or a term: LEB128, below [`MAX_NUMBER`].
-pub enum LogNumber {}
+pub(crate) enum LogNumber {}
 
 impl Encoding<u64> for LogNumber {
     fn put(value: &u64, out: &mut BytesMut) {
@@ -48,7 +48,7 @@ impl Encoding<u64> for LogNumber {
     }
 }
 
-pub fn to_raft(entry: &wal::Entry) -> eraftpb::Entry {
+pub(crate) fn to_raft(entry: &wal::Entry) -> eraftpb::Entry {
     let mut e = eraftpb::Entry::default();
     e.set_entry_type(match entry.kind {
         MEMBERSHIP => EntryType::EntryConfChange,
@@ -60,7 +60,7 @@ pub fn to_raft(entry: &wal::Entry) -> eraftpb::Entry {
     e
 }
 
-pub fn from_raft(entry: eraftpb::Entry) -> wal::Entry {
+pub(crate) fn from_raft(entry: eraftpb::Entry) -> wal::Entry {
     wal::Entry {
         index: entry.index,
         term: entry.term,
@@ -72,7 +72,7 @@ pub fn from_raft(entry: eraftpb::Entry) -> wal::Entry {
     }
 }
 
-pub fn founding_entry(membership: &Membership) -> wal::Entry {
+pub(crate) fn founding_entry(membership: &Membership) -> wal::Entry {
     wal::Entry {
         index: FOUNDING.index,
         term: FOUNDING.term,
@@ -82,7 +82,7 @@ pub fn founding_entry(membership: &Membership) -> wal::Entry {
 }
 
 /// Encodes a change as entry data: the protocol buffer that raft-rs expects, of which two fields are used.
-pub fn encode_change(change: MembershipChange) -> Bytes {
+pub(crate) fn encode_change(change: MembershipChange) -> Bytes {
     let (kind, node) = match change {
         MembershipChange::Promote(node) => (0, node),
         MembershipChange::Remove(node) => (1, node),
@@ -101,7 +101,7 @@ const CHANGE_TYPE_TAG: u8 = 2 << 3;
 const NODE_ID_TAG: u8 = 3 << 3;
 
 /// Returns `None` if the data was not written by [`encode_change`]; every member ignores such an entry.
-pub fn decode_change(data: Bytes) -> Option<ConfChange> {
+pub(crate) fn decode_change(data: Bytes) -> Option<ConfChange> {
     read_change(&mut Reader::new("membership change", &data)).ok()
 }
 
@@ -130,7 +130,7 @@ fn expect_tag(from: &mut Reader<'_>, expected: u8) -> Decoded<()> {
     }
 }
 
-pub fn encode_membership(membership: &Membership) -> Bytes {
+pub(crate) fn encode_membership(membership: &Membership) -> Bytes {
     let mut data = BytesMut::new();
     for nodes in [&membership.voters, &membership.learners] {
         put_varint(&mut data, nodes.len() as u64);
@@ -140,7 +140,7 @@ pub fn encode_membership(membership: &Membership) -> Bytes {
 }
 
 /// Returns `None` if the data is damaged or no group can have these members.
-pub fn decode_membership(data: Bytes) -> Option<Membership> {
+pub(crate) fn decode_membership(data: Bytes) -> Option<Membership> {
     let membership = read_membership(&mut Reader::new("membership", &data)).ok()?;
     is_valid(&membership).then_some(membership)
 }
@@ -167,7 +167,7 @@ fn read_node(from: &mut Reader<'_>) -> Decoded<NodeId> {
 }
 
 /// At least one voter, no node twice, no node 0, and at most [`MAX_MEMBERS`] members.
-pub fn is_valid(membership: &Membership) -> bool {
+pub(crate) fn is_valid(membership: &Membership) -> bool {
     let mut all: Vec<NodeId> = membership
         .voters
         .iter()
@@ -183,7 +183,7 @@ pub fn is_valid(membership: &Membership) -> bool {
         && all.first() != Some(&NodeId(0))
 }
 
-pub fn to_conf_state(membership: &Membership) -> ConfState {
+pub(crate) fn to_conf_state(membership: &Membership) -> ConfState {
     let mut state = ConfState::default();
     state.voters = membership.voters.iter().map(|n| n.0).collect();
     state.learners = membership.learners.iter().map(|n| n.0).collect();
@@ -191,7 +191,7 @@ pub fn to_conf_state(membership: &Membership) -> ConfState {
 }
 
 /// Sorted, because raft-rs keeps members in sets without an order.
-pub fn from_conf_state(state: &ConfState) -> Membership {
+pub(crate) fn from_conf_state(state: &ConfState) -> Membership {
     let sorted = |nodes: &[u64]| {
         let mut nodes: Vec<NodeId> = nodes.iter().map(|n| NodeId(*n)).collect();
         nodes.sort_unstable();

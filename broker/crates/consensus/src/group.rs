@@ -27,13 +27,13 @@ const COMMIT_RECORD_TICKS: u32 = 5;
 
 /// A requested flush: entries that are to be moved to segments.
 #[derive(Clone, Copy, Debug)]
-pub struct FlushRequest {
+pub(crate) struct FlushRequest {
     pub upto: u64,
     /// The flush starts without a newer checkpoint from this tick on.
     pub at_tick: u64,
 }
 
-pub struct Group {
+pub(crate) struct Group {
     pub id: GroupId,
     /// Distinguishes this replica from an earlier one of the same group.
     pub epoch: u64,
@@ -111,7 +111,7 @@ pub struct Group {
 }
 
 impl Group {
-    pub fn new(
+    pub(crate) fn new(
         id: GroupId,
         epoch: u64,
         node: NodeId,
@@ -187,32 +187,32 @@ impl Group {
         })
     }
 
-    pub fn store(&self) -> &LogStore {
+    pub(crate) fn store(&self) -> &LogStore {
         self.raw.store()
     }
 
-    pub fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
     }
 
-    pub fn leader(&self) -> Option<NodeId> {
+    pub(crate) fn leader(&self) -> Option<NodeId> {
         Some(self.raw.raft.leader_id)
             .filter(|id| *id != 0)
             .map(NodeId)
     }
 
-    pub fn term(&self) -> u64 {
+    pub(crate) fn term(&self) -> u64 {
         self.raw.raft.term
     }
 
     /// Entries up to this index are durable and applied, so they may leave the write-ahead log.
-    pub fn flushable(&self) -> u64 {
+    pub(crate) fn flushable(&self) -> u64 {
         self.applied.min(self.raw.raft.raft_log.persisted)
     }
 
     /// raft-rs draws election timeouts from an unseeded generator whenever the term or role changes. Replaces
     /// that timeout with one from the seeded generator.
-    pub fn refresh_election_timeout(&mut self, rng: &mut SeededRng) {
+    pub(crate) fn refresh_election_timeout(&mut self, rng: &mut SeededRng) {
         let role = (self.raw.raft.term, self.raw.raft.state);
         if role != self.seen_role {
             self.seen_role = role;
@@ -248,7 +248,7 @@ impl Group {
     }
 
     /// Advances the group's clock by one tick.
-    pub fn tick(&mut self, rng: &mut SeededRng) {
+    pub(crate) fn tick(&mut self, rng: &mut SeededRng) {
         if self.stopped || self.departing || self.must_not_campaign() {
             return;
         }
@@ -305,7 +305,7 @@ impl Group {
     }
 
     /// The leader is known to be down: makes this follower campaign within `ticks`.
-    pub fn hurry_election(&mut self, ticks: usize, rng: &mut SeededRng) {
+    pub(crate) fn hurry_election(&mut self, ticks: usize, rng: &mut SeededRng) {
         if self.installing || self.is_leader() {
             return;
         }
@@ -322,12 +322,16 @@ impl Group {
     }
 
     /// Ends hurried elections: there is a leader.
-    pub fn clear_hurry(&mut self) {
+    pub(crate) fn clear_hurry(&mut self) {
         self.election_hurried = false;
     }
 
     /// Handles a message from a peer.
-    pub fn step(&mut self, mut m: Message, rng: &mut SeededRng) -> Result<(), RefusedMessage> {
+    pub(crate) fn step(
+        &mut self,
+        mut m: Message,
+        rng: &mut SeededRng,
+    ) -> Result<(), RefusedMessage> {
         if self.stopped || self.installing || self.departing {
             return Err(RefusedMessage("group accepts no messages now"));
         }
@@ -343,7 +347,11 @@ impl Group {
         result.map_err(|_| RefusedMessage("raft-rs refused the message"))
     }
 
-    pub fn propose(&mut self, command: Bytes, limits: &HostLimits) -> Result<(), ProposeError> {
+    pub(crate) fn propose(
+        &mut self,
+        command: Bytes,
+        limits: &HostLimits,
+    ) -> Result<(), ProposeError> {
         if !self.is_leader() || self.stopped {
             return Err(ProposeError::NotLeader {
                 leader: self.leader().filter(|_| !self.is_leader()),
@@ -416,7 +424,7 @@ impl Group {
         ready
     }
 
-    pub fn change_membership(
+    pub(crate) fn change_membership(
         &mut self,
         change: crate::MembershipChange,
     ) -> Result<(), ProposeError> {
@@ -464,7 +472,7 @@ impl Group {
         self.raw.step(m).map_err(|_| ProposeError::Overloaded)
     }
 
-    pub fn transfer_leader(&mut self, to: NodeId) -> Result<(), ProposeError> {
+    pub(crate) fn transfer_leader(&mut self, to: NodeId) -> Result<(), ProposeError> {
         if !self.is_leader() || self.stopped {
             return Err(ProposeError::NotLeader {
                 leader: self.leader().filter(|_| !self.is_leader()),
@@ -479,13 +487,13 @@ impl Group {
     }
 
     /// Tells raft-rs that messages to a peer may be lost, so it probes the peer.
-    pub fn report_unreachable(&mut self, node: NodeId) {
+    pub(crate) fn report_unreachable(&mut self, node: NodeId) {
         if self.is_leader() {
             self.raw.report_unreachable(node.0);
         }
     }
 
-    pub fn report_transfer(&mut self, to: NodeId, done: bool) {
+    pub(crate) fn report_transfer(&mut self, to: NodeId, done: bool) {
         let status = match done {
             true => SnapshotStatus::Finish,
             false => SnapshotStatus::Failure,
@@ -495,7 +503,7 @@ impl Group {
 
     /// Offers raft-rs a leader's checkpoint that is durable on this node's disk. Its contents are committed,
     /// so the checkpoint counts even if that leader has been replaced meanwhile.
-    pub fn offer_checkpoint(
+    pub(crate) fn offer_checkpoint(
         &mut self,
         from: NodeId,
         term: u64,
@@ -551,7 +559,7 @@ impl Group {
 
     /// Handles an offered checkpoint that this log already covers: raft-rs answers with this log's position.
     /// Returns false if the log does not cover it.
-    pub fn already_covers(
+    pub(crate) fn already_covers(
         &mut self,
         from: NodeId,
         term: u64,
@@ -579,7 +587,7 @@ impl Group {
     }
 
     /// True if nothing is in progress, so the leader needs no heartbeats.
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         let log = &self.raw.raft.raft_log;
         self.unpersisted == 0
             && self.proposals.is_empty()
@@ -593,7 +601,7 @@ impl Group {
     }
 
     /// On the leader: true if `node` has all entries and knows that they are committed.
-    pub fn is_caught_up(&self, node: NodeId) -> bool {
+    pub(crate) fn is_caught_up(&self, node: NodeId) -> bool {
         let commit = self.raw.raft.raft_log.committed;
         self.raw.raft.prs().get(node.0).is_some_and(|p| {
             // A probing follower may be caught up too: if it has everything, no further message ends its
@@ -603,7 +611,7 @@ impl Group {
     }
 
     /// Records the commit index in the log, so that a restarted node knows it without asking other members.
-    pub fn record_commit(&mut self, sink: &mut OutputBuffer) {
+    pub(crate) fn record_commit(&mut self, sink: &mut OutputBuffer) {
         let committed = self.raw.raft.raft_log.committed;
         if committed <= self.logged_commit || self.installing {
             return;
@@ -633,12 +641,16 @@ impl Group {
         );
     }
 
-    pub fn commit_durable(&mut self, commit: u64) {
+    pub(crate) fn commit_durable(&mut self, commit: u64) {
         self.durable_commit = self.durable_commit.max(commit);
     }
 
     /// Asks the owner for a checkpoint if the log since the last one exceeds its limit.
-    pub fn request_checkpoint_if_due(&mut self, limits: &HostLimits, sink: &mut OutputBuffer) {
+    pub(crate) fn request_checkpoint_if_due(
+        &mut self,
+        limits: &HostLimits,
+        sink: &mut OutputBuffer,
+    ) {
         let entries = limits.checkpoint_entries.max(self.last_live_count / 2);
         let due = self.log_bytes >= limits.checkpoint_bytes || self.log_entries >= entries;
         if due && !self.checkpoint_requested && !self.is_checkpoint_in_progress() {
@@ -647,15 +659,15 @@ impl Group {
     }
 
     /// True if entries were appended since the last checkpoint.
-    pub fn has_new_entries(&self) -> bool {
+    pub(crate) fn has_new_entries(&self) -> bool {
         self.log_entries > 0
     }
 
-    pub fn is_checkpoint_in_progress(&self) -> bool {
+    pub(crate) fn is_checkpoint_in_progress(&self) -> bool {
         self.checkpointing || self.checkpoint_waiting.is_some()
     }
 
-    pub fn request_checkpoint(&mut self, sink: &mut OutputBuffer) {
+    pub(crate) fn request_checkpoint(&mut self, sink: &mut OutputBuffer) {
         if self.applied > self.store().checkpoint().position.index && !self.stopped {
             self.checkpoint_requested = true;
             sink.out.push(HostOutput::CheckpointDue { group: self.id });
@@ -663,22 +675,22 @@ impl Group {
     }
 
     /// The checkpoint supplied cannot be used now; the owner will be asked again.
-    pub fn clear_checkpoint_request(&mut self) {
+    pub(crate) fn clear_checkpoint_request(&mut self) {
         self.checkpoint_requested = false;
     }
 
     /// The owner supplied a checkpoint.
-    pub fn begin_checkpoint(&mut self) {
+    pub(crate) fn begin_checkpoint(&mut self) {
         self.checkpoint_requested = false;
         self.log_bytes = 0;
         self.log_entries = 0;
     }
 
-    pub fn set_last_live_count(&mut self, live: u64) {
+    pub(crate) fn set_last_live_count(&mut self, live: u64) {
         self.last_live_count = live;
     }
 
-    pub fn status(&self) -> GroupStatus {
+    pub(crate) fn status(&self) -> GroupStatus {
         let raft = &self.raw.raft;
         let is_leader = self.is_leader();
         let mut matched = Vec::new();

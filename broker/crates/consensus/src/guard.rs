@@ -8,10 +8,10 @@ use raft::{ProgressState, RawNode, StateRole};
 
 /// Why a message was dropped; for the counters and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RefusedMessage(pub &'static str);
+pub(crate) struct RefusedMessage(pub &'static str);
 
 /// Checks a message from a peer, and corrects a commit index that exceeds this log.
-pub fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), RefusedMessage> {
+pub(crate) fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), RefusedMessage> {
     match m.get_msg_type() {
         MessageType::MsgAppend => check_append(raw, m),
         MessageType::MsgHeartbeat => check_heartbeat(raw, m),
@@ -27,7 +27,7 @@ pub fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), RefusedMess
 
 /// A replica that was deleted and created again grants no vote to a candidate with a shorter log than its
 /// predecessor had.
-pub fn check_floor(floor: Option<Position>, m: &Message) -> Result<(), RefusedMessage> {
+pub(crate) fn check_floor(floor: Option<Position>, m: &Message) -> Result<(), RefusedMessage> {
     let is_vote_request = matches!(
         m.get_msg_type(),
         MessageType::MsgRequestVote | MessageType::MsgRequestPreVote

@@ -15,7 +15,7 @@ use wal::{Entry, GroupId};
 
 /// The entries that a flush moves to segments.
 #[derive(Debug)]
-pub struct FlushPlan {
+pub(crate) struct FlushPlan {
     /// After the flush, every entry up to and including this index that is still needed is in segments.
     pub upto: u64,
     pub entries: Vec<Entry>,
@@ -23,7 +23,7 @@ pub struct FlushPlan {
 
 /// The result of a job.
 #[derive(Debug)]
-pub enum JobOutcome {
+pub(crate) enum JobOutcome {
     Flushed {
         upto: u64,
         segments: Vec<Arc<Segment>>,
@@ -59,7 +59,7 @@ pub enum JobOutcome {
 type JobFunction = Box<dyn FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send>;
 
 /// A job, with a description for errors.
-pub struct Job {
+pub(crate) struct Job {
     what: String,
     /// Estimated bytes of disk space needed.
     space: u64,
@@ -117,7 +117,7 @@ fn open(
 }
 
 /// `founding`: a checkpoint that must be written before any entry leaves the write-ahead log.
-pub fn flush(
+pub(crate) fn flush(
     disk: Arc<dyn Disk>,
     group: GroupId,
     plan: FlushPlan,
@@ -146,7 +146,7 @@ fn checkpoint_bytes(checkpoint: &segment::Checkpoint) -> u64 {
 }
 
 /// Writes a checkpoint, then deletes older ones.
-pub fn checkpoint(group: GroupId, checkpoint: segment::Checkpoint) -> Box<dyn StorageJob> {
+pub(crate) fn checkpoint(group: GroupId, checkpoint: segment::Checkpoint) -> Box<dyn StorageJob> {
     let space = checkpoint_bytes(&checkpoint);
     job("checkpoint", group, space, move |d| {
         segment::write_checkpoint(d, group, &checkpoint)?;
@@ -165,7 +165,7 @@ fn remove_older(disk: &dyn Disk, group: GroupId, index: u64) -> Result<(), Segme
 }
 
 /// Copies the entries in `keep` from sparse segments into new ones.
-pub fn rewrite(
+pub(crate) fn rewrite(
     disk: Arc<dyn Disk>,
     group: GroupId,
     sparse: Vec<Arc<Segment>>,
@@ -185,7 +185,7 @@ pub fn rewrite(
     })
 }
 
-pub fn remove_segments(group: GroupId, names: Vec<SegmentName>) -> Box<dyn StorageJob> {
+pub(crate) fn remove_segments(group: GroupId, names: Vec<SegmentName>) -> Box<dyn StorageJob> {
     job("removing segments", group, 0, move |d| {
         for name in names {
             segment::delete_segment(d, group, name)?;
@@ -194,7 +194,7 @@ pub fn remove_segments(group: GroupId, names: Vec<SegmentName>) -> Box<dyn Stora
     })
 }
 
-pub fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
+pub(crate) fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
     job("removing the files", group, 0, move |d| {
         segment::delete_group(d, group)?;
         remove_staging(d, group)?;
@@ -203,14 +203,14 @@ pub fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
 }
 
 /// Writes down the promises of a replica that is about to be deleted.
-pub fn write_tombstone(group: GroupId, tombstone: Tombstone) -> Box<dyn StorageJob> {
+pub(crate) fn write_tombstone(group: GroupId, tombstone: Tombstone) -> Box<dyn StorageJob> {
     job("writing the tombstone", group, FILE_BYTES, move |d| {
         tombstone::write(d, group, &tombstone).map_err(|e| SegmentError::io("departed", &e))?;
         Ok(JobOutcome::TombstoneWritten(tombstone))
     })
 }
 
-pub fn remove_tombstone(group: GroupId) -> Box<dyn StorageJob> {
+pub(crate) fn remove_tombstone(group: GroupId) -> Box<dyn StorageJob> {
     job("removing the tombstone", group, 0, move |d| {
         tombstone::remove(d, group).map_err(|e| SegmentError::io("departed", &e))?;
         Ok(JobOutcome::Removed)
@@ -218,7 +218,7 @@ pub fn remove_tombstone(group: GroupId) -> Box<dyn StorageJob> {
 }
 
 /// Reads the next part of a checkpoint that is being sent.
-pub fn read(
+pub(crate) fn read(
     group: GroupId,
     run: impl FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send + 'static,
 ) -> Box<dyn StorageJob> {
@@ -241,7 +241,7 @@ fn remove_staging(disk: &dyn Disk, group: GroupId) -> Result<(), SegmentError> {
 
 /// Writes a chunk of a received checkpoint to its staging file. Not synced: after a crash the transfer starts
 /// again.
-pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
+pub(crate) fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
     job("staging a checkpoint", group, data.len() as u64, move |d| {
         let path = staging_path(group);
         let fail = |e: std::io::Error| SegmentError::io(&path, &e);
@@ -257,7 +257,7 @@ pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
 }
 
 /// Deletes the staging file.
-pub fn unstage(group: GroupId) -> Box<dyn StorageJob> {
+pub(crate) fn unstage(group: GroupId) -> Box<dyn StorageJob> {
     job("removing a staged checkpoint", group, 0, move |d| {
         remove_staging(d, group)?;
         Ok(JobOutcome::Removed)
@@ -266,7 +266,7 @@ pub fn unstage(group: GroupId) -> Box<dyn StorageJob> {
 
 /// Turns a staged checkpoint into segments and a checkpoint file. The checkpoint file makes it valid, so it
 /// is written last.
-pub fn install(
+pub(crate) fn install(
     disk: Arc<dyn Disk>,
     group: GroupId,
     contents: CheckpointContents,

@@ -8,7 +8,7 @@
 //! Errors: [`ProposeError`] and [`ReadError`] answer calls, [`RecoveryError`] means that the node must not
 //! start, and [`JobError`] or [`HostOutput::Failed`] means that the node must stop.
 #![forbid(unsafe_code)]
-#![deny(missing_docs)]
+#![deny(missing_docs, unreachable_pub)]
 #![allow(
     clippy::field_reassign_with_default,
     reason = "raft-rs's messages have many fields and no constructors"

@@ -62,7 +62,7 @@ pub enum RecoveryError {
 
 /// A group restored from disk.
 #[derive(Debug)]
-pub struct RestoredGroup {
+pub(crate) struct RestoredGroup {
     pub store: LogStore,
     /// The state machine as of the checkpoint; `None` for the founding checkpoint.
     pub state: Option<Bytes>,
@@ -73,7 +73,7 @@ pub struct RestoredGroup {
 }
 
 /// Restores a group; `Ok(None)` if it was deleted.
-pub fn restore(
+pub(crate) fn restore(
     disk: &Arc<dyn Disk>,
     group: GroupId,
     mut wal: RecoveredGroup,

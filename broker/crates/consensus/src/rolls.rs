@@ -24,12 +24,12 @@ impl CompleteLogFile {
 
 /// Complete files, oldest first.
 #[derive(Debug, Default)]
-pub struct CompleteLogFiles {
+pub(crate) struct CompleteLogFiles {
     rolls: VecDeque<CompleteLogFile>,
 }
 
 impl CompleteLogFiles {
-    pub fn add_roll(
+    pub(crate) fn add_roll(
         &mut self,
         file: u64,
         groups: BTreeMap<GroupId, u64>,
@@ -48,7 +48,7 @@ impl CompleteLogFiles {
         });
     }
 
-    pub fn mark_relogged(&mut self, file: u64) {
+    pub(crate) fn mark_relogged(&mut self, file: u64) {
         for roll in &mut self.rolls {
             if roll.file == file {
                 roll.relogging = false;
@@ -56,7 +56,7 @@ impl CompleteLogFiles {
         }
     }
 
-    pub fn mark_flushed(&mut self, group: GroupId, upto: u64) {
+    pub(crate) fn mark_flushed(&mut self, group: GroupId, upto: u64) {
         for roll in &mut self.rolls {
             if roll.groups.get(&group).is_some_and(|need| *need <= upto) {
                 roll.groups.remove(&group);
@@ -65,20 +65,20 @@ impl CompleteLogFiles {
     }
 
     /// The group is deleted, or its log was replaced.
-    pub fn forget_group(&mut self, group: GroupId) {
+    pub(crate) fn forget_group(&mut self, group: GroupId) {
         for roll in &mut self.rolls {
             roll.groups.remove(&group);
         }
     }
 
-    pub fn mark_deleted(&mut self, group: GroupId) {
+    pub(crate) fn mark_deleted(&mut self, group: GroupId) {
         for roll in &mut self.rolls {
             roll.deletions.remove(&group);
         }
     }
 
     /// The newest file that can be deleted together with all before it. Each file is returned once.
-    pub fn take_free_file(&mut self) -> Option<u64> {
+    pub(crate) fn take_free_file(&mut self) -> Option<u64> {
         let mut free = None;
         while self
             .rolls

@@ -10,7 +10,7 @@ use wal::{Record, RecordBody};
 
 /// An action to take once a batch of the log is durable.
 #[derive(Debug)]
-pub enum PendingAction {
+pub(crate) enum PendingAction {
     /// raft-rs may rely on everything that it handed out up to `number`; then `messages` are sent.
     Ready {
         group: GroupId,
@@ -33,7 +33,7 @@ pub enum PendingAction {
 }
 
 #[derive(Debug, Default)]
-pub struct OutputBuffer {
+pub(crate) struct OutputBuffer {
     pub out: Vec<HostOutput>,
     pub records: Vec<Record>,
     pub waiting: Vec<PendingAction>,
@@ -42,14 +42,14 @@ pub struct OutputBuffer {
 }
 
 impl OutputBuffer {
-    pub fn new(max_frame_bytes: usize) -> OutputBuffer {
+    pub(crate) fn new(max_frame_bytes: usize) -> OutputBuffer {
         OutputBuffer {
             max_frame_bytes,
             ..OutputBuffer::default()
         }
     }
 
-    pub fn record(&mut self, group: GroupId, body: RecordBody) {
+    pub(crate) fn record(&mut self, group: GroupId, body: RecordBody) {
         self.records.push(Record { group, body });
     }
 
@@ -73,7 +73,7 @@ impl OutputBuffer {
         }
     }
 
-    pub fn send(&mut self, group: GroupId, messages: Vec<Message>) {
+    pub(crate) fn send(&mut self, group: GroupId, messages: Vec<Message>) {
         for m in messages {
             let to = NodeId(m.to);
             codec::encode_raft(self.frame(to), group, &m);
@@ -81,18 +81,18 @@ impl OutputBuffer {
         }
     }
 
-    pub fn send_sleep(&mut self, to: NodeId, group: GroupId, term: u64, commit: u64) {
+    pub(crate) fn send_sleep(&mut self, to: NodeId, group: GroupId, term: u64, commit: u64) {
         codec::encode_sleep(self.frame(to), group, term, commit);
         self.flush_full_frame(to);
     }
 
-    pub fn send_transfer(&mut self, to: NodeId, group: GroupId, transfer: &Transfer) {
+    pub(crate) fn send_transfer(&mut self, to: NodeId, group: GroupId, transfer: &Transfer) {
         codec::encode_transfer(self.frame(to), group, transfer);
         self.flush_full_frame(to);
     }
 
     /// Closes the frames of all peers.
-    pub fn close_frames(&mut self) {
+    pub(crate) fn close_frames(&mut self) {
         if self.frames.is_empty() {
             return;
         }

@@ -10,15 +10,15 @@ mod receive;
 mod send;
 mod stream;
 
-pub use receive::{IncomingCheckpoint, StagingResult};
-pub use send::{CheckpointPart, EntrySources, OutgoingCheckpoint, open};
+pub(crate) use receive::{IncomingCheckpoint, StagingResult};
+pub(crate) use send::{CheckpointPart, EntrySources, OutgoingCheckpoint, open};
 #[cfg(test)]
 pub(crate) use stream::put_entry;
-pub use stream::{CheckpointContents, CheckpointReader, StreamError};
+pub(crate) use stream::{CheckpointContents, CheckpointReader, StreamError};
 
 /// A position at which a group's log may begin, without the state machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checkpoint {
+pub(crate) struct Checkpoint {
     /// Zero means that there is no checkpoint: the replica waits for the leader's.
     pub position: Position,
     pub membership: Membership,
@@ -27,7 +27,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub fn founding(membership: Membership) -> Checkpoint {
+    pub(crate) fn founding(membership: Membership) -> Checkpoint {
         Checkpoint {
             position: FOUNDING,
             membership,
@@ -36,11 +36,11 @@ impl Checkpoint {
     }
 
     /// True if it contains no state machine, because nothing was ever applied.
-    pub fn is_founding(&self) -> bool {
+    pub(crate) fn is_founding(&self) -> bool {
         self.position.index <= FOUNDING.index
     }
 
-    pub fn to_raft(&self) -> eraftpb::Snapshot {
+    pub(crate) fn to_raft(&self) -> eraftpb::Snapshot {
         let mut snapshot = eraftpb::Snapshot::default();
         let meta = snapshot.mut_metadata();
         meta.index = self.position.index;
@@ -49,7 +49,7 @@ impl Checkpoint {
         snapshot
     }
 
-    pub fn to_file(&self, live: IndexSet, state: Bytes) -> segment::Checkpoint {
+    pub(crate) fn to_file(&self, live: IndexSet, state: Bytes) -> segment::Checkpoint {
         segment::Checkpoint {
             index: self.position.index,
             term: self.position.term,
@@ -60,7 +60,7 @@ impl Checkpoint {
     }
 
     /// Returns `None` if its membership is damaged.
-    pub fn from_file(file: &segment::Checkpoint) -> Option<Checkpoint> {
+    pub(crate) fn from_file(file: &segment::Checkpoint) -> Option<Checkpoint> {
         Some(Checkpoint {
             position: Position {
                 index: file.index,

@@ -18,7 +18,7 @@ use wal::Entry;
 
 mod segments;
 
-pub use segments::{Segments, keep_set};
+pub(crate) use segments::{Segments, keep_set};
 
 /// Memory used by an entry in addition to its data.
 const ENTRY_OVERHEAD: usize = 64;
@@ -29,7 +29,7 @@ fn memory_cost(entry: &Entry) -> usize {
 
 /// The log of one group; implements [`Storage`] for raft-rs.
 #[derive(Debug)]
-pub struct LogStore {
+pub(crate) struct LogStore {
     group: GroupId,
     /// The state that raft-rs starts with; not updated afterwards.
     initial: (HardState, Membership),
@@ -54,7 +54,7 @@ pub struct LogStore {
 
 impl LogStore {
     /// An empty log that begins after `compacted`, with `checkpoint` for members that need earlier entries.
-    pub fn new(
+    pub(crate) fn new(
         group: GroupId,
         compacted: Position,
         checkpoint: Checkpoint,
@@ -77,36 +77,36 @@ impl LogStore {
     }
 
     /// Sets the state that raft-rs starts with.
-    pub fn set_hard_state(&mut self, state: HardState) {
+    pub(crate) fn set_hard_state(&mut self, state: HardState) {
         self.initial.0 = state;
     }
 
-    pub fn compacted(&self) -> Position {
+    pub(crate) fn compacted(&self) -> Position {
         self.compacted
     }
 
-    pub fn checkpoint(&self) -> &Checkpoint {
+    pub(crate) fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
     }
 
-    pub fn segments(&self) -> &Segments {
+    pub(crate) fn segments(&self) -> &Segments {
         &self.segments
     }
 
-    pub fn segments_mut(&mut self) -> &mut Segments {
+    pub(crate) fn segments_mut(&mut self) -> &mut Segments {
         &mut self.segments
     }
 
     /// Bytes of entries in memory.
-    pub fn mem_bytes(&self) -> usize {
+    pub(crate) fn mem_bytes(&self) -> usize {
         self.mem_bytes
     }
 
-    pub fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.compacted.index + 1
     }
 
-    pub fn last(&self) -> u64 {
+    pub(crate) fn last(&self) -> u64 {
         match self.mem.back() {
             Some(e) => e.index,
             None => self.flushed,
@@ -118,7 +118,7 @@ impl LogStore {
     }
 
     /// The term of an entry of raft-rs's log or of the one before it. Never reads the disk.
-    pub fn term_of(&self, index: u64) -> Option<u64> {
+    pub(crate) fn term_of(&self, index: u64) -> Option<u64> {
         if index == self.compacted.index {
             return Some(self.compacted.term);
         }
@@ -130,7 +130,7 @@ impl LogStore {
     }
 
     /// Appends entries. An entry at an existing index replaces it and all entries after it.
-    pub fn append(&mut self, entries: impl Iterator<Item = Entry>) {
+    pub(crate) fn append(&mut self, entries: impl Iterator<Item = Entry>) {
         for entry in entries {
             while self.mem.back().is_some_and(|e| e.index >= entry.index) {
                 if let Some(replaced) = self.mem.pop_back() {
@@ -151,7 +151,7 @@ impl LogStore {
     }
 
     /// Keeps a live entry at or below the beginning of the log, found in the write-ahead log after a restart.
-    pub fn retain_live(&mut self, entry: Entry) {
+    pub(crate) fn retain_live(&mut self, entry: Entry) {
         self.mem_bytes += memory_cost(&entry);
         if let Some(old) = self.retained.insert(entry.index, entry) {
             self.mem_bytes -= memory_cost(&old);
@@ -159,7 +159,7 @@ impl LogStore {
     }
 
     /// After a restart: entries up to and including `index` are in segments, and may be in memory too.
-    pub fn set_flushed(&mut self, index: u64) {
+    pub(crate) fn set_flushed(&mut self, index: u64) {
         self.flushed = self.flushed.max(index);
     }
 
@@ -169,7 +169,7 @@ impl LogStore {
     }
 
     /// Reads any entry that is still stored.
-    pub fn read(&self, index: u64) -> Result<Entry, ReadError> {
+    pub(crate) fn read(&self, index: u64) -> Result<Entry, ReadError> {
         match self.in_memory(index).or_else(|| self.retained.get(&index)) {
             Some(entry) => Ok(entry.clone()),
             None => self.segments.read(index),
@@ -177,7 +177,7 @@ impl LogStore {
     }
 
     /// The entries of `low..=high` that are in memory, for writing them to the log again.
-    pub fn memory_range(&self, low: u64, high: u64) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn memory_range(&self, low: u64, high: u64) -> impl Iterator<Item = &Entry> {
         let skip = low.saturating_sub(self.mem_first());
         self.mem
             .iter()
@@ -186,18 +186,18 @@ impl LogStore {
     }
 
     /// The index from which on entries are in memory only.
-    pub fn first_unflushed(&self) -> u64 {
+    pub(crate) fn first_unflushed(&self) -> u64 {
         self.flushed.max(self.compacted.index) + 1
     }
 
-    pub fn mark_founding_on_disk(&mut self) {
+    pub(crate) fn mark_founding_on_disk(&mut self) {
         if self.checkpoint.is_founding() {
             self.checkpoint.on_disk = true;
         }
     }
 
     /// Bytes in memory that a flush up to `upto` would have to write.
-    pub fn unflushed_bytes(&self, upto: u64) -> usize {
+    pub(crate) fn unflushed_bytes(&self, upto: u64) -> usize {
         let retained: usize = self.retained.values().map(memory_cost).sum();
         let from = self.first_unflushed();
         retained
@@ -208,23 +208,23 @@ impl LogStore {
     }
 
     /// Bytes in memory of the entries above `index`.
-    pub fn bytes_above(&self, index: u64) -> usize {
+    pub(crate) fn bytes_above(&self, index: u64) -> usize {
         self.memory_range(index + 1, u64::MAX)
             .map(memory_cost)
             .sum()
     }
 
-    pub fn has_retained(&self) -> bool {
+    pub(crate) fn has_retained(&self) -> bool {
         !self.retained.is_empty()
     }
 
     /// True if an entry at or below `upto` is in memory only.
-    pub fn needs_flush(&self, upto: u64) -> bool {
+    pub(crate) fn needs_flush(&self, upto: u64) -> bool {
         self.has_retained() || upto >= self.first_unflushed()
     }
 
     /// The entries that a flush up to `upto` writes. The log above `pin` must stay complete.
-    pub fn plan_flush(&mut self, upto: u64, pin: Option<u64>) -> FlushPlan {
+    pub(crate) fn plan_flush(&mut self, upto: u64, pin: Option<u64>) -> FlushPlan {
         let limit = pin.map_or(self.checkpoint.position.index, |p| {
             p.min(self.checkpoint.position.index)
         });
@@ -239,7 +239,7 @@ impl LogStore {
     }
 
     /// The entries of [`Self::plan_flush`] are in segments.
-    pub fn mark_flushed(&mut self, upto: u64) {
+    pub(crate) fn mark_flushed(&mut self, upto: u64) {
         debug_assert!(
             upto <= self.last(),
             "entries up to {upto} are flushed, but the log ends at {}",
@@ -253,7 +253,7 @@ impl LogStore {
     }
 
     /// Drops entries up to and including `upto` from memory if they are in segments.
-    pub fn drop_flushed(&mut self, upto: u64) {
+    pub(crate) fn drop_flushed(&mut self, upto: u64) {
         let upto = upto.min(self.flushed);
         while self.mem.front().is_some_and(|e| e.index <= upto) {
             if let Some(e) = self.mem.pop_front() {
@@ -264,7 +264,7 @@ impl LogStore {
 
     /// A newer checkpoint is durable; `live` holds the indexes at or below it that are still read. From now
     /// on raft-rs's log begins `margin` entries before the checkpoint, but not above `pin`.
-    pub fn advance_checkpoint(
+    pub(crate) fn advance_checkpoint(
         &mut self,
         checkpoint: Checkpoint,
         live: &IndexSet,
@@ -328,7 +328,7 @@ impl LogStore {
     }
 
     /// The entries at or below the checkpoint that are in memory, for a transfer of its live entries.
-    pub fn checkpoint_entries_in_memory(&self) -> BTreeMap<u64, Entry> {
+    pub(crate) fn checkpoint_entries_in_memory(&self) -> BTreeMap<u64, Entry> {
         let at = self.checkpoint.position.index;
         let tail = self.memory_range(self.compacted.index + 1, at);
         let tail = tail.map(|e| (e.index, e.clone()));
@@ -340,7 +340,7 @@ impl LogStore {
     }
 
     /// Replaces this log with the leader's checkpoint.
-    pub fn reset(&mut self, checkpoint: Checkpoint) {
+    pub(crate) fn reset(&mut self, checkpoint: Checkpoint) {
         self.compacted = checkpoint.position;
         self.flushed = checkpoint.position.index;
         self.checkpoint = checkpoint;
@@ -353,7 +353,7 @@ impl LogStore {
 
     /// Adopts a checkpoint received from the leader although this log already reaches beyond it: the log may
     /// then begin there.
-    pub fn adopt_checkpoint(&mut self, checkpoint: Checkpoint, committed: u64) {
+    pub(crate) fn adopt_checkpoint(&mut self, checkpoint: Checkpoint, committed: u64) {
         let at = checkpoint.position;
         let is_in_log = at.index <= committed && self.term_of(at.index) == Some(at.term);
         if is_in_log && at.index > self.checkpoint.position.index {
@@ -363,7 +363,7 @@ impl LogStore {
     }
 
     /// Takes the error because of which raft-rs was told to wait.
-    pub fn take_fault(&self) -> Option<ReadError> {
+    pub(crate) fn take_fault(&self) -> Option<ReadError> {
         self.fault.borrow_mut().take()
     }
 
@@ -389,7 +389,7 @@ impl LogStore {
         Ok(entries)
     }
 
-    pub fn corrupt_error(&self, what: impl Into<String>) -> ReadError {
+    pub(crate) fn corrupt_error(&self, what: impl Into<String>) -> ReadError {
         ReadError::Corrupt {
             group: self.group,
             what: what.into(),
@@ -397,7 +397,7 @@ impl LogStore {
     }
 
     /// Reads a command for the state machine.
-    pub fn read_command(&self, index: u64) -> Result<Bytes, ReadError> {
+    pub(crate) fn read_command(&self, index: u64) -> Result<Bytes, ReadError> {
         let entry = self.read(index)?;
         match entry.kind {
             entry::NORMAL => Ok(entry.data),

@@ -21,7 +21,7 @@ const BYTES: usize = 60;
 
 /// The promises of a deleted replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tombstone {
+pub(crate) struct Tombstone {
     pub term: u64,
     /// 0 means that it did not vote in that term.
     pub vote: u64,
@@ -35,7 +35,7 @@ fn path(group: GroupId) -> String {
 }
 
 /// Durable on return. Replaces an older tombstone.
-pub fn write(disk: &dyn Disk, group: GroupId, tombstone: &Tombstone) -> io::Result<()> {
+pub(crate) fn write(disk: &dyn Disk, group: GroupId, tombstone: &Tombstone) -> io::Result<()> {
     disk.create_dir(DIR)?;
     disk.sync_dir("")?;
     let (path, temporary) = (path(group), path(group) + ".tmp");
@@ -48,7 +48,7 @@ pub fn write(disk: &dyn Disk, group: GroupId, tombstone: &Tombstone) -> io::Resu
 }
 
 /// Succeeds if the file does not exist.
-pub fn remove(disk: &dyn Disk, group: GroupId) -> io::Result<()> {
+pub(crate) fn remove(disk: &dyn Disk, group: GroupId) -> io::Result<()> {
     remove_file(disk, &path(group))?;
     disk.sync_dir(DIR)
 }
@@ -61,7 +61,7 @@ fn remove_file(disk: &dyn Disk, path: &str) -> io::Result<()> {
 }
 
 /// Reads all tombstones. The error names the file.
-pub fn read_all(disk: &dyn Disk) -> Result<BTreeMap<GroupId, Tombstone>, RecoveryError> {
+pub(crate) fn read_all(disk: &dyn Disk) -> Result<BTreeMap<GroupId, Tombstone>, RecoveryError> {
     let names = disk.list(DIR).map_err(|e| SegmentError::io(DIR, &e))?;
     let mut all = BTreeMap::new();
     for name in names {

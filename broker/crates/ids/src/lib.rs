@@ -3,6 +3,7 @@
 //! Every crate that names a queue or a session depends on this one, so that a queue type needs nothing of the metadata
 //! tree and the tree needs nothing of a queue type.
 #![forbid(unsafe_code)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod queue_type;
 
@@ -27,15 +28,20 @@ impl QueueId {
 /// A client's session: a connection in one incarnation of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId {
+    /// The node that the client is connected to.
     pub node: NodeId,
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
+    /// Number of the session within the incarnation.
     pub number: u64,
 }
 
 /// Effect of a length limit (`overflow`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
+    /// Drops the oldest messages.
     DropHead,
+    /// Refuses new messages; publishers get a negative acknowledgement.
     RejectPublish,
     /// Classic queues only: refused messages go to the dead letter exchange.
     RejectPublishDlx,
@@ -55,14 +61,20 @@ pub enum DeadLettering {
 /// Settings that a queue takes from its arguments and its effective policy. Where both name a limit, the smaller holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
+    /// Most ready messages. None: no limit.
     pub max_length: Option<u64>,
+    /// Most bytes of bodies of ready messages. None: no limit.
     pub max_length_bytes: Option<u64>,
+    /// Effect of these limits.
     pub overflow: Overflow,
     /// Failed deliveries after which a message becomes a dead letter. None: no limit, as for every classic queue.
     pub delivery_limit: Option<u32>,
+    /// Milliseconds after which a message expires. None: only its own expiration counts.
     pub message_ttl_ms: Option<u64>,
+    /// One consumer at a time gets messages.
     pub single_active_consumer: bool,
     /// Classic queues only: the highest priority. None: all messages are alike.
     pub max_priority: Option<u8>,
+    /// Treatment of dead letters.
     pub dead_letter: DeadLettering,
 }

@@ -3,6 +3,7 @@
 //! Control plane only: every handler sends a [`control::ControlRequest`] to shard 0 of the node and
 //! awaits its reply; nothing here touches the data path. Passwords are hashed on blocking threads,
 //! a few at a time.
+#![deny(missing_docs, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod access;
@@ -140,6 +141,7 @@ impl std::fmt::Debug for Clock {
 /// Facts about this node that the API shows, and the API's limits.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// This node.
     pub node: NodeId,
     /// The node's name, as in `/api/nodes/{name}`.
     pub name: String,
@@ -176,6 +178,7 @@ pub struct Config {
     pub certificates_expire: Option<CertificateExpiry>,
     /// None: resource usage is unknown.
     pub resources: Option<MeasureResources>,
+    /// The clocks of the node.
     pub clock: Clock,
     /// Updated by the API and read by the metrics endpoint.
     pub login_counter: LoginCounter,
@@ -192,6 +195,7 @@ impl Config {
         measure.map_or_else(NodeResources::default, |measure| (measure.0)())
     }
 
+    /// The defaults for a node of this name.
     pub fn new(node: NodeId, name: impl Into<String>) -> Config {
         Config {
             node,
@@ -269,6 +273,7 @@ const MAX_OPERATORS: usize = 64;
 /// TLS configuration of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerTls {
+    /// Certificates and settings.
     pub server: Arc<tls::ServerTls>,
     /// Clients whose certificate has this name are the operator, which has no user record and needs
     /// no password. The server must verify client certificates.

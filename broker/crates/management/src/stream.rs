@@ -30,7 +30,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
 impl Stream {
     /// Wraps an accepted connection. `client_certificate` receives the client's certificate.
-    pub fn new(
+    pub(crate) fn new(
         stream: TcpStream,
         tls: Option<Arc<ServerConfig>>,
         client_certificate: ClientCertificate,

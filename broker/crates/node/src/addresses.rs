@@ -4,17 +4,24 @@ use crate::config::{Config, Listen};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
+/// Why a listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
+    /// The socket cannot be bound.
     #[error("cannot listen on {address} for {what}: {error}")]
     Bind {
+        /// The listener.
         what: &'static str,
+        /// The address.
         address: SocketAddr,
+        /// The cause.
         #[source]
         error: io::Error,
     },
+    /// The host has no name that other nodes could use.
     #[error("the host's name is unknown ({0}): set cluster.node and cluster.advertised_host")]
     NoHostName(String),
+    /// A listener between nodes is without TLS and not on loopback.
     #[error(
         "without cluster.auth.* nodes may talk over loopback only, and {0} is not; set cluster.auth.cacertfile, certfile and keyfile"
     )]

@@ -34,6 +34,7 @@ pub struct Alarms {
 }
 
 impl Alarms {
+    /// Alarms that are announced to the shards behind these mailboxes.
     pub fn new(mailboxes: Vec<Mailbox>) -> Alarms {
         Alarms {
             state: Mutex::default(),
@@ -41,6 +42,7 @@ impl Alarms {
         }
     }
 
+    /// Raises or clears an alarm on all shards.
     pub fn set(&self, cause: AlarmCause, on: bool) {
         // Held while sending, so that all shards receive changes in order.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,7 +22,7 @@ struct PasswordCheckTask {
 pub(crate) struct PasswordCheckPool(Sender<PasswordCheckTask>);
 
 impl PasswordCheckPool {
-    pub fn start(cpus: u16) -> io::Result<PasswordCheckPool> {
+    pub(crate) fn start(cpus: u16) -> io::Result<PasswordCheckPool> {
         let (sender, inbox) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
         for n in 0..(cpus / 2).clamp(1, MAX_THREADS) {
@@ -36,7 +36,7 @@ impl PasswordCheckPool {
     }
 
     /// Returns the function with which a shard starts a check.
-    pub fn for_shard(&self, shard: Mailbox) -> shard::StartCheck {
+    pub(crate) fn for_shard(&self, shard: Mailbox) -> shard::StartCheck {
         let pool = self.clone();
         Box::new(move |check| {
             let shard = shard.clone();

@@ -69,7 +69,7 @@ pub(crate) struct ClientListeners {
 
 impl ClientListeners {
     /// Loads the certificates of all enabled TLS listeners.
-    pub fn new(
+    pub(crate) fn new(
         config: &Config,
         registrations: Vec<Registration>,
     ) -> Result<ClientListeners, NodeError> {
@@ -109,22 +109,22 @@ impl ClientListeners {
     }
 
     /// All protocols, in the order of their registration.
-    pub fn protocols(&self) -> &Protocols {
+    pub(crate) fn protocols(&self) -> &Protocols {
         &self.protocols
     }
 
     /// Bytes of the largest frame that a client of a protocol with a listener can send.
-    pub fn largest_frame(&self) -> usize {
+    pub(crate) fn largest_frame(&self) -> usize {
         self.largest_frame
     }
 
     /// Names and configured ports of all listeners.
-    pub fn configured(&self) -> impl Iterator<Item = (&'static str, Option<u16>)> {
+    pub(crate) fn configured(&self) -> impl Iterator<Item = (&'static str, Option<u16>)> {
         self.endpoints.iter().map(|e| (e.name, e.listen.port()))
     }
 
     /// Fails if a port is in use.
-    pub fn check_ports(&self) -> Result<(), AddressError> {
+    pub(crate) fn check_ports(&self) -> Result<(), AddressError> {
         for endpoint in &self.endpoints {
             drop(addresses::bind_exclusive(endpoint.name, endpoint.listen)?);
         }
@@ -132,7 +132,7 @@ impl ClientListeners {
     }
 
     /// Binds the listeners of each shard.
-    pub fn bind(&self, shards: u16) -> Result<Vec<Vec<ClientListener>>, AddressError> {
+    pub(crate) fn bind(&self, shards: u16) -> Result<Vec<Vec<ClientListener>>, AddressError> {
         let mut all: Vec<Vec<ClientListener>> = Vec::new();
         all.resize_with(usize::from(shards), Vec::new);
         for endpoint in &self.endpoints {
@@ -153,7 +153,7 @@ impl ClientListeners {
     }
 
     /// A listener's name and bound address.
-    pub fn port(&self, listener: &ClientListener) -> (&'static str, SocketAddr) {
+    pub(crate) fn port(&self, listener: &ClientListener) -> (&'static str, SocketAddr) {
         let protocol = self.protocols.get(listener.protocol);
         let names = protocol.map_or([""; 2], |protocol| protocol.listener_names());
         let name = names[usize::from(listener.tls.is_some())];
@@ -163,7 +163,11 @@ impl ClientListeners {
     /// The addresses of these listeners, as clients reach them. An address that the configuration
     /// states takes precedence over the advertised host and the bound port. Listeners without
     /// either are left out: the host has no name.
-    pub fn addresses(&self, config: &Config, listeners: &[ClientListener]) -> Vec<ClientAddress> {
+    pub(crate) fn addresses(
+        &self,
+        config: &Config,
+        listeners: &[ClientListener],
+    ) -> Vec<ClientAddress> {
         let address = |listener: &ClientListener| {
             let (name, bound) = self.port(listener);
             let (host, port) = match config.advertised_listeners.get(name) {
@@ -185,22 +189,22 @@ impl ClientListeners {
     }
 
     /// TLS of the HTTP API, if enabled.
-    pub fn management(&self) -> Option<Arc<tls::ServerTls>> {
+    pub(crate) fn management(&self) -> Option<Arc<tls::ServerTls>> {
         self.management.clone()
     }
 
     /// TLS of the metrics endpoint, if enabled.
-    pub fn prometheus(&self) -> Option<Arc<tls::ServerTls>> {
+    pub(crate) fn prometheus(&self) -> Option<Arc<tls::ServerTls>> {
         self.prometheus.clone()
     }
 
     /// TLS of the operator's listener, if enabled.
-    pub fn operator(&self) -> Option<Arc<tls::ServerTls>> {
+    pub(crate) fn operator(&self) -> Option<Arc<tls::ServerTls>> {
         self.operator.clone()
     }
 
     /// Returns the earliest expiry of the certificates in seconds since 1970; None without TLS.
-    pub fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
+    pub(crate) fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
         let http = [&self.management, &self.prometheus, &self.operator];
         let http = http.into_iter().flatten();
         let servers: Vec<_> = self.tls.iter().chain(http).cloned().collect();
@@ -208,7 +212,7 @@ impl ClientListeners {
     }
 
     /// Takes the watchers of the certificate files. They can be taken once.
-    pub fn certificates(&mut self) -> Vec<tls::WatchedFiles> {
+    pub(crate) fn certificates(&mut self) -> Vec<tls::WatchedFiles> {
         std::mem::take(&mut self.certificates)
     }
 }

@@ -30,41 +30,62 @@ use tls::{CertificateLoginSource, ClientVerification, SanType, TlsVersions};
 /// All settings. [`keys`] describes each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Directory of all data of the node.
     pub data_dir: PathBuf,
     /// 0: determined from the CPUs available to this process.
     pub shards: u16,
+    /// Log events.
     pub log: LogConfig,
+    /// AMQP without TLS.
     pub amqp: Listen,
+    /// AMQP with TLS.
     pub amqp_tls: Listen,
     /// Addresses of client listeners as clients reach them, by the name of the listener.
     pub advertised_listeners: BTreeMap<String, PeerAddress>,
+    /// MQTT.
     pub mqtt: MqttConfig,
+    /// MQTT over WebSocket.
     pub web_mqtt: WebMqttConfig,
+    /// Certificates of client listeners.
     pub tls: TlsConfig,
+    /// HTTP API with TLS.
     pub management_tls: Listen,
+    /// Metrics with TLS.
     pub prometheus_tls: Listen,
     /// Certificate and key of the metrics endpoint, if it has its own.
     pub prometheus_files: TlsConfig,
     /// Missing values are taken from `tls`.
     pub management_files: TlsConfig,
+    /// HTTP API for the operator.
     pub operator: OperatorConfig,
     /// By index; empty: the default mechanisms.
     pub mechanisms: BTreeMap<u32, Mechanism>,
+    /// HTTP API.
     pub management: Listen,
+    /// Metrics.
     pub prometheus: Listen,
+    /// Liveness and readiness probes.
     pub probes: Listen,
+    /// The cluster and the connections between nodes.
     pub cluster: ClusterConfig,
+    /// Name of the first user.
     pub default_user: String,
+    /// Password of the first user.
     pub default_pass: String,
+    /// Name of the first virtual host.
     pub default_vhost: String,
     /// Queue type of the first vhost and of new vhosts created through this node that do not set
     /// one; None: classic.
     pub default_queue_type: Option<QueueType>,
+    /// Users that may log in over loopback only.
     pub loopback_users: Vec<String>,
     /// None: anonymous login is disabled.
     pub anonymous_user: Option<String>,
+    /// Password of `anonymous_user`.
     pub anonymous_pass: String,
+    /// Limits of clients.
     pub limits: Limits,
+    /// Free disk space in bytes below which publishers are blocked.
     pub disk_free_limit: u64,
     /// `product` in the AMQP server properties.
     pub product: String,
@@ -72,58 +93,82 @@ pub struct Config {
     pub version: String,
     /// As a share of the memory limit of the cgroup or the machine.
     pub memory_watermark: f64,
+    /// Memory that connections and queues may use.
     pub memory_budget: BudgetConfig,
     /// Number of members to which quorum queues are grown; 0: never grown.
     pub target_group_size: u32,
+    /// Size in bytes at which a new log file begins.
     pub wal_file_bytes: u64,
+    /// Most time that a shutdown waits for clients and leaders.
     pub shutdown_timeout: Duration,
 }
 
+/// Log events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogConfig {
+    /// The lowest level that is logged, for all or for single categories.
     pub level: String,
+    /// One JSON object per event instead of text.
     pub json: bool,
 }
 
+/// The cluster and the connections between nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterConfig {
+    /// Name of the cluster.
     pub name: String,
     /// Empty: the host's name.
     pub node: String,
     /// Empty: no zone.
     pub zone: String,
+    /// Addresses of nodes to form or join a cluster with.
     pub peers: Vec<PeerAddress>,
     /// Number of nodes that form the cluster if `peers` is a single DNS name; 0: the number of
     /// entries in `peers`.
     pub initial_size: usize,
+    /// The listener for other nodes.
     pub listener: Listen,
     /// Empty: the host's name.
     pub advertised_host: String,
+    /// Mutual TLS between nodes; None: plain text, over loopback only.
     pub auth: Option<AuthFiles>,
+    /// Interval between heartbeats.
     pub heartbeat: Duration,
+    /// Silence after which a connection counts as broken.
     pub peer_timeout: Duration,
 }
 
 /// PEM files of mutual TLS between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AuthFiles {
+    /// Certificates of the authorities that peers are verified with.
     pub cacertfile: PathBuf,
+    /// The certificate of this node.
     pub certfile: PathBuf,
+    /// Its private key.
     pub keyfile: PathBuf,
 }
 
 /// TLS of client listeners.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TlsConfig {
+    /// Certificates of the authorities that clients are verified with.
     pub cacertfile: Option<PathBuf>,
+    /// The certificate of the node.
     pub certfile: Option<PathBuf>,
+    /// Its private key.
     pub keyfile: Option<PathBuf>,
+    /// Clients are asked for a certificate, which must be valid.
     pub verify_peer: bool,
+    /// Clients without a certificate are refused.
     pub fail_if_no_peer_cert: bool,
     /// By index; empty: all versions.
     pub versions: BTreeMap<u32, &'static str>,
+    /// The part of a certificate that names its user.
     pub login_from: CertificateLoginSource,
+    /// The type of subject alternative name, if that is the part.
     pub san_type: SanType,
+    /// Position among the alternative names of this type, from 0.
     pub san_index: usize,
 }
 
@@ -154,6 +199,7 @@ impl TlsConfig {
 /// The HTTP API for an operator with a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorConfig {
+    /// The listener.
     pub listener: Listen,
     /// The authority is the one that signs the operator's certificates.
     pub files: TlsConfig,
@@ -171,19 +217,28 @@ impl Default for OperatorConfig {
     }
 }
 
+/// Limits of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Largest AMQP frame in bytes.
     pub frame_max: u32,
+    /// Most channels of a connection.
     pub channel_max: u16,
+    /// Heartbeat interval in seconds that the node proposes.
     pub heartbeat_s: u16,
+    /// Largest message in bytes.
     pub max_message_size: u32,
+    /// Time in which a client must have logged in.
     pub handshake_timeout: Duration,
     /// None: no timeout.
     pub consumer_timeout_ms: Option<u64>,
+    /// Most connections of all protocols.
     pub max_connections: usize,
+    /// Connections that are accepted in one turn of an event loop.
     pub accepts_per_turn: usize,
     /// 0: unlimited.
     pub accepts_per_second: u32,
+    /// Most bytes that wait for one peer node.
     pub peer_buffer: usize,
 }
 

@@ -15,6 +15,7 @@ pub struct ControlGateway {
 }
 
 impl ControlGateway {
+    /// A gateway that is closed until the shard is known.
     pub fn new(links: Arc<LinkStatus>) -> ControlGateway {
         ControlGateway {
             shard: OnceLock::new(),
@@ -29,6 +30,7 @@ impl ControlGateway {
         let _ = self.shard.set(shard);
     }
 
+    /// Refuses new requests: the node stops.
     pub fn stopping(&self) {
         self.stopping.store(true, Ordering::Release);
     }

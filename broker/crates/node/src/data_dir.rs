@@ -15,25 +15,39 @@ const LOCK: &str = "lock";
 /// Group of a marker record: with it, the log is never empty once this node belongs to a cluster.
 const MARKER_GROUP: GroupId = GroupId(u64::MAX);
 
+/// Why a data directory cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
+    /// A file operation failed.
     #[error("data directory {path}: {error}")]
     Io {
+        /// The directory.
         path: PathBuf,
+        /// The cause.
         #[source]
         error: io::Error,
     },
+    /// Another process has locked the directory.
     #[error("data directory {path} is in use by another process")]
-    InUse { path: PathBuf },
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The identity of the node is missing, damaged or too new.
     #[error("data directory {path}: {error}")]
     Identity {
+        /// The directory.
         path: PathBuf,
+        /// The cause.
         #[source]
         error: IdentityError,
     },
+    /// The log cannot be read.
     #[error("data directory {path}: {error}{}", remedy(.error))]
     Log {
+        /// The directory.
         path: PathBuf,
+        /// The cause.
         #[source]
         error: WalError,
     },
@@ -94,6 +108,7 @@ impl DataDir {
         })
     }
 
+    /// The disk that holds the directory.
     pub fn disk(&self) -> Arc<dyn Disk> {
         self.disk.clone()
     }
@@ -108,6 +123,7 @@ impl DataDir {
         self.disk.write_budget()
     }
 
+    /// The identity that is stored in the directory.
     pub fn identity(&self) -> Identity {
         let guard = self.identity.lock();
         guard.unwrap_or_else(PoisonError::into_inner).clone()

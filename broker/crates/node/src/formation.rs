@@ -27,18 +27,23 @@ use metadata::Name;
 pub enum PeerView {
     /// No link; the configured address.
     Silent {
+        /// host:port.
         address: String,
     },
+    /// This node itself.
     ThisNode,
     /// Reachable, and not a member of any cluster.
     Unclustered {
+        /// The node.
         founder: Founder,
         /// Fingerprint of its list of peers.
         peers_hash: u64,
         /// Feature flags that it supports.
         features: Vec<Name>,
     },
+    /// A member of a cluster.
     Member {
+        /// Number of the cluster.
         cluster: u64,
     },
 }
@@ -46,7 +51,9 @@ pub enum PeerView {
 /// Input of [`decide_formation`].
 #[derive(Clone, Debug)]
 pub struct FormationInput {
+    /// This node.
     pub me: Founder,
+    /// A hash of the configured peers.
     pub peers_hash: u64,
     /// Feature flags that this node supports.
     pub features: Vec<Name>,
@@ -56,18 +63,25 @@ pub struct FormationInput {
     pub peers: Vec<PeerView>,
 }
 
+/// The next step of a node without a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormationDecision {
+    /// No step is possible yet.
     Wait {
+        /// The reason, for the log.
         why: String,
     },
     /// Form a cluster of these nodes, sorted by name, with the feature flags that all of them
     /// support.
     Form {
+        /// The nodes.
         founders: Vec<Founder>,
+        /// The feature flags.
         features: Vec<Name>,
     },
+    /// Join this cluster.
     Join {
+        /// Number of the cluster.
         cluster: u64,
     },
 }

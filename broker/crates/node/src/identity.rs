@@ -10,6 +10,7 @@ use metadata::Name;
 use serde::{Deserialize, Serialize};
 use std::io;
 
+/// Name of the file in the data directory.
 pub const FILE: &str = "identity.json";
 const TEMPORARY: &str = "identity.json.new";
 
@@ -28,6 +29,7 @@ pub const MAX_FOUNDERS: usize = 101;
 /// A node's identity. It is stored durably before the node acts on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
+    /// The id of the node.
     pub node: NodeId,
     /// Incremented at each start, before anything else happens.
     pub incarnation: Incarnation,
@@ -48,33 +50,55 @@ pub struct ClusterRecord {
     pub features: Vec<Name>,
 }
 
+/// A node that founds a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Founder {
+    /// Its id.
     pub id: NodeId,
+    /// Its name.
     pub name: String,
+    /// host:port under which the others reach it.
     pub address: String,
 }
 
+/// Why the identity of a node cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
+    /// A file operation failed.
     #[error("{FILE}: {0}")]
     Io(#[from] io::Error),
+    /// A newer version wrote the file.
     #[error(
         "{FILE}: format {found} is newer than this version supports ({FORMAT}); the file is left untouched"
     )]
-    Newer { found: u32 },
+    Newer {
+        /// The format of the file.
+        found: u32,
+    },
+    /// The file cannot be read as an identity.
     #[error("{FILE} is damaged: {what}; the file is left untouched")]
-    Damaged { what: String },
+    Damaged {
+        /// The damage.
+        what: String,
+    },
+    /// The file is missing beside data.
     #[error(
         "{FILE} is missing, but `{found}/` holds data: without its identity this node could vote twice. Restore the file, \
          or remove the whole directory so that the node joins its cluster anew"
     )]
-    Lost { found: &'static str },
+    Lost {
+        /// The directory that has data.
+        found: &'static str,
+    },
+    /// The identity belongs to a cluster, and the log is missing.
     #[error(
         "`wal/` holds no log file, but {FILE} says that this node belongs to cluster {cluster}: records that it acknowledged to other nodes are lost. \
          Restore the directory, or remove all of it so that the node joins its cluster anew"
     )]
-    LogLost { cluster: String },
+    LogLost {
+        /// The cluster in the identity.
+        cluster: String,
+    },
 }
 
 #[derive(Serialize, Deserialize)]

@@ -12,6 +12,7 @@ const RESERVE: u64 = 8 << 20;
 
 const IDLE: Duration = Duration::from_secs(60);
 
+/// A thread that runs storage jobs of shards.
 pub struct JobThread {
     disk: Arc<dyn Disk>,
     rings: Vec<Receiver<StorageMessage>>,

@@ -1,4 +1,5 @@
 //! A node: its configuration, identity, cluster formation, peer links and threads.
+#![deny(missing_docs, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod addresses;

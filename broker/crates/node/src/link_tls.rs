@@ -34,6 +34,7 @@ pub struct LinkTls {
 }
 
 impl LinkTls {
+    /// Reads certificates and key.
     pub fn load(files: &AuthFiles) -> Result<LinkTls, TlsError> {
         // Taken before the files are read, so that a concurrent change is noticed at the next
         // refresh.
@@ -66,10 +67,12 @@ impl LinkTls {
         }
     }
 
+    /// The server side of a new connection.
     pub fn accept(&self) -> Result<rustls::Connection, rustls::Error> {
         rustls::ServerConnection::new(self.server.clone()).map(Into::into)
     }
 
+    /// The client side of a new connection to this host.
     pub fn dial(&self, host: &str) -> Result<rustls::Connection, rustls::Error> {
         let name = ServerName::try_from(host.to_owned())
             .or_else(|_| ServerName::try_from("node"))

@@ -44,9 +44,13 @@ pub type StoreClusterRecord = Box<dyn FnMut(&ClusterRecord) -> Result<(), String
 
 /// Parts of the link thread.
 pub struct LinkParts {
+    /// The state machine of all links.
     pub peering: Peering,
+    /// The clocks of the node.
     pub clock: Arc<dyn Clock + Send + Sync>,
+    /// The poll of the thread.
     pub poll: Poll,
+    /// Wakes the thread.
     pub wake: Arc<ThreadWaker>,
     /// None: this is a single node.
     pub listener: Option<std::net::TcpListener>,
@@ -58,7 +62,9 @@ pub struct LinkParts {
     pub shards: Vec<Sender<ShardMessage>>,
     /// Maximum number of bytes buffered for one peer.
     pub peer_buffer: usize,
+    /// Stores the record of the cluster durably.
     pub persist: StoreClusterRecord,
+    /// The state of the links, for other threads.
     pub status: Arc<LinkStatus>,
 }
 
@@ -107,6 +113,7 @@ pub fn poll_and_wake() -> io::Result<(Poll, Arc<ThreadWaker>)> {
     Ok((poll, Arc::new(wake)))
 }
 
+/// The thread that has all connections to other nodes.
 pub struct LinkThread {
     peering: Peering,
     clock: Arc<dyn Clock + Send + Sync>,
@@ -132,6 +139,7 @@ pub struct LinkThread {
 }
 
 impl LinkThread {
+    /// A thread of these parts; an error of the operating system otherwise.
     pub fn new(parts: LinkParts) -> io::Result<LinkThread> {
         let listener = parts
             .listener

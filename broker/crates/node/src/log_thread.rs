@@ -31,14 +31,17 @@ pub type DiskFullCallback = Box<dyn FnMut(bool) + Send>;
 
 /// The disk that holds the log.
 pub struct LogDisk {
+    /// The disk.
     pub disk: Arc<dyn Disk>,
     /// For log messages.
     pub directory: String,
     /// Free disk space in bytes below which the disk counts as full; see `KEEP_FREE`.
     pub keep_free: u64,
+    /// Called when the disk becomes full, and when it has space again.
     pub on_full: DiskFullCallback,
 }
 
+/// The thread that writes and syncs the write-ahead log.
 pub struct LogThread {
     writer: Writer<(usize, WalToken)>,
     rings: Vec<Receiver<WalMessage>>,

@@ -37,12 +37,17 @@ pub type ShardFactory =
 
 /// Parts from which a shard is built.
 pub struct ShardMaterial {
+    /// Configuration.
     pub config: ShardConfig,
+    /// State that the shard had on its disk.
     pub recovered: RecoveredShard,
+    /// The disk for queues and segments.
     pub disk: Arc<dyn Disk>,
     /// Starts password checks; see `Shard::check_elsewhere`.
     pub checks: StartCheck,
+    /// Monotonic time of the start.
     pub now: Time,
+    /// Wall-clock time of the start.
     pub wall: WallTime,
 }
 
@@ -51,9 +56,13 @@ pub type ControlServer = Box<dyn FnOnce(ControlParts) -> Result<(), String> + Se
 
 /// Parts of the control plane.
 pub struct ControlParts {
+    /// The id of this node.
     pub node: NodeId,
+    /// Its name.
     pub node_name: String,
+    /// The name of the cluster.
     pub cluster_name: String,
+    /// The version of this node.
     pub version: Version,
     /// Protocol and configured port of each listener.
     pub listeners: Vec<(String, u16)>,
@@ -66,12 +75,15 @@ pub struct ControlParts {
     /// Returns the earliest expiry of the client listeners' certificates in seconds since 1970;
     /// None without TLS.
     pub certificates_expire: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// HTTP API.
     pub management: Option<TcpListener>,
     /// HTTP API with TLS.
     pub management_tls: Option<(TcpListener, Arc<tls::ServerTls>)>,
+    /// Metrics with TLS.
     pub prometheus_tls: Option<(TcpListener, Arc<tls::ServerTls>)>,
     /// HTTP API of the operator, and the name in its certificate.
     pub operator: Option<(TcpListener, Arc<tls::ServerTls>, Arc<str>)>,
+    /// Metrics.
     pub prometheus: Option<TcpListener>,
     /// Serves only `/livez` and `/readyz`.
     pub probes: Option<TcpListener>,
@@ -88,12 +100,15 @@ pub struct ControlParts {
     pub set_disk_free_limit: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
+/// Parts of a node.
 pub struct NodeParts {
+    /// Configuration.
     pub config: Config,
     /// Client protocols, in the order of their IDs.
     pub protocols: Vec<Registration>,
     /// The version of this node.
     pub version: Version,
+    /// Builds the shards.
     pub make_shard: ShardFactory,
     /// None: no HTTP on this node.
     pub serve_control: Option<ControlServer>,
@@ -104,22 +119,31 @@ pub struct NodeParts {
 /// The reason why a node could not start or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
+    /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// A listener cannot be opened.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// Certificates between nodes cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Certificates for clients cannot be used.
     #[error("ssl_options, management.ssl, prometheus.ssl or operator.ssl: {0}")]
     ClientTls(#[from] tls::FileError),
+    /// The operating system refused a resource.
     #[error("{name}: {error}")]
     Io {
+        /// The resource.
         name: &'static str,
+        /// The cause.
         #[source]
         error: io::Error,
     },
+    /// The password of the first user cannot be hashed.
     #[error("default_pass: {0}")]
     Password(String),
+    /// The node cannot go on; the text has the reason.
     #[error("{0}")]
     Fatal(String),
 }

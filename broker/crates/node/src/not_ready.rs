@@ -16,7 +16,7 @@ pub(crate) struct NotReadyLog {
 
 impl NotReadyLog {
     /// Created when the node starts.
-    pub fn new(now: Time) -> NotReadyLog {
+    pub(crate) fn new(now: Time) -> NotReadyLog {
         NotReadyLog {
             since: now,
             due: now + INTERVAL,
@@ -24,7 +24,7 @@ impl NotReadyLog {
     }
 
     /// Called while the node does not serve, with the reason.
-    pub fn note(&mut self, now: Time, reason: &str) {
+    pub(crate) fn note(&mut self, now: Time, reason: &str) {
         if !self.is_due(now) {
             return;
         }

@@ -53,54 +53,78 @@ pub struct LinkId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u64);
 
+/// Configuration of the links between nodes.
 #[derive(Clone, Debug)]
 pub struct PeeringConfig {
+    /// Name of the cluster.
     pub cluster_name: String,
+    /// The id of this node.
     pub node: NodeId,
+    /// Its incarnation.
     pub incarnation: Incarnation,
+    /// Its name.
     pub name: String,
     /// host:port under which other nodes reach this one.
     pub address: String,
+    /// The cluster that the node belongs to, if any.
     pub cluster: Option<ClusterRecord>,
+    /// Configured addresses of other nodes.
     pub peers: Vec<PeerAddress>,
     /// 0: the number of `peers`. Otherwise `peers` may be a single DNS name of all nodes.
     pub initial_size: usize,
+    /// Interval between heartbeats.
     pub heartbeat: Duration,
+    /// Silence after which a link counts as broken.
     pub timeout: Duration,
     /// Number of shards of this node.
     pub shards: u16,
     /// The version of this node.
     pub version: Version,
+    /// Seed of random delays.
     pub seed: u64,
 }
 
+/// An action for the owner of the peering.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PeeringAction {
     /// Resolve the host and connect, then call [`Peering::dialled`] or [`Peering::dial_failed`].
     Dial {
+        /// Number for the answer.
         target: TargetId,
+        /// The address.
         address: PeerAddress,
     },
     /// Resolve all addresses of this name, then call [`Peering::expanded`].
     Expand(PeerAddress),
+    /// Send a frame.
     Send {
+        /// The link.
         link: LinkId,
+        /// The frame.
         frame: Frame,
     },
     /// Send queued frames, then close. The peering has already removed the link.
     Close {
+        /// The link.
         link: LinkId,
     },
     /// The version of an established peer, sent before it is up.
     PeerVersion {
+        /// The peer.
         node: NodeId,
+        /// Its version; None if it did not state one.
         version: Option<VersionFacts>,
     },
+    /// A peer can be reached.
     Up {
+        /// The peer.
         node: NodeId,
+        /// Its incarnation.
         incarnation: Incarnation,
     },
+    /// A peer cannot be reached any more.
     Down {
+        /// The peer.
         node: NodeId,
     },
     /// A peer was established. The metadata tree knows whether it is new to the cluster.
@@ -127,6 +151,7 @@ struct PeerConnection {
     up: bool,
 }
 
+/// All links of a node to others, as a state machine.
 pub struct Peering {
     config: PeeringConfig,
     peers_hash: u64,
@@ -150,6 +175,7 @@ pub struct Peering {
 }
 
 impl Peering {
+    /// Without links yet.
     pub fn new(config: PeeringConfig) -> Peering {
         let configured = config.peers.clone();
         let mut this = Peering {
@@ -182,6 +208,7 @@ impl Peering {
         this
     }
 
+    /// The next action.
     pub fn poll(&mut self) -> Option<PeeringAction> {
         self.actions.pop_front()
     }
@@ -226,6 +253,7 @@ impl Peering {
             .unwrap_or(self.next_heartbeat)
     }
 
+    /// Sends heartbeats, dials, and closes silent links.
     pub fn tick(&mut self, now: Time) {
         self.now = self.now.max(now);
         if self.stopped {
@@ -257,6 +285,7 @@ impl Peering {
         true
     }
 
+    /// A connection that [`PeeringAction::Dial`] asked for is open.
     pub fn dialled(&mut self, target: TargetId, link: LinkId) {
         if let Some(target) = self.targets.get_mut(&target) {
             target.state = DialState::Linked(link);

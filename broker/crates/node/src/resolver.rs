@@ -29,7 +29,7 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    pub fn start(wake: Arc<ThreadWaker>) -> io::Result<Resolver> {
+    pub(crate) fn start(wake: Arc<ThreadWaker>) -> io::Result<Resolver> {
         let (requests, inbox) = channel::<ResolveRequest>();
         let (outbox, answers) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
@@ -43,12 +43,12 @@ impl Resolver {
         Ok(Resolver { requests, answers })
     }
 
-    pub fn ask(&self, target: ResolveTarget, address: PeerAddress) {
+    pub(crate) fn ask(&self, target: ResolveTarget, address: PeerAddress) {
         // The threads live as long as `self`.
         let _ = self.requests.send((target, address));
     }
 
-    pub fn answer(&self) -> Option<ResolvedAddresses> {
+    pub(crate) fn answer(&self) -> Option<ResolvedAddresses> {
         self.answers.try_recv().ok()
     }
 }

@@ -37,7 +37,7 @@ pub(crate) enum ReadOutcome {
 }
 
 impl Socket {
-    pub fn new(stream: TcpStream, tls: Option<rustls::Connection>) -> Socket {
+    pub(crate) fn new(stream: TcpStream, tls: Option<rustls::Connection>) -> Socket {
         let tls = tls.map(|mut tls| {
             tls.set_buffer_limit(Some(TLS_BUFFER));
             Box::new(tls)
@@ -54,14 +54,14 @@ impl Socket {
     }
 
     /// Starts TLS on a dialed connection.
-    pub fn begin_tls(&mut self, mut tls: rustls::Connection) {
+    pub(crate) fn begin_tls(&mut self, mut tls: rustls::Connection) {
         tls.set_buffer_limit(Some(TLS_BUFFER));
         self.tls = Some(Box::new(tls));
     }
 
     /// Returns true if a frame of this size may be queued. The largest queued frame does not count:
     /// one message may exceed the limit, and the frames behind it must not close the link.
-    pub fn has_room(&self, frame: usize, limit: usize) -> bool {
+    pub(crate) fn has_room(&self, frame: usize, limit: usize) -> bool {
         let largest_frame = match self.out.is_empty() {
             true => 0,
             false => self.largest_frame,
@@ -70,7 +70,7 @@ impl Socket {
     }
 
     /// Appends a frame to the outbox.
-    pub fn queue(&mut self, header: &[u8], frame: Bytes) {
+    pub(crate) fn queue(&mut self, header: &[u8], frame: Bytes) {
         if self.out.is_empty() {
             self.largest_frame = 0;
         }
@@ -80,7 +80,7 @@ impl Socket {
     }
 
     /// Reads available bytes into `input`. The first value is true if any arrived.
-    pub fn read(&mut self, scratch: &mut [u8]) -> io::Result<(bool, ReadOutcome)> {
+    pub(crate) fn read(&mut self, scratch: &mut [u8]) -> io::Result<(bool, ReadOutcome)> {
         let mut total = 0;
         loop {
             if total >= READ_PER_TURN {
@@ -104,7 +104,7 @@ impl Socket {
     }
 
     /// Writes as much as the kernel accepts.
-    pub fn write(&mut self) -> io::Result<()> {
+    pub(crate) fn write(&mut self) -> io::Result<()> {
         while self.writable {
             let wrote = match &mut self.tls {
                 None => write_plain(&mut self.stream, &mut self.out),

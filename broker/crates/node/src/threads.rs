@@ -38,11 +38,13 @@ pub enum ThreadNotification {
     NotReady(String),
     /// Enough was written that free disk space has to be checked again.
     DiskWritten,
+    /// The disk of the log is full, or has space again.
     DiskFull(bool),
     /// Request to set the memory high watermark, as a share of memory, until the node restarts.
     MemoryWatermark(f64),
     /// Request to set the free disk space limit in bytes, until the node restarts.
     DiskFreeLimit(u64),
+    /// Load of the event loop of a shard.
     LoopReport(u16, LoopReport),
     /// A thread failed, with its error.
     Died(String),
@@ -97,7 +99,7 @@ fn rings<T>(wakes: impl Iterator<Item = Arc<ThreadWaker>>) -> (Vec<Sender<T>>, V
 
 impl Threads {
     /// Connects all threads and starts them, except for the shards.
-    pub fn start(wiring: ThreadParts) -> io::Result<Threads> {
+    pub(crate) fn start(wiring: ThreadParts) -> io::Result<Threads> {
         let count = usize::from(wiring.shards);
         let mut polls = Vec::new();
         for _ in 0..count {
@@ -225,7 +227,7 @@ impl Threads {
     }
 
     /// Starts a shard's thread. `make` creates its driver on that thread.
-    pub fn start_shard(
+    pub(crate) fn start_shard(
         &mut self,
         index: u16,
         listeners: Vec<ClientListener>,
@@ -275,11 +277,11 @@ impl Threads {
             })
     }
 
-    pub fn mailboxes(&self) -> Vec<Mailbox> {
+    pub(crate) fn mailboxes(&self) -> Vec<Mailbox> {
         self.mailboxes.clone()
     }
 
-    pub fn shut_down_shards(&self) {
+    pub(crate) fn shut_down_shards(&self) {
         for mailbox in &self.mailboxes {
             mailbox.post_waiting(ShardMessage::ShutDown);
         }
@@ -287,7 +289,7 @@ impl Threads {
 
     /// Stops all threads: shards, then links, then storage. Threads that take longer than `timeout`
     /// in total are abandoned.
-    pub fn stop(mut self, timeout: Duration) {
+    pub(crate) fn stop(mut self, timeout: Duration) {
         let until = self.clock.now() + timeout;
         // Channel ends without a thread would keep their mailboxes open.
         self.ends.clear();

@@ -27,7 +27,7 @@ const CHECKS_PER_COUNT: u32 = 8;
 pub(crate) struct LastDiskCheck(Mutex<NodeResources>);
 
 impl LastDiskCheck {
-    pub fn resources(&self) -> NodeResources {
+    pub(crate) fn resources(&self) -> NodeResources {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,7 +65,7 @@ pub(crate) struct ResourceMonitor {
 }
 
 impl ResourceMonitor {
-    pub fn new(
+    pub(crate) fn new(
         disk: Arc<dyn Disk>,
         files: Arc<OpenFiles>,
         writes: Arc<WriteBudget>,
@@ -93,13 +93,13 @@ impl ResourceMonitor {
     }
 
     /// Takes effect at the next check.
-    pub fn set_memory_watermark(&mut self, share: f64) {
+    pub(crate) fn set_memory_watermark(&mut self, share: f64) {
         tracing::info!(event = "memory.watermark_set", share);
         self.memory_watermark = share;
     }
 
     /// Takes effect at the next check.
-    pub fn set_disk_free_limit(&mut self, bytes: u64) {
+    pub(crate) fn set_disk_free_limit(&mut self, bytes: u64) {
         tracing::info!(event = "disk.free_limit_set", bytes);
         self.disk_free_limit = bytes.max(KEEP_FREE);
     }
@@ -140,7 +140,7 @@ impl ResourceMonitor {
         }
     }
 
-    pub fn look(&mut self, alarms: &Alarms) {
+    pub(crate) fn look(&mut self, alarms: &Alarms) {
         self.check_files();
         let free = self.disk.available();
         match &free {

@@ -41,30 +41,40 @@ const LENGTH: usize = 4;
 /// Length of [`data_header`].
 pub const DATA_HEADER: usize = LENGTH + 1 + 1 + 8;
 
+/// A frame on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// First frame of both sides, sent again when the sender becomes a member.
     Hello(Hello),
     /// From a member to a node without a cluster: admits it to this one.
     Welcome(ClusterRecord),
+    /// The link is alive.
     Heartbeat,
     /// The sender stops on purpose.
     Bye,
     /// The reason why the sender closes the link.
     Refused(String),
+    /// A frame of a shard.
     Data {
+        /// Sender and receiver.
         route: Route,
+        /// The frame, opaque to the link.
         body: Bytes,
     },
 }
 
+/// The first frame of both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// Name of the cluster.
     pub cluster_name: String,
     /// 0: none yet.
     pub cluster: u64,
+    /// The id of the sender.
     pub node: NodeId,
+    /// Its incarnation.
     pub incarnation: Incarnation,
+    /// Its name.
     pub name: String,
     /// host:port under which the node is reached.
     pub address: String,
@@ -79,21 +89,38 @@ pub struct Hello {
 /// A node's version, and its cluster's feature flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerVersion {
+    /// The version, and its feature flags.
     pub facts: VersionFacts,
     /// Enabled flags of its cluster, as far as known.
     pub enabled: Vec<Name>,
 }
 
+/// Why bytes of a peer are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
+    /// The frame is too long.
     #[error("a frame of {len} bytes, above the limit of {limit}")]
-    TooLarge { len: usize, limit: usize },
+    TooLarge {
+        /// Length of the frame in bytes.
+        len: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The first bytes are not those of a link.
     #[error("not a node of this kind of cluster")]
     NoMagic,
+    /// The peer has another format of links.
     #[error("link format {found}, ours is {FORMAT}")]
-    Format { found: u16 },
+    Format {
+        /// The format of the peer.
+        found: u16,
+    },
+    /// The content does not fit its kind.
     #[error("a malformed frame of kind {kind}")]
-    Malformed { kind: u8 },
+    Malformed {
+        /// The number of the kind.
+        kind: u8,
+    },
 }
 
 const HELLO: u8 = 1;

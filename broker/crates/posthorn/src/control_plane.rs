@@ -19,7 +19,7 @@ fn log_levels(levels: Arc<LogLevelControl>) -> LogLevels {
 }
 
 /// Serves until the process ends. Readiness reports that the node is stopping.
-pub fn serve(parts: ControlParts, levels: Arc<LogLevelControl>) -> Result<(), String> {
+pub(crate) fn serve(parts: ControlParts, levels: Arc<LogLevelControl>) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)

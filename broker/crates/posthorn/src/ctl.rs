@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// The arguments of `posthorn ctl`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Management address, http:// or https:// [default: $POSTHORN_URL, else http://127.0.0.1:15672]
     #[arg(long, global = true)]
     url: Option<String>,
@@ -65,7 +65,7 @@ pub struct Args {
 /// One operation.
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
-pub enum Command {
+pub(crate) enum Command {
     /// Show the node, its cluster and the number of objects
     Status,
     /// Check that the node serves clients, all nodes are up and none has an alarm (exit code 1 if not), and whether the node
@@ -231,39 +231,39 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct VhostFilter {
+pub(crate) struct VhostFilter {
     /// Only objects of this vhost
     #[arg(short = 'p', long)]
     vhost: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct ColumnSelection {
+pub(crate) struct ColumnSelection {
     /// Only these columns, separated by tabs, by their names in the API: name messages
     columns: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct VhostOption {
+pub(crate) struct VhostOption {
     #[arg(short = 'p', long, default_value = "/")]
     vhost: String,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct NewPassword {
+pub(crate) struct NewPassword {
     /// Password; without it, one line is read from standard input
     new_password: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum SwitchState {
+pub(crate) enum SwitchState {
     On,
     Off,
 }
 
 /// Completes the command line: `ctl` is implied if the binary is called as `posthornctl`, or by a
 /// name of RabbitMQ's for tools that only know that.
-pub fn arguments(raw_arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn arguments(raw_arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = raw_arguments.collect();
     let binary_name = arguments.first().map(Path::new).and_then(Path::file_name);
     let names = [
@@ -280,7 +280,7 @@ pub fn arguments(raw_arguments: impl Iterator<Item = OsString>) -> Vec<OsString>
 
 /// Runs one operation. Exit codes: 0 success, 1 rejected or failed, 69 node unreachable, 77 not
 /// permitted.
-pub fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: Args) -> ExitCode {
     let output = Output::new(args.output, args.quiet, args.silent);
     let result = client(&args).and_then(|client| {
         let node_name = args.node_name.as_deref();

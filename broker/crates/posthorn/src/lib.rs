@@ -1,5 +1,6 @@
 //! The `posthorn` binary: `posthorn serve` runs a node, `posthorn ctl` operates one, `posthorn
 //! config` checks and explains its configuration, `posthorn completion` prints shell completions.
+#![deny(missing_docs, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 const _: () = assert!(

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-pub fn serve(args: ServeArgs, version: Version) -> ExitCode {
+pub(crate) fn serve(args: ServeArgs, version: Version) -> ExitCode {
     let ready_file = args.ready_file.clone();
     let config = match configuration(args) {
         Ok(config) => config,

@@ -8,7 +8,7 @@
 //! channel; other channels continue. Everything that a client can make the session store is bounded
 //! by [`Limits`].
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod channel;
 mod channel_prefetch;

@@ -66,21 +66,21 @@ impl DerefMut for ClientConnection {
 
 impl ClientConnection {
     /// A QoS 1 or 2 publish has its final acknowledgement.
-    pub fn publish_completed(&mut self) {
+    pub(crate) fn publish_completed(&mut self) {
         if let Some(active) = &mut self.active {
             active.open_publishes = active.open_publishes.saturating_sub(1);
         }
     }
 
     /// Queues accept publishes again.
-    pub fn unblock(&mut self) {
+    pub(crate) fn unblock(&mut self) {
         if let Some(active) = &mut self.active {
             active.is_blocked = false;
         }
     }
 
     /// Frees state that an idle connection does not need.
-    pub fn free_unused(&mut self) {
+    pub(crate) fn free_unused(&mut self) {
         self.active.take_if(|active| active.is_unused());
         self.state.free_unused();
         if self.is_open {

@@ -7,14 +7,14 @@ use codec_mqtt::ReasonCode;
 pub(crate) struct InboundAliases(Vec<Option<Box<str>>>);
 
 impl InboundAliases {
-    pub const NONE: InboundAliases = InboundAliases(Vec::new());
+    pub(crate) const NONE: InboundAliases = InboundAliases(Vec::new());
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the topic of a publish, which is named explicitly or by an alias.
-    pub fn resolve<'a>(
+    pub(crate) fn resolve<'a>(
         &'a mut self,
         topic: &'a str,
         alias: Option<u16>,
@@ -60,14 +60,14 @@ pub(crate) enum Alias {
 }
 
 impl OutboundAliases {
-    pub const NONE: OutboundAliases = OutboundAliases(Vec::new());
+    pub(crate) const NONE: OutboundAliases = OutboundAliases(Vec::new());
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the alias of a topic. `maximum` is the client's Topic Alias Maximum.
-    pub fn of(&self, topic: &[u8], maximum: u16) -> Alias {
+    pub(crate) fn of(&self, topic: &[u8], maximum: u16) -> Alias {
         if maximum == 0 {
             return Alias::None;
         }
@@ -79,7 +79,7 @@ impl OutboundAliases {
         }
     }
 
-    pub fn add_topic(&mut self, topic: &[u8]) {
+    pub(crate) fn add_topic(&mut self, topic: &[u8]) {
         self.0.push(topic.into());
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct StepContext<'a> {
 }
 
 impl<'a> StepContext<'a> {
-    pub fn new(broker: &'a mut dyn Broker, out: &'a mut Outbox) -> StepContext<'a> {
+    pub(crate) fn new(broker: &'a mut dyn Broker, out: &'a mut Outbox) -> StepContext<'a> {
         StepContext {
             before: out.len(),
             broker,
@@ -40,18 +40,18 @@ impl<'a> StepContext<'a> {
     }
 
     /// The buffer for the next packet to the client.
-    pub fn packet(&mut self) -> &mut BytesMut {
+    pub(crate) fn packet(&mut self) -> &mut BytesMut {
         self.count(|t| t.traffic.packets_out += 1);
         self.out.tail()
     }
 
-    pub fn count(&mut self, add: impl FnOnce(&mut MessageCounters)) {
+    pub(crate) fn count(&mut self, add: impl FnOnce(&mut MessageCounters)) {
         add(&mut self.message_counters);
         self.counted = true;
     }
 
     /// Reports the counts of a step to the node.
-    pub fn flush_counters(&mut self, protocol: &'static str) {
+    pub(crate) fn flush_counters(&mut self, protocol: &'static str) {
         if std::mem::take(&mut self.counted) {
             // Nothing is removed from `out` during a step.
             let after = self.out.len();
@@ -122,12 +122,12 @@ pub(crate) struct ClientConnection {
 
 impl ClientConnection {
     /// The client's Maximum Packet Size in bytes.
-    pub fn max_packet(&self) -> usize {
+    pub(crate) fn max_packet(&self) -> usize {
         usize::try_from(self.rare.packet).unwrap_or(usize::MAX)
     }
 
     /// Returns the client id. Allocates, so it is only for rare events.
-    pub fn client_id(&self, cx: &mut StepContext<'_>) -> String {
+    pub(crate) fn client_id(&self, cx: &mut StepContext<'_>) -> String {
         let subscriber = self.subscriber.to_option();
         let router = cx.broker.router();
         let held = router.and_then(|router| router.client_id(subscriber?));
@@ -135,13 +135,13 @@ impl ClientConnection {
         name.unwrap_or_default().to_owned()
     }
 
-    pub fn is_5(&self) -> bool {
+    pub(crate) fn is_5(&self) -> bool {
         self.version.is_5()
     }
 
     /// Traces a message. Called if any vhost is traced.
     #[cold]
-    pub fn trace(&self, message: &Message, what: TraceEvent<'_>, cx: &mut StepContext<'_>) {
+    pub(crate) fn trace(&self, message: &Message, what: TraceEvent<'_>, cx: &mut StepContext<'_>) {
         cx.broker.trace(&TracedMessage {
             vhost: &self.account.vhost,
             user: &self.account.user,
@@ -153,7 +153,7 @@ impl ClientConnection {
 
     /// Traces a delivery under RabbitMQ's name for the client's queue.
     #[cold]
-    pub fn trace_delivery(
+    pub(crate) fn trace_delivery(
         &self,
         message: &Message,
         sending: &SendOptions,
@@ -169,7 +169,7 @@ impl ClientConnection {
     }
 
     /// Counts the client as a consumer while it has subscriptions.
-    pub fn count_consumer(&mut self, cx: &mut StepContext<'_>) {
+    pub(crate) fn count_consumer(&mut self, cx: &mut StepContext<'_>) {
         let consumes = match (self.subscriber.to_option(), cx.broker.router()) {
             (Some(subscriber), Some(router)) => router.subscriptions_of(subscriber) > 0,
             _ => false,
@@ -182,7 +182,7 @@ impl ClientConnection {
     }
 
     /// The connection ends: removes it from the counts of publishers and consumers.
-    pub fn uncount(&mut self, cx: &mut StepContext<'_>) {
+    pub(crate) fn uncount(&mut self, cx: &mut StepContext<'_>) {
         let (published, consumes) = (self.has_published, self.is_consumer);
         if published || consumes {
             cx.count(|t| {
@@ -195,7 +195,7 @@ impl ClientConnection {
 
     /// Returns true if the user may publish with this routing key. The permission on the exchange
     /// is cached.
-    pub fn may_publish(&mut self, tree: &Tree, key: &str) -> bool {
+    pub(crate) fn may_publish(&mut self, tree: &Tree, key: &str) -> bool {
         let applied = tree.applied();
         if self.write_allowed_at != Some(applied) {
             let exchange = &self.settings.exchange;
@@ -221,7 +221,7 @@ impl ClientConnection {
 
     /// Returns true if the user may subscribe. Like RabbitMQ, requires permissions on the exchange
     /// and on the queue of the subscription.
-    pub fn may_subscribe(&self, qos: Qos, key: &str, cx: &mut StepContext<'_>) -> bool {
+    pub(crate) fn may_subscribe(&self, qos: Qos, key: &str, cx: &mut StepContext<'_>) -> bool {
         let exchange = &self.settings.exchange;
         let qos_bit = u8::from(qos != Qos::AtMostOnce);
         let queue = format!("mqtt-subscription-{}qos{qos_bit}", self.client_id(cx));
@@ -242,14 +242,14 @@ impl ClientConnection {
     }
 
     /// Returns true if the user has all permissions on a queue.
-    pub fn may_use(&self, tree: &Tree, queue: &str) -> bool {
+    pub(crate) fn may_use(&self, tree: &Tree, queue: &str) -> bool {
         let all = [Right::Configure, Right::Write, Right::Read];
         all.into_iter()
             .all(|right| tree.permitted(&self.account.user, &self.account.vhost, right, queue))
     }
 
     /// Checks that the user may use the queue that this client id has now.
-    pub fn may_open(&self, tree: &Tree) -> PacketResult {
+    pub(crate) fn may_open(&self, tree: &Tree) -> PacketResult {
         let name = self.rare.client_id.as_deref().and_then(queue_name);
         let record = name.and_then(|name| tree.queue(&self.account.vhost, &name));
         if record.is_some_and(|record| !self.may_use(tree, &record.name)) {
@@ -262,7 +262,7 @@ impl ClientConnection {
     /// Opens the session after the connection got the client id. `parked` is the state of the last
     /// connection to this router, `handover` the state from another shard or node. Returns false if
     /// the queue has to answer first.
-    pub fn open_session(
+    pub(crate) fn open_session(
         &mut self,
         subscriber: SubscriberId,
         parked: Option<ParkedState>,

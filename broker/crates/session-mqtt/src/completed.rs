@@ -28,17 +28,17 @@ pub(crate) struct CompletedMessages {
 }
 
 impl CompletedMessages {
-    pub const NONE: CompletedMessages = CompletedMessages {
+    pub(crate) const NONE: CompletedMessages = CompletedMessages {
         marks: VecDeque::new(),
         room: 0,
     };
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.marks.is_empty()
     }
 
     /// Records a completed message. `quota` is the Receive Maximum of the connection.
-    pub fn add(&mut self, mark: MessageId, quota: u16) {
+    pub(crate) fn add(&mut self, mark: MessageId, quota: u16) {
         self.room = self.room.max(quota.into()).min(MAX_MARKS);
         while self.marks.len() >= self.room {
             self.marks.pop_front();
@@ -46,12 +46,12 @@ impl CompletedMessages {
         self.marks.push_back(mark);
     }
 
-    pub fn marks(&self) -> impl Iterator<Item = MessageId> {
+    pub(crate) fn marks(&self) -> impl Iterator<Item = MessageId> {
         self.marks.iter().copied()
     }
 
     /// The queue delivers a message again. Returns true if the client has completed it.
-    pub fn take(&mut self, mark: MessageId) -> bool {
+    pub(crate) fn take(&mut self, mark: MessageId) -> bool {
         let at = self.marks.iter().position(|known| *known == mark);
         at.and_then(|at| self.marks.remove(at)).is_some()
     }

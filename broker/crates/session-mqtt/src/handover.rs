@@ -43,10 +43,10 @@ pub(crate) enum EarlierSentMessages {
 }
 
 impl EarlierSentMessages {
-    pub const NOTHING: EarlierSentMessages = EarlierSentMessages::Known(BTreeSet::new());
+    pub(crate) const NOTHING: EarlierSentMessages = EarlierSentMessages::Known(BTreeSet::new());
 
     /// Returns true if a redelivered message may have been sent before.
-    pub fn may_have(&self, mark: Option<MessageId>) -> bool {
+    pub(crate) fn may_have(&self, mark: Option<MessageId>) -> bool {
         match (self, mark) {
             (EarlierSentMessages::Unknown, _) => true,
             (EarlierSentMessages::Known(marks), Some(mark)) => marks.contains(&mark),
@@ -54,7 +54,7 @@ impl EarlierSentMessages {
         }
     }
 
-    pub fn add(&mut self, mark: Option<MessageId>) {
+    pub(crate) fn add(&mut self, mark: Option<MessageId>) {
         match (&mut *self, mark) {
             (EarlierSentMessages::Known(marks), Some(mark)) if marks.len() < MARKS => {
                 marks.insert(mark);
@@ -76,7 +76,7 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    pub fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
         self.queue.put(&mut out);
@@ -124,7 +124,7 @@ impl Handover {
     }
 
     /// Returns `None` if another version encoded the state or it is damaged.
-    pub fn decode(raw: Bytes) -> Option<Handover> {
+    pub(crate) fn decode(raw: Bytes) -> Option<Handover> {
         let mut from = Reader::new("state of an MQTT session", &raw);
         if from.u8().ok()? != VERSION {
             return None;

@@ -9,6 +9,7 @@
 //! router and, through the exchange named by [`MqttSettings::exchange`], to the queues that AMQP
 //! clients have bound to it. A session that outlives its connection has such a queue as well, which
 //! stores its QoS 1 and 2 messages. [`SessionLimits`] bounds all state that a client can create.
+#![deny(missing_docs, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod acknowledge;

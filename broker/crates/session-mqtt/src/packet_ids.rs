@@ -25,18 +25,18 @@ impl Default for PacketIds {
 
 impl PacketIds {
     /// Restricts the identifiers to a range that is large enough for `quota` messages in flight.
-    pub fn keep_low(&mut self, quota: u16) {
+    pub(crate) fn keep_low(&mut self, quota: u16) {
         self.highest = quota.saturating_mul(4).clamp(64, 1024).max(quota);
         self.last = self.last.min(self.highest);
     }
 
     /// The range of identifiers.
-    pub fn all(&self) -> RangeInclusive<u16> {
+    pub(crate) fn all(&self) -> RangeInclusive<u16> {
         1..=self.highest
     }
 
     /// Returns an unused identifier; `None` if the client must acknowledge a message first.
-    pub fn next(&mut self, in_use: impl Fn(u16) -> bool) -> Option<u16> {
+    pub(crate) fn next(&mut self, in_use: impl Fn(u16) -> bool) -> Option<u16> {
         for _ in 0..self.highest {
             self.last = self.last % self.highest + 1;
             if !in_use(self.last) {

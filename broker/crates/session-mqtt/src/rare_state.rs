@@ -100,37 +100,37 @@ impl DerefMut for OptionalRareState {
 }
 
 impl OptionalRareState {
-    pub fn stored_mut(&mut self) -> Option<&mut SessionQueue> {
+    pub(crate) fn stored_mut(&mut self) -> Option<&mut SessionQueue> {
         self.0.as_mut()?.stored.as_deref_mut()
     }
 
-    pub fn pending_mut(&mut self) -> Option<&mut PendingSubscribe> {
+    pub(crate) fn pending_mut(&mut self) -> Option<&mut PendingSubscribe> {
         self.0.as_mut()?.pending.as_deref_mut()
     }
 
     /// Notes the No Local option of a new subscription.
-    pub fn note_subscription(&mut self, subscription: &Subscription) {
+    pub(crate) fn note_subscription(&mut self, subscription: &Subscription) {
         if subscription.no_local {
             self.no_local = true;
         }
     }
 
-    pub fn drop_will(&mut self) {
+    pub(crate) fn drop_will(&mut self) {
         if let Some(rare) = &mut self.0 {
             rare.will = None;
         }
     }
 
-    pub fn previous_mut(&mut self) -> Option<&mut PreviousRelease> {
+    pub(crate) fn previous_mut(&mut self) -> Option<&mut PreviousRelease> {
         self.0.as_mut()?.previous_release.as_deref_mut()
     }
 
-    pub fn take_previous(&mut self) -> Option<Box<PreviousRelease>> {
+    pub(crate) fn take_previous(&mut self) -> Option<Box<PreviousRelease>> {
         self.0.as_mut()?.previous_release.take()
     }
 
     /// Frees the state if it is not needed.
-    pub fn free_unused(&mut self) {
+    pub(crate) fn free_unused(&mut self) {
         self.0.take_if(|rare| rare.is_unused());
     }
 }
@@ -138,7 +138,7 @@ impl OptionalRareState {
 impl ClientConnection {
     /// CONNACK was sent: frees what only CONNACK needed. The router has the client id now; a
     /// persistent session keeps it as well, because the name of its queue contains it.
-    pub fn connack_sent(&mut self) {
+    pub(crate) fn connack_sent(&mut self) {
         self.is_open = true;
         if self.rare.session_expiry == 0 && self.rare.stored.is_none() {
             self.rare.client_id = None;

@@ -62,7 +62,7 @@ pub(crate) struct HandshakeState {
 }
 
 impl ClientPhase {
-    pub fn connection(&self) -> Option<&ClientConnection> {
+    pub(crate) fn connection(&self) -> Option<&ClientConnection> {
         match self {
             ClientPhase::Known(connection) => Some(connection),
             _ => None,
@@ -70,7 +70,7 @@ impl ClientPhase {
     }
 
     /// The client's Maximum Packet Size in bytes.
-    pub fn max_packet(&self) -> usize {
+    pub(crate) fn max_packet(&self) -> usize {
         match self {
             ClientPhase::Known(connection) => connection.max_packet(),
             ClientPhase::Unknown(unknown) => usize::try_from(unknown.packet).unwrap_or(usize::MAX),
@@ -78,7 +78,7 @@ impl ClientPhase {
         }
     }
 
-    pub fn connection_mut(&mut self) -> Option<&mut ClientConnection> {
+    pub(crate) fn connection_mut(&mut self) -> Option<&mut ClientConnection> {
         match self {
             ClientPhase::Known(connection) => Some(connection),
             _ => None,
@@ -95,11 +95,11 @@ impl CoarseTime {
     const BITS: u32 = 26;
 
     /// Rounds up, so that no timeout is early.
-    pub fn of(time: Time) -> CoarseTime {
+    pub(crate) fn of(time: Time) -> CoarseTime {
         CoarseTime(u32::try_from(time.0.div_ceil(1 << Self::BITS)).unwrap_or(u32::MAX))
     }
 
-    pub fn time(self) -> Time {
+    pub(crate) fn time(self) -> Time {
         Time(u64::from(self.0) << Self::BITS)
     }
 }
@@ -126,7 +126,7 @@ pub(crate) struct ConnectionFailure {
 }
 
 impl ConnectionFailure {
-    pub fn new(reason: ReasonCode, text: impl Into<String>) -> ConnectionFailure {
+    pub(crate) fn new(reason: ReasonCode, text: impl Into<String>) -> ConnectionFailure {
         ConnectionFailure {
             reason,
             text: text.into(),

@@ -86,7 +86,7 @@ pub(crate) struct EarlierConnections {
 }
 
 impl EarlierConnections {
-    pub const UNKNOWN: EarlierConnections = EarlierConnections {
+    pub(crate) const UNKNOWN: EarlierConnections = EarlierConnections {
         known: false,
         settled: None,
         epoch: None,

@@ -78,6 +78,7 @@ impl Default for SessionLimits {
 /// The settings of all MQTT connections of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MqttSettings {
+    /// Limits of a session.
     pub limits: SessionLimits,
     /// The vhost of clients whose user name does not name one (`mqtt.vhost`).
     pub vhost: Name,
@@ -122,5 +123,6 @@ pub struct SessionConfig {
     pub peer_is_loopback: bool,
     /// The TLS identity of the client; `None` without TLS.
     pub tls: Option<Arc<TlsPeer>>,
+    /// Settings of the protocol.
     pub settings: Arc<MqttSettings>,
 }

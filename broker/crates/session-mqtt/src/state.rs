@@ -44,7 +44,7 @@ pub(crate) struct InflightMessage {
 }
 
 impl InflightMessage {
-    pub fn awaits_return(&self) -> bool {
+    pub(crate) fn awaits_return(&self) -> bool {
         matches!(self.owner, MessageOwner::Return(_))
     }
 }
@@ -168,13 +168,13 @@ pub(crate) fn effective_qos(delivery: &Delivery, envelope: &Envelope<'_>) -> Qos
 
 impl ClientState {
     /// Frees the state if nothing is in flight.
-    pub fn free_unused(&mut self) {
+    pub(crate) fn free_unused(&mut self) {
         self.0.take_if(|in_flight| in_flight.is_unused());
     }
 
     /// The session has ended: returns the messages that other members of shared subscriptions must
     /// get instead. A QoS 2 message that was sent goes to no other client [MQTT-4.8.2-5].
-    pub fn take_undelivered(&mut self) -> Vec<Delivery> {
+    pub(crate) fn take_undelivered(&mut self) -> Vec<Delivery> {
         let Some(in_flight) = self.0.as_deref_mut() else {
             return Vec::new();
         };
@@ -197,7 +197,7 @@ impl ClientState {
     /// Appends a QoS 1 or 2 message to the waiting ones. Returns false if the limit is reached. A
     /// single waiting message may exceed the byte limit, because other protocols allow larger
     /// messages.
-    pub fn push_waiting(&mut self, delivery: Delivery, limits: &SessionLimits) -> bool {
+    pub(crate) fn push_waiting(&mut self, delivery: Delivery, limits: &SessionLimits) -> bool {
         let size = delivery.message.as_bytes().len();
         let over_bytes = self.waiting_bytes + size > limits.waiting_bytes;
         if self.waiting.len() >= limits.waiting_messages || (over_bytes && !self.waiting.is_empty())
@@ -215,13 +215,17 @@ impl ClientState {
 
     /// Like [`ClientState::push_waiting`], for messages from the session's queue, which are bounded by its
     /// prefetch.
-    pub fn push_from_queue(&mut self, waiting: QueuedMessage) {
+    pub(crate) fn push_from_queue(&mut self, waiting: QueuedMessage) {
         self.waiting_bytes += waiting.delivery.message.as_bytes().len();
         self.waiting.push_back(waiting);
     }
 
     /// The queue redelivers a message. Returns true if it has a packet identifier.
-    pub fn match_redelivery(&mut self, message: &Message, queue_message: CompletedMessage) -> bool {
+    pub(crate) fn match_redelivery(
+        &mut self,
+        message: &Message,
+        queue_message: CompletedMessage,
+    ) -> bool {
         let same = |i: &&mut InflightMessage| {
             let known = i.delivery.as_ref().map(|d| d.message.as_bytes());
             i.awaits_return() && known == Some(message.as_bytes())
@@ -234,7 +238,7 @@ impl ClientState {
         false
     }
 
-    pub fn next_waiting(&mut self) -> Option<QueuedMessage> {
+    pub(crate) fn next_waiting(&mut self) -> Option<QueuedMessage> {
         let next = self.waiting.pop_front()?;
         debug_assert!(
             self.waiting_bytes >= next.delivery.message.as_bytes().len(),
@@ -248,52 +252,52 @@ impl ClientState {
         Some(next)
     }
 
-    pub fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Bytes of messages that wait to be sent.
-    pub fn waiting_bytes(&self) -> usize {
+    pub(crate) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
 
     /// Bytes of messages that the client has not acknowledged, sent or not.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         let sent = self.inflight.iter().filter_map(|i| i.delivery.as_ref());
         self.waiting_bytes + sent.map(|d| d.message.as_bytes().len()).sum::<usize>()
     }
 
-    pub fn visit_messages(&self, visit: &mut dyn FnMut(&Message)) {
+    pub(crate) fn visit_messages(&self, visit: &mut dyn FnMut(&Message)) {
         let sent = self.inflight.iter().filter_map(|i| i.delivery.as_ref());
         let waiting = self.waiting.iter().map(|w| &w.delivery);
         sent.chain(waiting).for_each(|d| visit(&d.message));
     }
 
     /// Returns true if a packet identifier is free.
-    pub fn has_id(&self, ids: &PacketIds) -> bool {
+    pub(crate) fn has_id(&self, ids: &PacketIds) -> bool {
         let all = ids.all();
         let few = self.inflight.len() < usize::from(*all.end());
         few && self.releasing.is_empty() || all.into_iter().any(|id| !self.has(id))
     }
 
-    pub fn new_id(&self, ids: &mut PacketIds) -> Option<u16> {
+    pub(crate) fn new_id(&self, ids: &mut PacketIds) -> Option<u16> {
         ids.next(|id| self.has(id))
     }
 
     /// Marks all identifiers that another incarnation of the node may have used as unreleased.
-    pub fn release_all(&mut self, ids: &PacketIds) {
+    pub(crate) fn release_all(&mut self, ids: &PacketIds) {
         self.releasing = ids.all().collect();
     }
 
     /// Returns true if a QoS 2 message is in flight to the client.
-    pub fn has_exactly_once(&self) -> bool {
+    pub(crate) fn has_exactly_once(&self) -> bool {
         let mut all = self.inflight.iter();
         all.any(|i| i.qos == Qos::ExactlyOnce)
     }
 
     /// The client was connected elsewhere, so the packet identifiers of both directions are
     /// unknown. The queue redelivers its messages; the others are sent again.
-    pub fn forget_packet_ids(&mut self) {
+    pub(crate) fn forget_packet_ids(&mut self) {
         let Some(in_flight) = self.0.as_deref_mut() else {
             return;
         };
@@ -316,7 +320,7 @@ impl ClientState {
     }
 
     /// Forgets a packet identifier of the client. Returns true if it was known.
-    pub fn forget_received(&mut self, id: u16) -> bool {
+    pub(crate) fn forget_received(&mut self, id: u16) -> bool {
         let Some(in_flight) = self.0.as_deref_mut() else {
             return false;
         };
@@ -326,7 +330,7 @@ impl ClientState {
 
     /// A publish of an earlier connection was confirmed or rejected. Returns it if this was the
     /// final answer.
-    pub fn record_answer(
+    pub(crate) fn record_answer(
         &mut self,
         session: u64,
         seq: u64,
@@ -348,35 +352,35 @@ impl ClientState {
     }
 
     /// The numbers of the queue's messages that earlier connections sent and this one has not.
-    pub fn pending_redeliveries(&self) -> impl Iterator<Item = Option<MessageId>> {
+    pub(crate) fn pending_redeliveries(&self) -> impl Iterator<Item = Option<MessageId>> {
         let again = self.waiting.iter().filter(|w| w.dup);
         again.filter_map(|w| w.from_queue.map(|queue_message| queue_message.mark))
     }
 
     /// Packet identifiers for which PUBREL must be sent.
-    pub fn releasing(&self) -> impl Iterator<Item = u16> {
+    pub(crate) fn releasing(&self) -> impl Iterator<Item = u16> {
         self.releasing.iter().copied()
     }
 
     /// PUBCOMP has arrived. Returns true if it answers one of [`ClientState::releasing`].
-    pub fn was_released(&mut self, id: u16) -> bool {
+    pub(crate) fn was_released(&mut self, id: u16) -> bool {
         let in_flight = self.0.as_mut();
         in_flight.is_some_and(|in_flight| in_flight.releasing.remove(&id))
     }
 
-    pub fn position(&self, packet_id: u16) -> Option<usize> {
+    pub(crate) fn position(&self, packet_id: u16) -> Option<usize> {
         // Usually the first: clients acknowledge in order [MQTT-4.6.0-2].
         self.inflight.iter().position(|i| i.packet_id == packet_id)
     }
 
     /// Number of messages that the client must acknowledge on this connection.
-    pub fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         self.inflight.iter().filter(|i| i.sent).count()
     }
 
     /// The connection has ended: all messages must be sent again, and those of the queue have been
     /// requeued.
-    pub fn prepare_resend(&mut self) {
+    pub(crate) fn prepare_resend(&mut self) {
         let Some(in_flight) = self.0.as_deref_mut() else {
             return;
         };

@@ -21,18 +21,18 @@ fn pair((a, b): Link) -> Pair {
 
 impl Connections {
     /// The connection on which a frame sent now travels. `None` while it is broken.
-    pub fn current(&self, link: Link) -> Option<u64> {
+    pub(crate) fn current(&self, link: Link) -> Option<u64> {
         let pair = pair(link);
         let replaced = self.replaced.get(&pair).copied().unwrap_or(0);
         (!self.broken.contains(&pair)).then_some(replaced)
     }
 
-    pub fn cut(&mut self, link: Link) {
+    pub(crate) fn cut(&mut self, link: Link) {
         self.broken.insert(pair(link));
     }
 
     /// Replaces the broken connections that the network allows, and returns their pairs.
-    pub fn replace_broken(&mut self, possible: impl Fn(Link) -> bool) -> Vec<Pair> {
+    pub(crate) fn replace_broken(&mut self, possible: impl Fn(Link) -> bool) -> Vec<Pair> {
         let replaceable: Vec<Pair> = (self.broken.iter().copied())
             .filter(|(a, b)| possible((*a, *b)) && possible((*b, *a)))
             .collect();

@@ -7,7 +7,7 @@
 //! [`metadata`], [`cluster`] and [`stream`] are the scenarios. `docs/internals/simulation.md` describes workloads, faults,
 //! oracles and planted bugs.
 #![forbid(unsafe_code)]
-#![deny(missing_docs)]
+#![deny(missing_docs, unreachable_pub)]
 
 pub mod cluster;
 mod connections;

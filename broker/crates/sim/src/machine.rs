@@ -40,7 +40,7 @@ pub(crate) struct Peer {
 }
 
 impl<P: Process> Machine<P> {
-    pub fn new() -> Machine<P> {
+    pub(crate) fn new() -> Machine<P> {
         Machine {
             disk: SimDisk::new(),
             incarnation: Incarnation(0),

@@ -126,16 +126,20 @@ pub(crate) struct Claims {
 
 impl Claims {
     /// Returns true if there is no other router to ask.
-    pub fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.others.is_empty()
     }
 
-    pub fn me(&self) -> RouterAddress {
+    pub(crate) fn me(&self) -> RouterAddress {
         self.me.unwrap_or(RouterAddress::NOWHERE)
     }
 
     /// Sets the live routers. Returns the previous ones, or `None` if nothing changed.
-    pub fn set(&mut self, me: RouterAddress, others: Vec<RouterAddress>) -> Option<KnownRouters> {
+    pub(crate) fn set(
+        &mut self,
+        me: RouterAddress,
+        others: Vec<RouterAddress>,
+    ) -> Option<KnownRouters> {
         if self.me == Some(me) && self.others == others {
             return None;
         }
@@ -149,41 +153,41 @@ impl Claims {
         Some(before)
     }
 
-    pub fn is_live(&self, address: RouterAddress) -> bool {
+    pub(crate) fn is_live(&self, address: RouterAddress) -> bool {
         address == self.me() || self.others.contains(&address)
     }
 
     /// Returns the routers that are not in `before`.
-    pub fn added_since(&self, before: &KnownRouters) -> Vec<RouterAddress> {
+    pub(crate) fn added_since(&self, before: &KnownRouters) -> Vec<RouterAddress> {
         let known = |address: &RouterAddress| before.others.contains(address);
         let all = self.others.iter().copied();
         all.filter(|address| !known(address)).collect()
     }
 
-    pub fn owner(&self, vhost: &str, client: &str) -> RouterAddress {
+    pub(crate) fn owner(&self, vhost: &str, client: &str) -> RouterAddress {
         owner_among(self.me(), &self.others, vhost, client)
     }
 
     /// The router on another node that would own the id if this node were gone.
-    pub fn will_replica_router(&self, vhost: &str, client: &str) -> Option<RouterAddress> {
+    pub(crate) fn will_replica_router(&self, vhost: &str, client: &str) -> Option<RouterAddress> {
         let elsewhere = |address: &&RouterAddress| address.node != self.me().node;
         highest_weight(self.others.iter().filter(elsewhere), vhost, client)
     }
 
-    pub fn owner_of(&self, id: &ClientId) -> RouterAddress {
+    pub(crate) fn owner_of(&self, id: &ClientId) -> RouterAddress {
         self.owner(&id.vhost, &id.client)
     }
 
     /// Returns a stamp above `floor`, above all earlier stamps of this router and, as far as clocks
     /// agree, above the stamps of holdings that began earlier on other routers.
-    pub fn stamp(&mut self, floor: u64) -> u64 {
+    pub(crate) fn stamp(&mut self, floor: u64) -> u64 {
         let least = floor.max(self.last_stamp).saturating_add(1);
         self.last_stamp = self.wall.0.max(least);
         self.last_stamp
     }
 
     /// Records the holder of an id or a claim that waits for it.
-    pub fn track(&mut self, id: ClientId, owned: OwnedClientId) {
+    pub(crate) fn track(&mut self, id: ClientId, owned: OwnedClientId) {
         if self.sweep_at.is_none() && self.owner_of(&id) != self.me() {
             self.sweep_at = Some(self.now + YIELD_TIMEOUT);
         }
@@ -191,7 +195,7 @@ impl Claims {
     }
 
     /// Forgets ids owned by other routers, except those with a waiting claim.
-    pub fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         if self.sweep_at.is_none_or(|at| at > self.now) {
             return;
         }
@@ -205,7 +209,7 @@ impl Claims {
 
     /// Keeps a handover that no claim waits for until the id is granted. If the limit is exceeded,
     /// other handovers are dropped.
-    pub fn strand(&mut self, id: ClientId, handover: Bytes) {
+    pub(crate) fn strand(&mut self, id: ClientId, handover: Bytes) {
         if handover.is_empty() {
             return;
         }
@@ -224,7 +228,7 @@ impl Claims {
         }
     }
 
-    pub fn take_stranded(&mut self, id: &ClientId) -> Bytes {
+    pub(crate) fn take_stranded(&mut self, id: &ClientId) -> Bytes {
         let found = self.stranded.remove(id).unwrap_or_default();
         debug_assert!(
             self.stranded_bytes >= found.len(),
@@ -234,7 +238,7 @@ impl Claims {
         found
     }
 
-    pub fn send(&mut self, to: RouterAddress, id: ClientId, verb: ClaimVerb) {
+    pub(crate) fn send(&mut self, to: RouterAddress, id: ClientId, verb: ClaimVerb) {
         let message = ClaimMessage { id, verb };
         match to == self.me() {
             true => self.own_messages.push_back(message),
@@ -246,12 +250,12 @@ impl Claims {
         }
     }
 
-    pub fn has_frames(&self) -> bool {
+    pub(crate) fn has_frames(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
     /// Takes one frame of messages for another router.
-    pub fn take(&mut self) -> Option<(RouterAddress, Vec<ClaimMessage>)> {
+    pub(crate) fn take(&mut self) -> Option<(RouterAddress, Vec<ClaimMessage>)> {
         let mut first = self.outgoing.first_entry()?;
         let all = first.get_mut();
         let mut bytes = 0;
@@ -273,7 +277,7 @@ impl Claims {
         Some((address, messages))
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         if !self.unreported.is_empty() {
             return Some(self.now);
         }
@@ -293,7 +297,7 @@ pub(crate) struct KnownRouters {
 }
 
 impl KnownRouters {
-    pub fn owner(&self, vhost: &str, client: &str) -> RouterAddress {
+    pub(crate) fn owner(&self, vhost: &str, client: &str) -> RouterAddress {
         owner_among(self.me, &self.others, vhost, client)
     }
 }

@@ -100,7 +100,7 @@ pub(crate) struct RouteExchange {
 }
 
 impl RouteExchange {
-    pub fn new(limits: RouteExchangeLimits) -> RouteExchange {
+    pub(crate) fn new(limits: RouteExchangeLimits) -> RouteExchange {
         RouteExchange {
             limits,
             now: Time::ZERO,
@@ -117,13 +117,13 @@ impl RouteExchange {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.peers.len()
     }
 
     /// A link to this router is up. Returns true for the first router ever: [`RouteExchange::own_routes_mut`]
     /// must then be filled.
-    pub fn link_up(&mut self, address: RouterAddress) -> bool {
+    pub(crate) fn link_up(&mut self, address: RouterAddress) -> bool {
         let id = match self.by_address.get(&address) {
             Some(&id) => id,
             None => {
@@ -151,14 +151,14 @@ impl RouteExchange {
     }
 
     /// The routes announced to other routers; `None` if there are no others.
-    pub fn own_routes_mut(&mut self) -> Option<&mut OwnRoutes> {
+    pub(crate) fn own_routes_mut(&mut self) -> Option<&mut OwnRoutes> {
         self.announcements
             .as_mut()
             .map(|announcements| &mut announcements.routes)
     }
 
     /// The metadata log is applied up to this index.
-    pub fn set_applied(&mut self, applied: u64) {
+    pub(crate) fn set_applied(&mut self, applied: u64) {
         self.applied = applied;
         let Some(announcements) = &mut self.announcements else {
             return;
@@ -171,7 +171,7 @@ impl RouteExchange {
         }
     }
 
-    pub fn link_down(&mut self, node: NodeId) {
+    pub(crate) fn link_down(&mut self, node: NodeId) {
         let now = self.now;
         for (_, router) in self.peers.iter_mut() {
             if router.address.node == node {
@@ -180,20 +180,20 @@ impl RouteExchange {
         }
     }
 
-    pub fn is_up(&self, id: RouterId) -> bool {
+    pub(crate) fn is_up(&self, id: RouterId) -> bool {
         let router = self.peers.get(id.0 as usize);
         router.is_some_and(|router| router.is_up)
     }
 
     /// Returns true if the routes of all reachable routers, as of when their links came up, are
     /// known.
-    pub fn has_peer_routes(&self) -> bool {
+    pub(crate) fn has_peer_routes(&self) -> bool {
         let mut all = self.peers.iter();
         all.all(|(_, router)| router.has_initial_routes || !router.is_up)
     }
 
     /// Returns the routers of a node that belong to other incarnations than this one.
-    pub fn other_incarnations(
+    pub(crate) fn other_incarnations(
         &self,
         node: NodeId,
         incarnation: Option<Incarnation>,
@@ -206,7 +206,7 @@ impl RouteExchange {
 
     /// Removes a router that is gone for good. Confirms its unacknowledged messages and withdraws
     /// its routes.
-    pub fn remove(&mut self, id: RouterId, events: &mut Vec<PeerEvent>) {
+    pub(crate) fn remove(&mut self, id: RouterId, events: &mut Vec<PeerEvent>) {
         let Some(mut router) = self.peers.try_remove(id.0 as usize) else {
             return;
         };
@@ -224,7 +224,7 @@ impl RouteExchange {
         );
     }
 
-    pub fn handle(
+    pub(crate) fn handle(
         &mut self,
         from: RouterAddress,
         peer_message: PeerMessage,
@@ -239,12 +239,12 @@ impl RouteExchange {
     }
 
     /// Returns true if [`RouteExchange::next_message`] can return a message.
-    pub fn has_messages(&self) -> bool {
+    pub(crate) fn has_messages(&self) -> bool {
         !self.dirty.is_empty()
     }
 
     /// Returns the next message and its receiver; `None` if nothing is pending.
-    pub fn next_message(&mut self) -> Option<(RouterAddress, PeerMessage)> {
+    pub(crate) fn next_message(&mut self) -> Option<(RouterAddress, PeerMessage)> {
         let announcements = self.announcements.as_ref()?;
         while let Some(&id) = self.dirty.first() {
             let router = self.peers.get_mut(id.0 as usize);
@@ -259,11 +259,11 @@ impl RouteExchange {
     }
 
     /// The routes of this router have changed.
-    pub fn routes_changed(&mut self) {
+    pub(crate) fn routes_changed(&mut self) {
         self.dirty.extend(self.by_address.values());
     }
 
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         id: RouterId,
         forwarded: ForwardedMessage,
@@ -302,7 +302,7 @@ impl RouteExchange {
     }
 
     /// Returns a session that may publish again.
-    pub fn next_unblocked(&mut self) -> Option<u64> {
+    pub(crate) fn next_unblocked(&mut self) -> Option<u64> {
         if self.blocked.is_empty() {
             return None;
         }
@@ -323,7 +323,7 @@ impl RouteExchange {
     /// Returns true if a session must wait until the other routers know the current routes of this
     /// router, and this router has applied the metadata log as far as they have.
     /// [`RouteExchange::next_announced`] returns the session when it may continue.
-    pub fn announce(&mut self, session: u64) -> bool {
+    pub(crate) fn announce(&mut self, session: u64) -> bool {
         if self.awaited_peers().next().is_none() {
             return false;
         }
@@ -343,7 +343,7 @@ impl RouteExchange {
     }
 
     /// Returns a session that need not wait any longer.
-    pub fn next_announced(&mut self) -> Option<u64> {
+    pub(crate) fn next_announced(&mut self) -> Option<u64> {
         let PendingAnnouncement {
             version,
             question,
@@ -363,7 +363,7 @@ impl RouteExchange {
         first.map(|first| first.session)
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         let patience = self.limits.patience;
         let routers = self.peers.iter();
         let routers = routers
@@ -373,7 +373,7 @@ impl RouteExchange {
         [routers, announcing].into_iter().flatten().min()
     }
 
-    pub fn tick(&mut self, now: Time, events: &mut Vec<PeerEvent>) {
+    pub(crate) fn tick(&mut self, now: Time, events: &mut Vec<PeerEvent>) {
         self.now = now;
         let patience = self.limits.patience;
         for (id, router) in self.peers.iter_mut() {

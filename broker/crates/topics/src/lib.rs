@@ -9,7 +9,7 @@
 //! Routers exchange three kinds of frames, each with its own codec: [`PeerMessage`] (subscriptions
 //! and forwarded messages), [`ClaimMessage`] (ownership of client ids) and [`WillMessage`]
 //! (replicas of wills).
-#![deny(missing_docs)]
+#![deny(missing_docs, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod address;

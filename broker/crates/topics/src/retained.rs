@@ -19,17 +19,17 @@ pub(crate) struct RetainedTree {
 }
 
 impl RetainedTree {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.messages
     }
 
     /// Size of the retained messages in bytes, containers included.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Size in bytes of the message that is currently retained for this topic.
-    pub fn size_of(&self, topic: &str) -> Option<usize> {
+    pub(crate) fn size_of(&self, topic: &str) -> Option<usize> {
         let mut at = &self.root;
         for level in topic.split('/') {
             at = at.children.get(level)?;
@@ -37,7 +37,7 @@ impl RetainedTree {
         at.message.as_ref().map(|m| m.as_bytes().len())
     }
 
-    pub fn set(&mut self, topic: &str, message: Message) {
+    pub(crate) fn set(&mut self, topic: &str, message: Message) {
         let mut at = &mut self.root;
         for level in topic.split('/') {
             // Look up first: most levels exist, and a look-up needs no `Box`.
@@ -61,7 +61,7 @@ impl RetainedTree {
         }
     }
 
-    pub fn remove(&mut self, topic: &str) {
+    pub(crate) fn remove(&mut self, topic: &str) {
         let levels: Vec<&str> = topic.split('/').collect();
         // Walk down to the message and remember the deepest level whose node must stay.
         let mut deepest_kept = 0;
@@ -101,7 +101,7 @@ impl RetainedTree {
 
     /// Calls `visit` for each unexpired message whose topic matches the filter, in the order of
     /// their topic levels, until it returns false. Returns false if it did.
-    pub fn matching(
+    pub(crate) fn matching(
         &self,
         filter: &str,
         now: WallTime,

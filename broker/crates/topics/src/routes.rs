@@ -102,7 +102,7 @@ pub(crate) struct RouteMatch {
 }
 
 impl RouteMatch {
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.group != 0
     }
 }
@@ -134,11 +134,16 @@ fn plain(filter: &str) -> (&str, bool) {
 }
 
 impl Routes {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.trie.is_empty()
     }
 
-    pub fn add(&mut self, filter: &str, subscriber: SubscriberId, subscription: Subscription) {
+    pub(crate) fn add(
+        &mut self,
+        filter: &str,
+        subscriber: SubscriberId,
+        subscription: Subscription,
+    ) {
         let (plain, is_shared) = plain(filter);
         if is_shared {
             return self.group_mut(filter).join(subscriber, subscription);
@@ -178,7 +183,12 @@ impl Routes {
     }
 
     /// Undoes [`Routes::add`] with the same arguments.
-    pub fn remove(&mut self, filter: &str, subscriber: SubscriberId, subscription: Subscription) {
+    pub(crate) fn remove(
+        &mut self,
+        filter: &str,
+        subscriber: SubscriberId,
+        subscription: Subscription,
+    ) {
         let (plain, is_shared) = plain(filter);
         if is_shared {
             return self.change_group(filter, |group| group.leave(subscriber));
@@ -209,7 +219,7 @@ impl Routes {
     }
 
     /// Replaces the interest of another router in a filter.
-    pub fn set_router(
+    pub(crate) fn set_router(
         &mut self,
         filter: &str,
         router: RouterId,
@@ -237,7 +247,7 @@ impl Routes {
 
     /// Sets the members of a shared subscription that are connected to another router and have no
     /// queue.
-    pub fn set_members(&mut self, filter: &str, router: RouterId, members: InterestCounts) {
+    pub(crate) fn set_members(&mut self, filter: &str, router: RouterId, members: InterestCounts) {
         match members.is_none() {
             true => self.change_group(filter, |group| group.set_peer_members(router, members)),
             false => self.group_mut(filter).set_peer_members(router, members),
@@ -246,7 +256,7 @@ impl Routes {
 
     /// Appends all receivers of a message. Selects one member per shared subscription, anywhere in
     /// the cluster. `durable`: the message has QoS 1 or 2.
-    pub fn find(
+    pub(crate) fn find(
         &mut self,
         topic: &str,
         durable: bool,
@@ -291,7 +301,7 @@ impl Routes {
 
     /// Like [`Routes::find`] for a message forwarded by another router: only local subscribers, no
     /// shared subscriptions.
-    pub fn find_here(&mut self, topic: &str, found: &mut Vec<RouteMatch>) {
+    pub(crate) fn find_here(&mut self, topic: &str, found: &mut Vec<RouteMatch>) {
         self.look_up(topic);
         for route in &self.scratch {
             if let Target::One(subscriber) = route.to {
@@ -303,7 +313,7 @@ impl Routes {
 
     /// Selects a member of a shared subscription for a message forwarded by another router.
     /// `anywhere`: the member may be connected elsewhere or disconnected.
-    pub fn pick(
+    pub(crate) fn pick(
         &mut self,
         filter: &str,
         durable: bool,
@@ -319,14 +329,14 @@ impl Routes {
 
     /// Returns the number of a group for [`Delivery::group`](crate::Delivery); 0 if there is no
     /// such group.
-    pub fn group_number(&self, filter: &str) -> u32 {
+    pub(crate) fn group_number(&self, filter: &str) -> u32 {
         let index = self.by_filter.get(filter);
         // Each group has a member and client numbers have 32 bits, so the index fits.
         index.map_or(0, |index| *index as u32 + 1)
     }
 
     /// Returns the filter of the group with this number.
-    pub fn group_name(&self, number: u32) -> Option<&Arc<str>> {
+    pub(crate) fn group_name(&self, number: u32) -> Option<&Arc<str>> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         Some(&self.groups.get(index)?.name)
     }
@@ -349,7 +359,7 @@ impl Routes {
     /// Appends the matching subscriptions of one client. If none of its non-shared subscriptions
     /// stores messages in its queue and it has shared ones, only the shared ones are appended. Does
     /// not advance the turn of any group.
-    pub fn find_client_subscriptions(
+    pub(crate) fn find_client_subscriptions(
         &mut self,
         topic: &str,
         subscriber: SubscriberId,
@@ -380,14 +390,14 @@ impl Routes {
 }
 
 impl Matches {
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.here.clear();
         self.routers.clear();
     }
 
     /// Adds a selected member. `group` and `number` are the filter and the number of the shared
     /// subscription.
-    pub fn add_choice(&mut self, pick: GroupChoice, (group, number): (&Arc<str>, u32)) {
+    pub(crate) fn add_choice(&mut self, pick: GroupChoice, (group, number): (&Arc<str>, u32)) {
         match pick {
             GroupChoice::Member(subscriber, subscription) => self.here.push(RouteMatch {
                 subscriber,

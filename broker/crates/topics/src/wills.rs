@@ -80,17 +80,17 @@ pub(crate) struct Wills {
 
 /// Wills of this router's own clients.
 impl Wills {
-    pub fn next_number(&mut self) -> u64 {
+    pub(crate) fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    pub fn send(&mut self, to: RouterAddress, message: WillMessage) {
+    pub(crate) fn send(&mut self, to: RouterAddress, message: WillMessage) {
         self.outgoing.entry(to).or_default().push_back(message);
     }
 
     /// The client has no will any more.
-    pub fn drop(&mut self, subscriber: SubscriberId) {
+    pub(crate) fn drop(&mut self, subscriber: SubscriberId) {
         self.outdated.remove(&subscriber);
         if let Some(replica) = self.replicas.remove(&subscriber)
             && let Some(router) = replica.router
@@ -102,7 +102,7 @@ impl Wills {
     }
 
     /// A replica router requests all wills that it should have.
-    pub fn replicas_requested_by(&mut self, router: RouterAddress) {
+    pub(crate) fn replicas_requested_by(&mut self, router: RouterAddress) {
         let all = self.replicas.iter_mut();
         for (subscriber, replica) in all.filter(|(_, replica)| replica.router == Some(router)) {
             replica.is_requested = true;
@@ -110,17 +110,17 @@ impl Wills {
         }
     }
 
-    pub fn has_frames(&self) -> bool {
+    pub(crate) fn has_frames(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
     /// Drops outgoing messages for all other routers.
-    pub fn retain_outgoing(&mut self, is_live: impl Fn(RouterAddress) -> bool) {
+    pub(crate) fn retain_outgoing(&mut self, is_live: impl Fn(RouterAddress) -> bool) {
         self.outgoing.retain(|address, _| is_live(*address));
     }
 
     /// Takes one frame of messages for another router.
-    pub fn take(&mut self) -> Option<(RouterAddress, Vec<WillMessage>)> {
+    pub(crate) fn take(&mut self) -> Option<(RouterAddress, Vec<WillMessage>)> {
         let mut first = self.outgoing.first_entry()?;
         let (address, all) = (*first.key(), first.get_mut());
         let (mut messages, mut size) = (Vec::new(), 0);
@@ -137,7 +137,7 @@ impl Wills {
         Some((address, messages))
     }
 
-    pub fn set_majority(&mut self, majority: bool, now: Time) {
+    pub(crate) fn set_majority(&mut self, majority: bool, now: Time) {
         let before = self.without_majority_since;
         self.without_majority_since = (!majority).then(|| before.unwrap_or(now));
         if let (true, Some(since)) = (majority, before)
@@ -147,12 +147,12 @@ impl Wills {
         }
     }
 
-    pub fn has_majority(&self) -> bool {
+    pub(crate) fn has_majority(&self) -> bool {
         self.without_majority_since.is_none()
     }
 
     /// Returns true if another node has published this will because this node was unreachable.
-    pub fn was_published(&self, subscriber: SubscriberId, now: Time) -> bool {
+    pub(crate) fn was_published(&self, subscriber: SubscriberId, now: Time) -> bool {
         let Some(replica) = self.replicas.get(&subscriber) else {
             return false;
         };
@@ -167,7 +167,7 @@ impl Wills {
 /// Replicas of other routers' wills.
 impl Wills {
     /// Handles a message of a reachable router: store a replica or drop it.
-    pub fn handle(&mut self, from: RouterAddress, message: WillMessage) {
+    pub(crate) fn handle(&mut self, from: RouterAddress, message: WillMessage) {
         match message {
             WillMessage::Drop { number } => drop(self.remove((from, number))),
             WillMessage::Keep {
@@ -236,7 +236,7 @@ impl Wills {
     }
 
     /// The node became unreachable.
-    pub fn node_down(&mut self, node: NodeId, now: Time) {
+    pub(crate) fn node_down(&mut self, node: NodeId, now: Time) {
         for address in self.routers_of(node) {
             self.mark_gone(address, now);
         }
@@ -256,7 +256,7 @@ impl Wills {
 
     /// The node is up with this incarnation, or will never come back if `None`. It sends its wills
     /// again; the clients of its other incarnations are gone.
-    pub fn node_up(&mut self, node: NodeId, incarnation: Option<Incarnation>, now: Time) {
+    pub(crate) fn node_up(&mut self, node: NodeId, incarnation: Option<Incarnation>, now: Time) {
         for address in self.routers_of(node) {
             if Some(address.incarnation) != incarnation {
                 self.mark_gone(address, now);
@@ -271,7 +271,11 @@ impl Wills {
 
     /// A client's newest connection is at this router. Takes the replica of an older connection's
     /// will.
-    pub fn take_superseded(&mut self, id: &ClientId, address: RouterAddress) -> Option<PeerWill> {
+    pub(crate) fn take_superseded(
+        &mut self,
+        id: &ClientId,
+        address: RouterAddress,
+    ) -> Option<PeerWill> {
         let key = *self.by_client.get(id)?;
         if key.0 == address {
             return None;
@@ -281,12 +285,12 @@ impl Wills {
 
     /// Returns true if replicas are due later, so that the shard has to report whether this node
     /// has a majority.
-    pub fn waits_for_majority(&self) -> bool {
+    pub(crate) fn waits_for_majority(&self) -> bool {
         !self.due.is_empty()
     }
 
     /// Takes the wills that are due, with their clients. Takes none without a majority.
-    pub fn take_due(&mut self, now: Time) -> Vec<(ClientId, Will)> {
+    pub(crate) fn take_due(&mut self, now: Time) -> Vec<(ClientId, Will)> {
         let mut all = Vec::new();
         while self.has_majority()
             && !planted::is(Bug::WillOfTheDead)
@@ -302,7 +306,7 @@ impl Wills {
         all
     }
 
-    pub fn wake_at(&self, now: Time) -> Option<Time> {
+    pub(crate) fn wake_at(&self, now: Time) -> Option<Time> {
         if !self.outdated.is_empty() {
             return Some(now);
         }
@@ -311,7 +315,7 @@ impl Wills {
     }
 
     /// Number of replicas kept for other nodes.
-    pub fn peer_will_count(&self) -> usize {
+    pub(crate) fn peer_will_count(&self) -> usize {
         self.peer_wills.len()
     }
 }

@@ -23,14 +23,14 @@ use bytes::Bytes;
 use env::NodeId;
 use env::planted::{self, Bug};
 
-pub const MAGIC: [u8; 8] = *b"PHORNWAL";
-pub const VERSION: u8 = 1;
+pub(crate) const MAGIC: [u8; 8] = *b"PHORNWAL";
+pub(crate) const VERSION: u8 = 1;
 /// The header has a page of its own, so that no append rewrites its page.
-pub const HEADER_BYTES: u64 = 4096;
+pub(crate) const HEADER_BYTES: u64 = 4096;
 /// Bytes of a record before its body.
-pub const RECORD_HEADER: usize = 20;
-pub const TERMINATOR: u64 = 8;
-pub const SEAL_BYTES: u64 = RECORD_HEADER as u64 + 1;
+pub(crate) const RECORD_HEADER: usize = 20;
+pub(crate) const TERMINATOR: u64 = 8;
+pub(crate) const SEAL_BYTES: u64 = RECORD_HEADER as u64 + 1;
 /// Bytes of an entry's body besides its data.
 const ENTRY_OVERHEAD: usize = 1 + 8 + 8 + 8 + 1;
 
@@ -42,7 +42,7 @@ const SEAL: u8 = 5;
 
 /// The header of a log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     pub node: NodeId,
     pub number: u64,
     pub first_sequence: u64,
@@ -57,13 +57,13 @@ pub struct Header {
 
 /// Why a header was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderError {
+pub(crate) enum HeaderError {
     Newer(u8),
     Bad(&'static str),
 }
 
 impl Header {
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
@@ -82,7 +82,7 @@ impl Header {
         out.extend_from_slice(&crc.to_le_bytes());
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
         let mut fields = FieldReader(bytes);
         if fields.array() != Some(MAGIC) {
             return Err(HeaderError::Bad("not a log file"));
@@ -112,14 +112,14 @@ impl Header {
 
 /// The content of a record, including the seal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RecordContent {
+pub(crate) enum RecordContent {
     Record(Record),
     Seal,
 }
 
 /// The fixed part of a record, not verified yet.
 #[derive(Clone, Copy, Debug)]
-pub struct RecordHeader {
+pub(crate) struct RecordHeader {
     pub body_len: u32,
     pub crc: u32,
     pub sequence: u64,
@@ -127,7 +127,7 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    pub fn decode(bytes: &[u8], nonce: u64) -> Option<RecordHeader> {
+    pub(crate) fn decode(bytes: &[u8], nonce: u64) -> Option<RecordHeader> {
         let mut fields = FieldReader(bytes);
         Some(RecordHeader {
             body_len: fields.u32()?,
@@ -138,17 +138,17 @@ impl RecordHeader {
     }
 
     /// Length of the whole record in bytes.
-    pub fn record_len(&self) -> u64 {
+    pub(crate) fn record_len(&self) -> u64 {
         RECORD_HEADER as u64 + u64::from(self.body_len)
     }
 
     /// Sequence number of the newest record known to be durable when this one was written.
-    pub fn durable_before(&self) -> u64 {
+    pub(crate) fn durable_before(&self) -> u64 {
         self.sequence.saturating_sub(u64::from(self.distance))
     }
 
     /// True if the checksum of `bytes` (header and body) matches.
-    pub fn matches(&self, bytes: &[u8], nonce: u64) -> bool {
+    pub(crate) fn matches(&self, bytes: &[u8], nonce: u64) -> bool {
         checksum(bytes, nonce) == self.crc || planted::is(Bug::ChecksumIgnored)
     }
 }
@@ -162,7 +162,7 @@ fn checksum(record: &[u8], nonce: u64) -> u32 {
 }
 
 /// Length of the record in the file, in bytes.
-pub fn encoded_len(record: &Record) -> u64 {
+pub(crate) fn encoded_len(record: &Record) -> u64 {
     let body = match &record.body {
         RecordBody::Entry(entry) => ENTRY_OVERHEAD + entry.data.len(),
         RecordBody::HardState { .. } => 1 + 4 * 8,
@@ -173,7 +173,7 @@ pub fn encoded_len(record: &Record) -> u64 {
 }
 
 /// Appends encoded records to a buffer.
-pub struct RecordEncoder<'a> {
+pub(crate) struct RecordEncoder<'a> {
     pub out: &'a mut Vec<u8>,
     pub nonce: u64,
     pub sequence: u64,
@@ -182,7 +182,7 @@ pub struct RecordEncoder<'a> {
 }
 
 impl RecordEncoder<'_> {
-    pub fn record(&mut self, record: &Record) {
+    pub(crate) fn record(&mut self, record: &Record) {
         let group = record.group.0;
         match &record.body {
             RecordBody::Entry(e) => {
@@ -198,7 +198,7 @@ impl RecordEncoder<'_> {
         }
     }
 
-    pub fn seal(&mut self) {
+    pub(crate) fn seal(&mut self) {
         self.put(SEAL, &[], None);
     }
 
@@ -227,7 +227,7 @@ impl RecordEncoder<'_> {
 }
 
 /// Decodes a body whose checksum matched. Returns `None` for a shape that this version does not write.
-pub fn decode_body(body: &[u8]) -> Option<RecordContent> {
+pub(crate) fn decode_body(body: &[u8]) -> Option<RecordContent> {
     let mut fields = FieldReader(body);
     let [kind] = fields.array()?;
     if kind == SEAL {
@@ -282,20 +282,20 @@ impl FieldReader<'_> {
     }
 }
 
-pub const DIR: &str = "wal";
+pub(crate) const DIR: &str = "wal";
 /// Name of a file while it is created; never read.
-pub const NEW_FILE: &str = "wal/new.tmp";
+pub(crate) const NEW_FILE: &str = "wal/new.tmp";
 
-pub fn path(number: u64) -> String {
+pub(crate) fn path(number: u64) -> String {
     format!("{DIR}/{number:016x}.wal")
 }
 
-pub fn spare_path(number: u64) -> String {
+pub(crate) fn spare_path(number: u64) -> String {
     format!("{DIR}/{number:016x}.spare")
 }
 
 /// The number in a name with this extension. Accepts only names as written by [`path`] and [`spare_path`].
-pub fn parse_name(name: &str, extension: &str) -> Option<u64> {
+pub(crate) fn parse_name(name: &str, extension: &str) -> Option<u64> {
     let hex = name.strip_suffix(extension)?.strip_suffix('.')?;
     let number = u64::from_str_radix(hex, 16).ok()?;
     (format!("{number:016x}") == hex).then_some(number)

@@ -5,7 +5,7 @@
 //! [`Writer`] adds group commit, and [`WalError`] tells which failures stop the node. The file format is
 //! described in `format.rs`, the manifest in `manifest.rs`.
 #![forbid(unsafe_code)]
-#![deny(missing_docs)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod error;
 mod format;

@@ -55,7 +55,7 @@ pub(crate) struct Manifest {
 
 impl Manifest {
     /// Opens the manifest; `None` if there is none.
-    pub fn open(disk: &dyn Disk, node: NodeId) -> Result<Option<Manifest>, WalError> {
+    pub(crate) fn open(disk: &dyn Disk, node: NodeId) -> Result<Option<Manifest>, WalError> {
         let file = match disk.open(PATH) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             other => other.map_err(|e| WalError::io(PATH, &e))?,
@@ -87,7 +87,7 @@ impl Manifest {
 
     /// Creates the manifest durably. It is written under a temporary name first, so an incomplete manifest
     /// never exists.
-    pub fn create(
+    pub(crate) fn create(
         disk: &dyn Disk,
         node: NodeId,
         bounds: DurableBounds,
@@ -123,7 +123,7 @@ impl Manifest {
     }
 
     /// Replaces the bounds durably.
-    pub fn update(&mut self, bounds: DurableBounds) -> Result<(), WalError> {
+    pub(crate) fn update(&mut self, bounds: DurableBounds) -> Result<(), WalError> {
         self.updates += 1;
         let slot = self.updates % SYNCED_SLOTS;
         (self.write_slot(slot, bounds)).map_err(|e| WalError::io(PATH, &e))?;
@@ -134,7 +134,7 @@ impl Manifest {
 
     /// Records a durable sequence number without a sync. It survives the death of the process; a power
     /// failure may lose it.
-    pub fn note_durable(&self, durable: u64) -> Result<(), WalError> {
+    pub(crate) fn note_durable(&self, durable: u64) -> Result<(), WalError> {
         let bounds = DurableBounds {
             durable,
             ..self.bounds

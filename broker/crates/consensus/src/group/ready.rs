@@ -11,11 +11,11 @@ use raft::Ready;
 use raft::eraftpb::Message;
 
 /// Members that raft-rs wants to send a snapshot to.
-pub type CheckpointTargets = Vec<NodeId>;
+pub(super) type CheckpointTargets = Vec<NodeId>;
 
 impl Group {
     /// Processes everything raft-rs has ready. Returns the members that need this leader's checkpoint.
-    pub fn advance(&mut self, sink: &mut OutputBuffer) -> CheckpointTargets {
+    pub(crate) fn advance(&mut self, sink: &mut OutputBuffer) -> CheckpointTargets {
         let mut targets = Vec::new();
         if self.stopped {
             return targets;
@@ -60,7 +60,7 @@ impl Group {
         true
     }
 
-    pub fn stop(&mut self, error: crate::ReadError, sink: &mut OutputBuffer) {
+    pub(crate) fn stop(&mut self, error: crate::ReadError, sink: &mut OutputBuffer) {
         self.stopped = true;
         sink.out.push(HostOutput::Failed {
             group: self.id,
@@ -140,7 +140,7 @@ impl Group {
     }
 
     /// Handles a batch that became durable.
-    pub fn handle_persisted(
+    pub(crate) fn handle_persisted(
         &mut self,
         number: u64,
         commit: u64,

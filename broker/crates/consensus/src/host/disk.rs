@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The owner of a job: what its result belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JobOwner {
+pub(super) enum JobOwner {
     Flush {
         group: GroupId,
         epoch: u64,
@@ -53,7 +53,7 @@ pub enum JobOwner {
 
 /// Files that can be deleted at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UnneededFiles {
+pub(super) enum UnneededFiles {
     Segments(Vec<SegmentName>),
     /// The staging file of a received checkpoint.
     Staged,

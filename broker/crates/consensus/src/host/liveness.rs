@@ -14,7 +14,7 @@ use raft::eraftpb::{Message, MessageType};
 const MAX_TICKS_AT_ONCE: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
-pub struct PeerLiveness {
+pub(super) struct PeerLiveness {
     up: bool,
     incarnation: Incarnation,
 }

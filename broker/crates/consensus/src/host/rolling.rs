@@ -11,7 +11,7 @@ use wal::RecordBody;
 /// segments, and the rest would have to be written to the log again. After a restart that would be the whole
 /// tail, because a node knows only its own recorded commit index.
 #[derive(Debug)]
-pub struct DeferredLogFile {
+pub(super) struct DeferredLogFile {
     file: u64,
     /// Groups and the last indexes of their logs.
     tails: Vec<(GroupId, u64)>,

@@ -13,7 +13,7 @@ const MAX_CHUNK_BYTES: usize = 4 << 20;
 
 /// A checkpoint that is being received.
 #[derive(Debug)]
-pub struct IncomingCheckpoint {
+pub(crate) struct IncomingCheckpoint {
     pub id: u64,
     pub from: NodeId,
     /// The leader's term.
@@ -38,7 +38,7 @@ pub struct IncomingCheckpoint {
 
 /// What to do after a chunk was staged.
 #[derive(Debug, PartialEq, Eq)]
-pub enum StagingResult {
+pub(crate) enum StagingResult {
     /// Acknowledge all chunks before this number.
     Ack(u32),
     /// Everything is staged; install the checkpoint.
@@ -47,7 +47,11 @@ pub enum StagingResult {
 
 impl IncomingCheckpoint {
     /// Returns `None` if no correct node can have sent this offer.
-    pub fn new(from: NodeId, offer: Offer, max_state_bytes: u64) -> Option<IncomingCheckpoint> {
+    pub(crate) fn new(
+        from: NodeId,
+        offer: Offer,
+        max_state_bytes: u64,
+    ) -> Option<IncomingCheckpoint> {
         let membership = entry::decode_membership(offer.membership)?;
         let valid = offer.state_bytes <= max_state_bytes
             && offer.index > 0
@@ -83,7 +87,13 @@ impl IncomingCheckpoint {
 
     /// Accepts a chunk. Returns false if it is not the next one or exceeds the window: the caller must then
     /// acknowledge what is staged.
-    pub fn accept_chunk(&mut self, number: u32, last: bool, data: Bytes, window: usize) -> bool {
+    pub(crate) fn accept_chunk(
+        &mut self,
+        number: u32,
+        last: bool,
+        data: Bytes,
+        window: usize,
+    ) -> bool {
         let ended = self.complete || self.waiting.back().is_some_and(|(_, last)| *last);
         let ended = ended || self.staging.is_some_and(|(_, last)| last);
         let has_room = self.waiting.len() < window && data.len() <= MAX_CHUNK_BYTES;
@@ -102,12 +112,12 @@ impl IncomingCheckpoint {
     }
 
     /// The number of staged chunks, to be acknowledged.
-    pub fn staged_chunks(&self) -> u32 {
+    pub(crate) fn staged_chunks(&self) -> u32 {
         self.staged
     }
 
     /// The next chunk to stage and its offset, unless a job is running.
-    pub fn next_to_stage(&mut self) -> Option<(u64, Bytes)> {
+    pub(crate) fn next_to_stage(&mut self) -> Option<(u64, Bytes)> {
         if self.job.is_some() || self.staging.is_some() {
             return None;
         }
@@ -116,7 +126,7 @@ impl IncomingCheckpoint {
         Some((self.staged_bytes, data))
     }
 
-    pub fn finish_staging(&mut self) -> Option<StagingResult> {
+    pub(crate) fn finish_staging(&mut self) -> Option<StagingResult> {
         let (bytes, last) = self.staging.take()?;
         debug_assert!(
             self.staged < self.next,

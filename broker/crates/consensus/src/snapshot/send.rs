@@ -16,13 +16,13 @@ use wal::Entry;
 
 /// Where live entries are read from: entries that are not in a segment yet, and the segments.
 #[derive(Clone, Debug)]
-pub struct EntrySources {
+pub(crate) struct EntrySources {
     memory: Arc<BTreeMap<u64, Entry>>,
     segments: Vec<Arc<Segment>>,
 }
 
 impl EntrySources {
-    pub fn new(memory: BTreeMap<u64, Entry>, segments: &Segments) -> EntrySources {
+    pub(crate) fn new(memory: BTreeMap<u64, Entry>, segments: &Segments) -> EntrySources {
         EntrySources {
             memory: Arc::new(memory),
             segments: segments.all().to_vec(),
@@ -44,7 +44,7 @@ impl EntrySources {
 
 /// The result of a read job.
 #[derive(Debug)]
-pub enum CheckpointPart {
+pub(crate) enum CheckpointPart {
     /// The contents of the checkpoint file.
     Opened(segment::Checkpoint),
     /// Encoded entries, and the index of the last one.
@@ -56,7 +56,7 @@ pub enum CheckpointPart {
 }
 
 /// A job that reads the checkpoint file.
-pub fn open(
+pub(crate) fn open(
     group: GroupId,
     index: u64,
 ) -> impl FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send + 'static {
@@ -86,7 +86,7 @@ enum SendPhase {
 
 /// A checkpoint that is being sent.
 #[derive(Debug)]
-pub struct OutgoingCheckpoint {
+pub(crate) struct OutgoingCheckpoint {
     pub id: u64,
     /// The leader's term when the transfer began; it is aborted when the term changes.
     pub term: u64,
@@ -112,7 +112,7 @@ pub struct OutgoingCheckpoint {
 }
 
 impl OutgoingCheckpoint {
-    pub fn new(
+    pub(crate) fn new(
         id: u64,
         term: u64,
         position: Position,
@@ -138,7 +138,7 @@ impl OutgoingCheckpoint {
     }
 
     /// Starts a transfer of the founding checkpoint, which has no file and no contents.
-    pub fn begin_empty(&mut self, membership: Bytes) -> Transfer {
+    pub(crate) fn begin_empty(&mut self, membership: Bytes) -> Transfer {
         self.begin(segment::Checkpoint {
             index: self.position.index,
             term: self.position.term,
@@ -148,7 +148,7 @@ impl OutgoingCheckpoint {
     }
 
     /// The checkpoint file was read: returns the first message to send.
-    pub fn begin(&mut self, checkpoint: segment::Checkpoint) -> Transfer {
+    pub(crate) fn begin(&mut self, checkpoint: segment::Checkpoint) -> Transfer {
         let offer = Offer {
             id: self.id,
             term: self.term,
@@ -187,7 +187,7 @@ impl OutgoingCheckpoint {
     }
 
     /// The job that reads more entries, if there is room for more.
-    pub fn next_read(
+    pub(crate) fn next_read(
         &self,
         chunk_bytes: usize,
     ) -> Option<impl FnOnce(&dyn Disk) -> Result<JobOutcome, SegmentError> + Send + 'static> {
@@ -200,14 +200,14 @@ impl OutgoingCheckpoint {
         Some(move |_: &dyn Disk| read_entries(&sources, &live, from, chunk_bytes))
     }
 
-    pub fn push_entries(&mut self, data: &[u8], upto: u64) {
+    pub(crate) fn push_entries(&mut self, data: &[u8], upto: u64) {
         self.push(data);
         self.read_upto = upto;
         self.finish_if_complete();
     }
 
     /// The next chunk, if the window is open and a chunk is ready.
-    pub fn next_chunk(&mut self, chunk_bytes: usize, window: usize) -> Option<Transfer> {
+    pub(crate) fn next_chunk(&mut self, chunk_bytes: usize, window: usize) -> Option<Transfer> {
         if !matches!(self.phase, SendPhase::Sending) || self.sent.len() >= window {
             return None;
         }
@@ -233,7 +233,7 @@ impl OutgoingCheckpoint {
     }
 
     /// The receiver has every chunk before `next`.
-    pub fn acknowledge(&mut self, next: u32) {
+    pub(crate) fn acknowledge(&mut self, next: u32) {
         while self.acked < next && self.sent.pop_front().is_some() {
             self.acked += 1;
             self.idle_ticks = 0;
@@ -241,7 +241,7 @@ impl OutgoingCheckpoint {
     }
 
     /// Every message that may have been lost.
-    pub fn resend(&self) -> Vec<Transfer> {
+    pub(crate) fn resend(&self) -> Vec<Transfer> {
         let begin = self.offer.clone().filter(|_| self.acked == 0);
         let chunks = self
             .sent

@@ -11,19 +11,19 @@ use wal::Entry;
 use wire::put_varint;
 
 /// The checksum at the end.
-pub const TRAILER_BYTES: u64 = 4;
+pub(super) const TRAILER_BYTES: u64 = 4;
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// The contents of a stream, as announced by its offer.
 #[derive(Clone, Debug)]
-pub struct CheckpointContents {
+pub(crate) struct CheckpointContents {
     pub checkpoint: Checkpoint,
     pub state_bytes: u64,
     pub entries: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum StreamError {
+pub(crate) enum StreamError {
     #[error("{0}")]
     Malformed(String),
     #[error(transparent)]
@@ -36,7 +36,7 @@ fn malformed<T>(what: &str) -> Result<T, StreamError> {
     Err(StreamError::Malformed(what.to_owned()))
 }
 
-pub fn put_entry(out: &mut BytesMut, entry: &Entry) {
+pub(super) fn put_entry(out: &mut BytesMut, entry: &Entry) {
     put_varint(out, entry.index);
     put_varint(out, entry.term);
     out.put_u8(entry.kind);
@@ -45,7 +45,7 @@ pub fn put_entry(out: &mut BytesMut, entry: &Entry) {
 }
 
 /// Reads a staged stream.
-pub struct CheckpointReader<'a> {
+pub(crate) struct CheckpointReader<'a> {
     file: &'a dyn File,
     /// Length of the stream without its checksum.
     len: u64,
@@ -57,7 +57,7 @@ pub struct CheckpointReader<'a> {
 }
 
 impl<'a> CheckpointReader<'a> {
-    pub fn new(file: &'a dyn File, bytes: u64) -> CheckpointReader<'a> {
+    pub(crate) fn new(file: &'a dyn File, bytes: u64) -> CheckpointReader<'a> {
         CheckpointReader {
             file,
             len: bytes.saturating_sub(TRAILER_BYTES),
@@ -118,12 +118,12 @@ impl<'a> CheckpointReader<'a> {
         malformed("invalid number")
     }
 
-    pub fn state(&mut self, bytes: u64) -> Result<Bytes, StreamError> {
+    pub(crate) fn state(&mut self, bytes: u64) -> Result<Bytes, StreamError> {
         self.take(bytes)
     }
 
     /// The next entry; `None` at the end, after the checksum was verified.
-    pub fn entry(&mut self) -> Result<Option<Entry>, StreamError> {
+    pub(crate) fn entry(&mut self) -> Result<Option<Entry>, StreamError> {
         if self.remaining() == 0 {
             self.verify_checksum()?;
             return Ok(None);

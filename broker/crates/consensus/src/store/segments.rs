@@ -10,14 +10,14 @@ use wal::{Entry, GroupId};
 
 /// Ascending by sequence number, which is the order of writing.
 #[derive(Debug)]
-pub struct Segments {
+pub(crate) struct Segments {
     group: GroupId,
     list: Vec<Arc<Segment>>,
 }
 
 /// Segments that a checkpoint made obsolete.
 #[derive(Debug, Default)]
-pub struct UnneededSegments {
+pub(crate) struct UnneededSegments {
     /// Segments without a live entry.
     pub dead: Vec<SegmentName>,
     /// Segments with less than half of their entries live, or rebuilt after damage to their index.
@@ -25,38 +25,38 @@ pub struct UnneededSegments {
 }
 
 impl Segments {
-    pub fn new(group: GroupId, mut list: Vec<Arc<Segment>>) -> Segments {
+    pub(crate) fn new(group: GroupId, mut list: Vec<Arc<Segment>>) -> Segments {
         list.sort_by_key(|s| s.meta().name.n);
         Segments { group, list }
     }
 
-    pub fn add(&mut self, segments: Vec<Arc<Segment>>) {
+    pub(crate) fn add(&mut self, segments: Vec<Arc<Segment>>) {
         self.list.extend(segments);
         self.list.sort_by_key(|s| s.meta().name.n);
     }
 
-    pub fn remove(&mut self, names: &[SegmentName]) {
+    pub(crate) fn remove(&mut self, names: &[SegmentName]) {
         self.list.retain(|s| !names.contains(&s.meta().name));
     }
 
-    pub fn all(&self) -> &[Arc<Segment>] {
+    pub(crate) fn all(&self) -> &[Arc<Segment>] {
         &self.list
     }
 
     /// True if `index` is within the range of some segment. The segment need not hold that entry: segments of
     /// an aborted transfer have gaps.
-    pub fn spans(&self, index: u64) -> bool {
+    pub(crate) fn spans(&self, index: u64) -> bool {
         self.list.iter().any(|s| s.term(index).is_some())
     }
 
     /// True if the entry is certainly stored, without reading the disk.
-    pub fn certainly_contains(&self, index: u64) -> bool {
+    pub(crate) fn certainly_contains(&self, index: u64) -> bool {
         let mut covering = self.list.iter().filter(|s| s.term(index).is_some());
         covering.any(|s| s.is_dense())
     }
 
     /// True if the entry is stored; reads the disk if only that can tell.
-    pub fn contains(&self, index: u64) -> Result<bool, ReadError> {
+    pub(crate) fn contains(&self, index: u64) -> Result<bool, ReadError> {
         if self.certainly_contains(index) {
             return Ok(true);
         }
@@ -67,7 +67,7 @@ impl Segments {
         }
     }
 
-    pub fn read(&self, index: u64) -> Result<Entry, ReadError> {
+    pub(crate) fn read(&self, index: u64) -> Result<Entry, ReadError> {
         for segment in self.list.iter().rev() {
             match segment.read(index) {
                 Ok(Some(entry)) => return Ok(entry),
@@ -79,12 +79,12 @@ impl Segments {
     }
 
     /// Closes files until they are read again.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         self.list.iter().for_each(|s| s.release());
     }
 
     /// Finds segments with few or no entries in `keep`.
-    pub fn garbage(&self, keep: &IndexSet) -> UnneededSegments {
+    pub(crate) fn garbage(&self, keep: &IndexSet) -> UnneededSegments {
         let mut garbage = UnneededSegments::default();
         for segment in &self.list {
             let meta = segment.meta();
@@ -101,7 +101,7 @@ impl Segments {
 }
 
 /// The entries that must stay in segments: `live`, and the whole log above `compacted`.
-pub fn keep_set(live: &IndexSet, compacted: u64) -> IndexSet {
+pub(crate) fn keep_set(live: &IndexSet, compacted: u64) -> IndexSet {
     let mut keep = IndexSet::default();
     for (first, last) in live.ranges() {
         if *first > compacted {

@@ -228,7 +228,7 @@ pub(super) struct Samples {
 
 impl Samples {
     /// Collects the objects of this node. The samples follow the text already in `page`.
-    pub async fn gather(
+    pub(super) async fn gather(
         api: &Api,
         page: Page,
         families: Vec<&'static str>,
@@ -258,7 +258,7 @@ impl Samples {
     }
 
     /// Returns the next chunk of text; None at the end.
-    pub fn next_chunk(&mut self) -> Option<String> {
+    pub(super) fn next_chunk(&mut self) -> Option<String> {
         while self.page.len() < CHUNK && self.advance() {}
         let text = self.page.take();
         (!text.is_empty()).then_some(text)

@@ -13,11 +13,13 @@ use std::path::PathBuf;
 
 /// One key. A name that ends with `.*` matches every key with that prefix.
 pub struct ConfigKey {
+    /// The name in the file.
     pub name: &'static str,
     /// Accepted values, for errors and the reference.
     pub accepts: &'static str,
     /// The default as written in a file; empty if there is none.
     pub default: &'static str,
+    /// The description, for the reference.
     pub doc: &'static str,
     /// Sets a value. Arguments: the configuration, the part of the key matched by `*`, and the
     /// value. None: the value is invalid.

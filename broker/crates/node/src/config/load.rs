@@ -27,12 +27,16 @@ pub struct ConfigSources {
 /// The location of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingOrigin {
+    /// A line of a file.
     File {
+        /// The file.
         path: PathBuf,
+        /// The line, from 1.
         line: usize,
     },
     /// The file as a whole.
     Path(PathBuf),
+    /// An environment variable.
     Environment(String),
     /// `--set`, with its key.
     Flag(String),
@@ -52,10 +56,13 @@ impl fmt::Display for SettingOrigin {
     }
 }
 
+/// A setting that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {what}")]
 pub struct ConfigError {
+    /// Where it is set.
     pub origin: SettingOrigin,
+    /// The problem, and the remedy.
     pub what: String,
 }
 

@@ -8,16 +8,23 @@ use std::time::Duration;
 /// MQTT settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MqttConfig {
+    /// MQTT without TLS.
     pub plain: Listen,
+    /// MQTT with TLS.
     pub tls: Listen,
     /// None: `default_vhost`.
     pub vhost: Option<String>,
+    /// The topic exchange that publishes go through.
     pub exchange: String,
     /// None: no $SYS topics.
     pub sys_interval: Option<Duration>,
+    /// Clients may connect without a user name.
     pub allow_anonymous: bool,
+    /// Clients may connect with a user name and no password.
     pub name_without_password: bool,
+    /// The name of the user comes from the client certificate.
     pub by_certificate: bool,
+    /// Limits of a session.
     pub limits: SessionLimits,
 }
 
@@ -61,7 +68,7 @@ fn interval(text: &str) -> Option<Option<Duration>> {
 const PACKET: &str = "64 to 268435460; bytes, or a number with kB, MB, GB, KiB, MiB or GiB";
 
 /// All keys, in the order of the reference.
-pub const MQTT_KEYS: &[ConfigKey] = &[
+pub(super) const MQTT_KEYS: &[ConfigKey] = &[
     ConfigKey {
         name: "mqtt.listeners.tcp",
         accepts: "none",

@@ -36,7 +36,7 @@ fn alternative_name(config: &mut Config) {
 }
 
 /// All keys, in the order of the reference.
-pub const TLS_KEYS: &[ConfigKey] = &[
+pub(super) const TLS_KEYS: &[ConfigKey] = &[
     ConfigKey {
         name: "listeners.tcp",
         accepts: "none",

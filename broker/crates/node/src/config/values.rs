@@ -10,14 +10,17 @@ pub enum Listen {
     None,
     /// All interfaces, with both address families if available.
     Any(u16),
+    /// One address.
     At(SocketAddr),
 }
 
 impl Listen {
+    /// This port on 127.0.0.1.
     pub fn loopback(port: u16) -> Listen {
         Listen::At(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
     }
 
+    /// The port; None if there is no listener.
     pub fn port(self) -> Option<u16> {
         match self {
             Listen::None => None,
@@ -44,7 +47,9 @@ impl Listen {
 /// host:port of another node's inter-node listener; the host is a name or an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerAddress {
+    /// Host name or IP address.
     pub host: String,
+    /// Port number.
     pub port: u16,
 }
 
@@ -64,6 +69,7 @@ impl PeerAddress {
         has_port.then(|| PeerAddress::parse(text)).flatten()
     }
 
+    /// Parses `host:port`; None if the text is neither a name nor an address with a port.
     pub fn parse(text: &str) -> Option<PeerAddress> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, DEFAULT_PEER_PORT),

@@ -8,8 +8,11 @@ use session_websocket::WebSocketSettings;
 /// Listeners and session settings of MQTT over WebSocket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WebMqttConfig {
+    /// WebSocket without TLS.
     pub plain: Listen,
+    /// WebSocket with TLS.
     pub tls: Listen,
+    /// Settings of a connection.
     pub settings: WebSocketSettings,
 }
 
@@ -47,7 +50,7 @@ fn frame(text: &str) -> Option<u64> {
 }
 
 /// All keys, in the order of the reference.
-pub const WEB_MQTT_KEYS: &[ConfigKey] = &[
+pub(super) const WEB_MQTT_KEYS: &[ConfigKey] = &[
     ConfigKey {
         name: "web_mqtt.tcp.port",
         accepts: LISTEN,

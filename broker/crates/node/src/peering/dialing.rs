@@ -52,11 +52,11 @@ pub(super) struct DialTarget {
 
 impl DialTarget {
     /// Returns true if the target takes part in forming the cluster.
-    pub fn is_founder_candidate(&self) -> bool {
+    pub(super) fn is_founder_candidate(&self) -> bool {
         self.origin != TargetOrigin::Known
     }
 
-    pub fn due(&self) -> Option<Time> {
+    pub(super) fn due(&self) -> Option<Time> {
         match self.state {
             DialState::Waiting { until } => Some(until),
             DialState::Dialing { since } => Some(since + DIAL_TIMEOUT),
@@ -131,6 +131,7 @@ impl Peering {
         }
     }
 
+    /// A connection that [`PeeringAction::Dial`] asked for failed.
     pub fn dial_failed(&mut self, target: TargetId, why: &str) {
         if let Some(target) = self.targets.get(&target) {
             tracing::debug!(event = "peer.dial_failed", address = %target.address, why);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
-pub enum Administration {
+pub(crate) enum Administration {
     ListChannels(ColumnSelection),
     ListConsumers(VhostFilter),
     /// List the listeners of this node

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
-pub enum Check {
+pub(crate) enum Check {
     /// Check that the API of the node answers
     Ping,
     /// Check that the node serves clients

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
-pub enum Command {
+pub(crate) enum Command {
     /// List client connections
     ListConnections(ColumnSelection),
     /// Close one connection

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
-pub enum Command {
+pub(crate) enum Command {
     /// Add a replica of each matching quorum queue to a node that has none of it
     Grow {
         node: String,
@@ -63,7 +63,7 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct QueueSelection {
+pub(crate) struct QueueSelection {
     /// Regular expression on names of vhosts
     #[arg(long, default_value = ".*")]
     vhost_pattern: String,

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(super) enum Format {
     Table,
     Json,
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
-pub enum Command {
+pub(crate) enum Command {
     /// Stop serving clients on this node: move its leaders away, close its listeners and connections, and wait
     /// until no connection is left. The process and its management API stay
     StopApp,

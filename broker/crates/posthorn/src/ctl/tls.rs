@@ -9,7 +9,7 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
 /// TLS files, all in PEM format.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct TlsFiles {
+pub(super) struct TlsFiles {
     /// Certificates of the authorities that may have signed the node's certificate [default: $POSTHORN_CACERT, else the trust store of this machine]
     #[arg(long, global = true, value_name = "FILE")]
     cacert: Option<PathBuf>,

@@ -4,8 +4,8 @@
 mod bound_queue_consumer;
 mod topic_publisher;
 
-pub use bound_queue_consumer::{BOUND_CONSUMER, BOUND_QUEUE, BoundQueueConsumer};
-pub use topic_publisher::TopicPublisher;
+pub(super) use bound_queue_consumer::{BOUND_CONSUMER, BOUND_QUEUE, BoundQueueConsumer};
+pub(super) use topic_publisher::TopicPublisher;
 
 /// Name of the exchange.
 const EXCHANGE: &str = "amq.topic";

@@ -10,12 +10,12 @@ use message::Table;
 use std::collections::BTreeMap;
 
 const FRAME_MAX: u32 = 131_072;
-pub const USER: &str = "guest";
-pub const PASSWORD: &str = "guest";
+pub(super) const USER: &str = "guest";
+pub(super) const PASSWORD: &str = "guest";
 
 /// How a message reached the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeliveryKind {
+pub(super) enum DeliveryKind {
     Delivered {
         consumer: String,
         tag: u64,
@@ -32,7 +32,7 @@ pub enum DeliveryKind {
 
 /// A message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerMessage {
+pub(super) enum ServerMessage {
     Open,
     /// A reply method without fields that the workload needs.
     Done {
@@ -82,7 +82,7 @@ struct PartialDelivery {
 
 /// One connection.
 #[derive(Default)]
-pub struct AmqpClient {
+pub(super) struct AmqpClient {
     input: BytesMut,
     out: BytesMut,
     contents: BTreeMap<u16, PartialDelivery>,
@@ -96,17 +96,17 @@ impl ProtocolEndpoint for AmqpClient {
 
 impl AmqpClient {
     /// Creates a connection that has sent its protocol header.
-    pub fn new() -> AmqpClient {
+    pub(super) fn new() -> AmqpClient {
         let mut client = AmqpClient::default();
         client.out.extend_from_slice(&PROTOCOL_HEADER);
         client
     }
 
-    pub fn send(&mut self, channel: u16, method: &Method<'_>) {
+    pub(super) fn send(&mut self, channel: u16, method: &Method<'_>) {
         encode_method(&mut self.out, channel, method);
     }
 
-    pub fn publish(
+    pub(super) fn publish(
         &mut self,
         channel: u16,
         (exchange, routing_key): (&str, &str),
@@ -126,7 +126,7 @@ impl AmqpClient {
     }
 
     /// Processes received bytes. An error means that the server broke the protocol.
-    pub fn receive(
+    pub(super) fn receive(
         &mut self,
         bytes: &[u8],
         messages: &mut Vec<ServerMessage>,

@@ -25,19 +25,19 @@ impl fmt::Debug for StreamPiece {
 
 /// The receiving end of a connection.
 #[derive(Debug, Default)]
-pub struct ByteStream {
+pub(super) struct ByteStream {
     next: u64,
     pieces: BTreeMap<u64, StreamPiece>,
 }
 
 /// Adds a piece that has arrived.
 impl ByteStream {
-    pub fn put(&mut self, number: u64, piece: StreamPiece) {
+    pub(super) fn put(&mut self, number: u64, piece: StreamPiece) {
         self.pieces.insert(number, piece);
     }
 
     /// Returns the next piece in order, if it has arrived.
-    pub fn take(&mut self) -> Option<StreamPiece> {
+    pub(super) fn take(&mut self) -> Option<StreamPiece> {
         let piece = self.pieces.remove(&self.next)?;
         self.next += 1;
         Some(piece)

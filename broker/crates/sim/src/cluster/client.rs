@@ -14,7 +14,7 @@ use metadata::Change;
 use std::time::Duration;
 
 /// The parts of the run that a client accesses while it acts.
-pub struct ClientContext<'a> {
+pub(super) struct ClientContext<'a> {
     pub now: Time,
     pub rng: &'a mut SeededRng,
     pub oracle: &'a mut Oracle,
@@ -34,7 +34,7 @@ pub struct ClientContext<'a> {
 }
 
 /// The behaviour of a client on its connection.
-pub trait Role {
+pub(super) trait Role {
     /// The connection is open.
     fn on_open(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>);
     /// A message of the server has arrived.
@@ -56,7 +56,7 @@ pub trait Role {
     fn describe_wait(&self) -> String;
 }
 
-pub enum ClientRole {
+pub(super) enum ClientRole {
     Publisher(Publisher),
     Consumer(Consumer),
     QueueAdmin(QueueAdmin),
@@ -65,7 +65,7 @@ pub enum ClientRole {
 }
 
 impl ClientRole {
-    pub fn role(&mut self) -> &mut dyn Role {
+    pub(super) fn role(&mut self) -> &mut dyn Role {
         match self {
             ClientRole::Publisher(p) => p,
             ClientRole::Consumer(c) => c,
@@ -75,7 +75,7 @@ impl ClientRole {
         }
     }
 
-    pub fn as_role(&self) -> &dyn Role {
+    pub(super) fn as_role(&self) -> &dyn Role {
         match self {
             ClientRole::Publisher(p) => p,
             ClientRole::Consumer(c) => c,
@@ -87,13 +87,13 @@ impl ClientRole {
 }
 
 /// A client's end of its protocol.
-pub trait ProtocolEndpoint {
+pub(super) trait ProtocolEndpoint {
     /// Takes the bytes to send.
     fn take(&mut self) -> Option<Bytes>;
 }
 
 /// A client's connection.
-pub struct Link<W> {
+pub(super) struct Link<W> {
     pub node: NodeId,
     /// The incarnation of the node that the connection was made to.
     pub incarnation: Incarnation,
@@ -107,7 +107,7 @@ pub struct Link<W> {
     sent: u64,
 }
 
-pub struct Client {
+pub(super) struct Client {
     pub rng: SeededRng,
     pub role: ClientRole,
     pub link: Option<Link<AmqpClient>>,
@@ -118,7 +118,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl<W: ProtocolEndpoint> Link<W> {
     /// Creates a connection. A client that speaks first has put its first bytes into `wire`.
-    pub fn new(
+    pub(super) fn new(
         node: NodeId,
         incarnation: Incarnation,
         connection: u64,
@@ -139,7 +139,7 @@ impl<W: ProtocolEndpoint> Link<W> {
     }
 
     /// The next piece to send.
-    pub fn next_piece(&mut self) -> Option<(u64, Bytes)> {
+    pub(super) fn next_piece(&mut self) -> Option<(u64, Bytes)> {
         if !self.accepted {
             return None;
         }
@@ -149,23 +149,23 @@ impl<W: ProtocolEndpoint> Link<W> {
     }
 
     /// Adds a piece, and returns all pieces that are next in order.
-    pub fn receive_piece(&mut self, number: u64, piece: StreamPiece) -> Vec<StreamPiece> {
+    pub(super) fn receive_piece(&mut self, number: u64, piece: StreamPiece) -> Vec<StreamPiece> {
         self.stream.put(number, piece);
         std::iter::from_fn(|| self.stream.take()).collect()
     }
 
-    pub fn sent_pieces(&self) -> u64 {
+    pub(super) fn sent_pieces(&self) -> u64 {
         self.sent
     }
 
-    pub fn is_open_overdue(&self, now: Time) -> bool {
+    pub(super) fn is_open_overdue(&self, now: Time) -> bool {
         !self.open && now.since(self.since) >= OPEN_TIMEOUT
     }
 }
 
 impl Client {
     /// Processes a piece. Returns true if it ends the connection.
-    pub fn receive_piece(
+    pub(super) fn receive_piece(
         &mut self,
         number: u64,
         piece: StreamPiece,
@@ -203,7 +203,7 @@ impl Client {
         Ok(false)
     }
 
-    pub fn act(&mut self, cx: &mut ClientContext<'_>) -> Result<(), String> {
+    pub(super) fn act(&mut self, cx: &mut ClientContext<'_>) -> Result<(), String> {
         let Some(link) = self.link.as_mut().filter(|l| l.open) else {
             return Ok(());
         };
@@ -211,7 +211,7 @@ impl Client {
     }
 
     /// Selects a random element.
-    pub fn pick<T: Copy>(rng: &mut SeededRng, choices: &[T]) -> Option<T> {
+    pub(super) fn pick<T: Copy>(rng: &mut SeededRng, choices: &[T]) -> Option<T> {
         choices
             .get(rng.below(choices.len().max(1) as u64) as usize)
             .copied()

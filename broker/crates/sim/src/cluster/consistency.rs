@@ -7,7 +7,9 @@ use session_mqtt::MqttShard;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Replicas of a queue that have applied the same entries have equal state, and so have trees.
-pub fn check_replicas_agree<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+pub(super) fn check_replicas_agree<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+) -> Result<(), String> {
     let mut queues: BTreeMap<(QueueId, u64), u64> = BTreeMap::new();
     let mut trees: BTreeMap<u64, u64> = BTreeMap::new();
     for shard in nodes.flat_map(Node::shards) {
@@ -30,7 +32,7 @@ pub fn check_replicas_agree<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result
 
 /// The members of each queue when it was first seen.
 #[derive(Default)]
-pub struct FoundingMembers(BTreeMap<QueueId, Vec<NodeId>>);
+pub(super) struct FoundingMembers(BTreeMap<QueueId, Vec<NodeId>>);
 
 /// A queue that has a leader, in the view of this leader.
 struct LedQueue {
@@ -43,7 +45,7 @@ impl FoundingMembers {
     /// A voter of a queue's group that is not a founder must have log entries, because it gets its vote only when it
     /// has caught up. Founders may start empty. Of several leaders the one with the newest term counts. A replica with
     /// a newer term than the leader is skipped: it left the group and was added again.
-    pub fn check_votes_are_earned<'a>(
+    pub(super) fn check_votes_are_earned<'a>(
         &mut self,
         nodes: impl Iterator<Item = &'a Node>,
     ) -> Result<(), String> {
@@ -87,7 +89,7 @@ impl FoundingMembers {
 }
 
 /// Removed nodes are not members again.
-pub fn check_removed_nodes_stay_out<'a>(
+pub(super) fn check_removed_nodes_stay_out<'a>(
     nodes: impl Iterator<Item = &'a Node>,
 ) -> Result<(), String> {
     for shard in nodes.flat_map(Node::shards) {
@@ -101,7 +103,7 @@ pub fn check_removed_nodes_stay_out<'a>(
 
 /// A node that was forgotten on request is a member of no queue: its vote may have been needed for removing it from a
 /// group.
-pub fn check_forgotten_nodes_have_no_queues<'a>(
+pub(super) fn check_forgotten_nodes_have_no_queues<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     requested: &BTreeSet<NodeId>,
 ) -> Result<(), String> {
@@ -123,7 +125,7 @@ pub fn check_forgotten_nodes_have_no_queues<'a>(
 }
 
 /// Describes what is still on its way between nodes. `None`: nothing is.
-pub fn describe_in_flight<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
+pub(super) fn describe_in_flight<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
     let mut trees = BTreeSet::new();
     let mut queues: BTreeMap<QueueId, u64> = BTreeMap::new();
     for shard in nodes.flat_map(Node::shards) {
@@ -158,7 +160,7 @@ pub fn describe_in_flight<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<S
 }
 
 /// Every MQTT router knows the others, and none of an earlier incarnation of a node.
-pub fn check_routers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+pub(super) fn check_routers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
     let all: Vec<_> = nodes
         .flat_map(|n| n.shards().map(|s| (n.id(), s)))
         .collect();
@@ -176,7 +178,7 @@ pub fn check_routers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), St
 }
 
 /// Every tree has this queue, or none has it.
-pub fn check_queue_exists<'a>(
+pub(super) fn check_queue_exists<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     name: &str,
     expected: bool,
@@ -196,7 +198,7 @@ pub fn check_queue_exists<'a>(
 }
 
 /// Describes the statistics of all queues, for the text of a violation.
-pub fn describe_queues<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
+pub(super) fn describe_queues<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
     let mut all = Vec::new();
     for node in nodes {
         for shard in node.shards() {

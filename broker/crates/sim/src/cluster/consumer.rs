@@ -39,7 +39,7 @@ struct UnsettledDelivery {
 }
 
 #[derive(Default)]
-pub struct Consumer {
+pub(super) struct Consumer {
     /// See [`staying`].
     keeps_channel: bool,
     /// Number of the newest consumer. Numbers are not reused.

@@ -9,13 +9,13 @@ mod oracle;
 mod session;
 mod wire;
 
-pub use clients::{CreditClients, FIRST};
-pub use session::CreditProtocol;
+pub(super) use clients::{CreditClients, FIRST};
+pub(super) use session::CreditProtocol;
 
 /// A queue with receivers that have credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum CreditQueue {
+pub(super) enum CreditQueue {
     Quorum = 0,
     Classic = 1,
 }

@@ -13,8 +13,8 @@ mod routes;
 mod tracked_message;
 mod wire;
 
-pub use clients::{FIRST_CLIENT, MqttClients};
-pub use oracle::{MqttOracle, QueueLookup};
-pub use routes::{ShardIncarnation, find_bound_queue};
-pub use tracked_message::MessageId;
-pub use wire::ReceivedPublish;
+pub(super) use clients::{FIRST_CLIENT, MqttClients};
+pub(super) use oracle::{MqttOracle, QueueLookup};
+pub(super) use routes::{ShardIncarnation, find_bound_queue};
+pub(super) use tracked_message::MessageId;
+pub(super) use wire::ReceivedPublish;

@@ -143,10 +143,10 @@ enum Compatibility {
 }
 
 /// Identities by machine.
-pub type Identities = Rc<RefCell<BTreeMap<NodeId, Identity>>>;
+pub(super) type Identities = Rc<RefCell<BTreeMap<NodeId, Identity>>>;
 
 /// Feature flags that each machine's node considers enabled, as the handshake of a link sends them.
-pub type EnabledFlags = Rc<RefCell<BTreeMap<NodeId, Vec<Name>>>>;
+pub(super) type EnabledFlags = Rc<RefCell<BTreeMap<NodeId, Vec<Name>>>>;
 
 /// Settings that all nodes of a run share.
 #[derive(Clone)]
@@ -203,17 +203,17 @@ pub struct Node {
 }
 
 /// Name of a node.
-pub fn name_of(name_number: u64) -> String {
+pub(super) fn name_of(name_number: u64) -> String {
     format!("n{name_number}")
 }
 
 /// Protocol of AMQP 0.9.1 clients.
-pub const AMQP: ProtocolId = ProtocolId(0);
+pub(super) const AMQP: ProtocolId = ProtocolId(0);
 /// Protocol of MQTT clients.
-pub const MQTT: ProtocolId = ProtocolId(1);
+pub(super) const MQTT: ProtocolId = ProtocolId(1);
 
 /// The protocol of clients with credit.
-pub const CREDIT: ProtocolId = ProtocolId(2);
+pub(super) const CREDIT: ProtocolId = ProtocolId(2);
 
 /// Protocols without heartbeats, in the order of [`AMQP`], [`MQTT`] and [`CREDIT`].
 fn protocols() -> Protocols {

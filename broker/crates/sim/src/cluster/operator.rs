@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 #[derive(Default)]
-pub struct Operator {
+pub(super) struct Operator {
     /// Whether it removes members without adding others. Groups of one or two members are lost with a machine, so no
     /// machine loses its data in such a run.
     removes_members: bool,
@@ -44,12 +44,12 @@ struct DepartingNode {
 const QUEUES_TO_ADD: u32 = 4;
 
 /// An action for the scenario to perform on a machine.
-pub enum OperatorAction {
+pub(super) enum OperatorAction {
     ShutDown(NodeId),
 }
 
 impl Operator {
-    pub fn new(removes_members: bool) -> Operator {
+    pub(super) fn new(removes_members: bool) -> Operator {
         Operator {
             removes_members,
             ..Operator::default()
@@ -57,7 +57,7 @@ impl Operator {
     }
 
     /// Records that a machine is to be removed. Returns the names of its classic queues, which are lost.
-    pub fn lose_machine<S: Scenario<Process = Node>>(
+    pub(super) fn lose_machine<S: Scenario<Process = Node>>(
         &mut self,
         world: &World<S>,
         node: NodeId,
@@ -83,7 +83,7 @@ impl Operator {
 
     /// Deletes lost queues and returns their names. The cluster itself removes a lost node, and this does not wait for
     /// the deletion.
-    pub fn delete_lost_queues<S: Scenario<Process = Node>>(
+    pub(super) fn delete_lost_queues<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         rng: &mut SeededRng,
@@ -129,7 +129,7 @@ impl Operator {
     }
 
     /// Checks that a queue is lost only if all its members have lost their disks.
-    pub fn check_lost_queues<S: Scenario<Process = Node>>(
+    pub(super) fn check_lost_queues<S: Scenario<Process = Node>>(
         &self,
         world: &World<S>,
     ) -> Result<(), String> {
@@ -146,7 +146,7 @@ impl Operator {
     }
 
     /// Takes a random action.
-    pub fn act<S: Scenario<Process = Node>>(
+    pub(super) fn act<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         identities: &Identities,
@@ -221,13 +221,13 @@ impl Operator {
         }
     }
 
-    pub fn is_removing_node(&self) -> bool {
+    pub(super) fn is_removing_node(&self) -> bool {
         self.departing.is_some()
     }
 
     /// Continues the removal of a node: drains it, and asks another node to forget it. Puts a queue on it after it has
     /// given up its last one, as an operator that does not know of the removal would.
-    pub fn continue_removal<S: Scenario<Process = Node>>(
+    pub(super) fn continue_removal<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         rng: &mut SeededRng,
@@ -256,7 +256,7 @@ impl Operator {
 
     /// Records that the software of a machine ended because its node was removed. Returns false if nobody requested the
     /// removal.
-    pub fn was_removed(&mut self, machine: NodeId) -> bool {
+    pub(super) fn was_removed(&mut self, machine: NodeId) -> bool {
         let departing = self.departing.as_mut().filter(|l| l.machine == machine);
         if let Some(departing) = departing {
             departing.times_ended += 1;
@@ -266,13 +266,13 @@ impl Operator {
     }
 
     /// The machine whose node was refused with its old identity. It may return with an empty disk.
-    pub fn take_removed(&mut self) -> Option<NodeId> {
+    pub(super) fn take_removed(&mut self) -> Option<NodeId> {
         let departed = self.departing.take_if(|l| l.times_ended > 1);
         departed.map(|l| l.machine)
     }
 
     /// Ends maintenance and the rolling restart.
-    pub fn finish<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>) {
+    pub(super) fn finish<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>) {
         self.pending_restarts.clear();
         let is_staying = |n: &NodeId| self.departing.as_ref().is_none_or(|l| l.machine != *n);
         for node in world.nodes().into_iter().filter(is_staying) {
@@ -283,13 +283,13 @@ impl Operator {
 }
 
 /// Whether the node belongs to the cluster and has applied all entries that existed when it started.
-pub fn is_ready<S: Scenario<Process = Node>>(world: &World<S>, node: NodeId) -> bool {
+pub(super) fn is_ready<S: Scenario<Process = Node>>(world: &World<S>, node: NodeId) -> bool {
     let process = world.process(node);
     process.is_some_and(|p| p.shards().next().is_some() && p.is_listening())
 }
 
 /// Sends an operation to a random node that is up.
-pub fn send_operation<S: Scenario<Process = Node>>(
+pub(super) fn send_operation<S: Scenario<Process = Node>>(
     world: &mut World<S>,
     rng: &mut SeededRng,
     operation: Operation,
@@ -304,7 +304,7 @@ pub fn send_operation<S: Scenario<Process = Node>>(
 }
 
 /// The tree of the node that has applied most entries.
-pub fn newest_tree<S: Scenario<Process = Node>>(world: &World<S>) -> Option<&Tree> {
+pub(super) fn newest_tree<S: Scenario<Process = Node>>(world: &World<S>) -> Option<&Tree> {
     let nodes = world.nodes().into_iter();
     let shards = nodes.filter_map(|n| world.process(n)?.shards().next());
     let newest = shards.max_by_key(|s| s.state().applied())?;
@@ -325,7 +325,7 @@ fn classic_queues_of(tree: &Tree, node: NodeId) -> Vec<Arc<QueueRecord>> {
 
 /// Checks that every group has exactly the members that the tree lists, without lost machines, and that every quorum
 /// queue has at least `least` of them. `Err`: the remaining work.
-pub fn check_replication<S: Scenario<Process = Node>>(
+pub(super) fn check_replication<S: Scenario<Process = Node>>(
     world: &World<S>,
     identities: &Identities,
     min_members: usize,

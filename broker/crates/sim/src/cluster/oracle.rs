@@ -20,11 +20,11 @@ mod windows;
 use delays::FrozenMachine;
 use reachability::Reachability;
 use windows::Window;
-pub use windows::WindowId;
+pub(super) use windows::WindowId;
 
 /// Operations on a queue besides publishing and consuming. They decide what may explain the loss of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueTreatment {
+pub(super) enum QueueTreatment {
     /// None: every confirmed message is delivered.
     Plain,
     /// Purged at random times.
@@ -42,14 +42,14 @@ pub enum QueueTreatment {
 }
 
 /// Target of dead-lettered messages.
-pub const DEAD_LETTER_QUEUE: &str = "grave";
+pub(super) const DEAD_LETTER_QUEUE: &str = "grave";
 
 /// A queue that one client has for itself until the faults end.
-pub const STEADY: &str = "steady";
+pub(super) const STEADY: &str = "steady";
 
 /// A queue of the workload.
 #[derive(Clone, Debug)]
-pub struct QueuePlan {
+pub(super) struct QueuePlan {
     pub name: String,
     pub quorum: bool,
     pub treatment: QueueTreatment,
@@ -57,7 +57,7 @@ pub struct QueuePlan {
 
 /// The receiver of a delivery: a consumer of a client, or its `basic.get` requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Holder {
+pub(super) struct Holder {
     pub connection: u64,
     pub channel: u16,
     /// 0 for `basic.get`.
@@ -67,7 +67,7 @@ pub struct Holder {
 /// One delivery of a message. A client may have several deliveries of the same message if its queue considered its node
 /// down in between. Only the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery {
+pub(super) struct Delivery {
     pub to: Holder,
     /// Delivery tag of the channel.
     pub tag: u64,
@@ -188,7 +188,7 @@ const DELIVERY_LIMIT: u32 = 20;
 const FAULT_EFFECT_TIME: Duration = Duration::from_secs(4);
 
 #[derive(Default)]
-pub struct Oracle {
+pub(super) struct Oracle {
     pub queues: Vec<QueuePlan>,
     messages: BTreeMap<MessageId, TrackedMessage>,
     windows: Vec<Window>,
@@ -219,7 +219,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    pub fn new(queues: Vec<QueuePlan>) -> Oracle {
+    pub(super) fn new(queues: Vec<QueuePlan>) -> Oracle {
         Oracle {
             queues,
             ..Oracle::default()
@@ -227,7 +227,7 @@ impl Oracle {
     }
 
     /// Records a fault of network or nodes.
-    pub fn record_fault(&mut self, now: Time) {
+    pub(super) fn record_fault(&mut self, now: Time) {
         let calm_before = self.faults_until < now;
         self.faults_until = self.faults_until.max(now + FAULT_EFFECT_TIME);
         for window in self.windows.iter_mut().filter(|w| w.may_be_unknown) {
@@ -239,43 +239,43 @@ impl Oracle {
     }
 
     /// Records a jump of a wall clock.
-    pub fn record_clock_jump(&mut self) {
+    pub(super) fn record_clock_jump(&mut self) {
         self.clocks_have_jumped = true;
     }
 
     /// Whether faults since then can have no effects.
-    pub fn no_faults_since(&self, then: Time) -> bool {
+    pub(super) fn no_faults_since(&self, then: Time) -> bool {
         self.faults_until < then
     }
 
     /// Until when faults may have effects.
-    pub fn faults_until(&self) -> Time {
+    pub(super) fn faults_until(&self) -> Time {
         self.faults_until
     }
 
     /// Records that the software of a machine has ended.
-    pub fn machine_ended(&mut self, now: Time, machine: NodeId) {
+    pub(super) fn machine_ended(&mut self, now: Time, machine: NodeId) {
         self.machine_ends.insert(machine, now);
         self.reachability.machine_ended(now, machine);
         self.record_fault(now);
     }
 
     /// Records that a machine's disk lost unsynced data.
-    pub fn lost_power(&mut self, at: Time) {
+    pub(super) fn lost_power(&mut self, at: Time) {
         self.last_power_loss = self.last_power_loss.max(at);
     }
 
     /// Records that another node considers this machine down.
-    pub fn given_up(&mut self, now: Time, by: NodeId, machine: NodeId) {
+    pub(super) fn given_up(&mut self, now: Time, by: NodeId, machine: NodeId) {
         self.reachability.given_up(now, by, machine);
     }
 
     /// Records that another node reaches this machine again.
-    pub fn reachable_again(&mut self, now: Time, by: NodeId, machine: NodeId) {
+    pub(super) fn reachable_again(&mut self, now: Time, by: NodeId, machine: NodeId) {
         self.reachability.reachable_again(now, by, machine);
     }
 
-    pub fn sent(&mut self, now: Time, id: MessageId, queue: usize) {
+    pub(super) fn sent(&mut self, now: Time, id: MessageId, queue: usize) {
         let message = TrackedMessage {
             queue,
             sent: now,
@@ -300,7 +300,7 @@ impl Oracle {
         message.ok_or_else(|| format!("message {id:?} was never published"))
     }
 
-    pub fn confirmed(&mut self, now: Time, id: MessageId) -> Result<(), String> {
+    pub(super) fn confirmed(&mut self, now: Time, id: MessageId) -> Result<(), String> {
         self.confirmed += 1;
         tracing::debug!(message = id.0, "confirmed");
         let message = self.message(id)?;
@@ -337,7 +337,7 @@ impl Oracle {
             .map(|entry| entry.1)
     }
 
-    pub fn returned(&mut self, id: MessageId) -> Result<(), String> {
+    pub(super) fn returned(&mut self, id: MessageId) -> Result<(), String> {
         let message = self.message(id)?;
         if message.outcome != PublishOutcome::Open {
             return Err(format!(
@@ -350,13 +350,18 @@ impl Oracle {
     }
 
     /// The publish was rejected, or never answered.
-    pub fn unknown(&mut self, id: MessageId) -> Result<(), String> {
+    pub(super) fn unknown(&mut self, id: MessageId) -> Result<(), String> {
         self.message(id)?.outcome = PublishOutcome::Unknown;
         Ok(())
     }
 
     /// The client requeued the message.
-    pub fn requeued(&mut self, now: Time, id: MessageId, by: Delivery) -> Result<(), String> {
+    pub(super) fn requeued(
+        &mut self,
+        now: Time,
+        id: MessageId,
+        by: Delivery,
+    ) -> Result<(), String> {
         tracing::debug!(message = id.0, ?by, "given back");
         let message = self.message(id)?;
         message.earlier_deliveries.retain(|before| *before != by);
@@ -372,7 +377,7 @@ impl Oracle {
     }
 
     /// The queue has answered a request that the client sent after it had requeued these messages.
-    pub fn requeue_known(
+    pub(super) fn requeue_known(
         &mut self,
         now: Time,
         messages: &[(MessageId, Delivery)],
@@ -387,7 +392,12 @@ impl Oracle {
     }
 
     /// The client rejected the message without requeue.
-    pub fn rejected(&mut self, now: Time, id: MessageId, by: Delivery) -> Result<(), String> {
+    pub(super) fn rejected(
+        &mut self,
+        now: Time,
+        id: MessageId,
+        by: Delivery,
+    ) -> Result<(), String> {
         tracing::debug!(message = id.0, ?by, "rejected");
         let queue = self.message(id)?.queue;
         let queue_plan = self.queues.get(queue);
@@ -403,7 +413,7 @@ impl Oracle {
     }
 
     /// The client acknowledged or rejected the message.
-    pub fn settled(&mut self, now: Time, id: MessageId, by: Delivery) -> Result<(), String> {
+    pub(super) fn settled(&mut self, now: Time, id: MessageId, by: Delivery) -> Result<(), String> {
         tracing::debug!(message = id.0, ?by, "settled");
         let message = self.message(id)?;
         match message.fate {
@@ -422,7 +432,7 @@ impl Oracle {
     }
 
     /// The client settled the message if it had it at all, which cannot be known.
-    pub fn maybe_settled(&mut self, now: Time, id: MessageId) -> Result<(), String> {
+    pub(super) fn maybe_settled(&mut self, now: Time, id: MessageId) -> Result<(), String> {
         tracing::debug!(message = id.0, "perhaps settled");
         let message = self.message(id)?;
         if message.fate == MessageFate::Queued {
@@ -435,7 +445,7 @@ impl Oracle {
     }
 
     /// The queue has answered a request that the client sent after it had settled these messages.
-    pub fn settlement_known(
+    pub(super) fn settlement_known(
         &mut self,
         now: Time,
         machine: NodeId,
@@ -489,20 +499,20 @@ impl Oracle {
     }
 
     /// The broker ended a channel or a consumer. It may have taken back its messages before the client learnt of that.
-    pub fn channel_ended_by_broker(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
+    pub(super) fn channel_ended_by_broker(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
         self.double_deliveries
             .retain(|delivery| !of(delivery.from) || now.since(delivery.at) > MAX_CLIENT_DELAY);
         self.take_back(None, of);
     }
 
     /// Whether [`Oracle::check_double_deliveries`] may still learn of an ended channel.
-    pub fn may_learn_of_ended_channel(&self, now: Time) -> bool {
+    pub(super) fn may_learn_of_ended_channel(&self, now: Time) -> bool {
         let last = self.double_deliveries.last();
         last.is_some_and(|t| now.since(t.at) <= MAX_CLIENT_DELAY)
     }
 
     /// Checks that no message went to another client while a client had it and its channel did not end.
-    pub fn check_double_deliveries(&self, now: Time) -> Result<(), String> {
+    pub(super) fn check_double_deliveries(&self, now: Time) -> Result<(), String> {
         let mut late =
             (self.double_deliveries.iter()).filter(|t| now.since(t.at) > MAX_CLIENT_DELAY);
         match late.find(|t| self.faults_until < t.at) {
@@ -514,7 +524,7 @@ impl Oracle {
     }
 
     /// A client ended a connection or a consumer, so its messages return.
-    pub fn channel_ended_by_client(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
+    pub(super) fn channel_ended_by_client(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
         self.take_back(Some(now), of);
     }
 
@@ -547,7 +557,7 @@ impl Oracle {
         }
     }
 
-    pub fn published(&self) -> usize {
+    pub(super) fn published(&self) -> usize {
         self.messages.len()
     }
 }

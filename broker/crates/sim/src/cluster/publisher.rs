@@ -26,7 +26,7 @@ struct Channel {
     is_ready: bool,
 }
 
-pub struct Publisher {
+pub(super) struct Publisher {
     /// Number of the last stream. Each publisher has a range of its own.
     next_stream: u32,
     channels: BTreeMap<u16, Channel>,
@@ -36,7 +36,7 @@ pub struct Publisher {
 }
 
 /// Declares a queue of the workload.
-pub fn declare(wire: &mut AmqpClient, channel: u16, queue: &QueuePlan, passive: bool) {
+pub(super) fn declare(wire: &mut AmqpClient, channel: u16, queue: &QueuePlan, passive: bool) {
     let kind = if queue.quorum { "quorum" } else { "classic" };
     let mut arguments = vec![("x-queue-type", kind)];
     if queue.treatment == QueueTreatment::DeadLettering {
@@ -64,7 +64,7 @@ pub fn declare(wire: &mut AmqpClient, channel: u16, queue: &QueuePlan, passive: 
 }
 
 impl Publisher {
-    pub fn new(number: u32) -> Publisher {
+    pub(super) fn new(number: u32) -> Publisher {
         Publisher {
             next_stream: number << 16,
             channels: BTreeMap::new(),

@@ -26,7 +26,7 @@ enum PendingRequest {
     DeleteOwn(String),
 }
 
-pub struct QueueAdmin {
+pub(super) struct QueueAdmin {
     name: String,
     pending: Option<PendingRequest>,
     is_open: bool,
@@ -40,7 +40,7 @@ pub struct QueueAdmin {
 }
 
 /// The policy for the treatment of a queue.
-pub fn policy(queue: &QueuePlan) -> Option<PolicyRecord> {
+pub(super) fn policy(queue: &QueuePlan) -> Option<PolicyRecord> {
     let number = |key: &str, value: u64| (key.into(), Value::I64(value as i64));
     let definition = match queue.treatment {
         QueueTreatment::MaxLength(limit) => vec![number("max-length", limit)],
@@ -65,7 +65,7 @@ pub fn policy(queue: &QueuePlan) -> Option<PolicyRecord> {
 }
 
 impl QueueAdmin {
-    pub fn new(number: usize) -> QueueAdmin {
+    pub(super) fn new(number: usize) -> QueueAdmin {
         QueueAdmin {
             name: format!("own{number}"),
             pending: None,
@@ -78,13 +78,13 @@ impl QueueAdmin {
     }
 
     /// Own queues, and whether they must exist.
-    pub fn expected_queues(&self) -> impl Iterator<Item = (&str, bool)> {
+    pub(super) fn expected_queues(&self) -> impl Iterator<Item = (&str, bool)> {
         let known = (self.own_queues.iter()).filter(|(name, _)| !self.uncertain.contains(*name));
         known.map(|(name, exists)| (name.as_str(), *exists))
     }
 
     /// Another client deletes this queue.
-    pub fn mark_uncertain(&mut self, name: &str) {
+    pub(super) fn mark_uncertain(&mut self, name: &str) {
         // Includes the queue that is being declared.
         let rest = name.strip_prefix(&*self.name);
         if rest.is_some_and(|rest| rest.starts_with('-')) {

@@ -37,7 +37,7 @@ const DATA_LOSSES: [FaultKind; 2] = [FaultKind::BitFlip, FaultKind::LostDisk];
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug)]
-pub enum Timer {
+pub(super) enum Timer {
     /// An AMQP client acts.
     Act(usize),
     /// An MQTT client acts.

@@ -5,7 +5,7 @@ use super::oracle::Delivery;
 use super::tracked_message::MessageId;
 
 #[derive(Clone, Debug, Default)]
-pub struct SettlementTracker {
+pub(super) struct SettlementTracker {
     pub settled: Vec<(MessageId, Delivery)>,
     pub requeued: Vec<(MessageId, Delivery)>,
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Input for a shard's next turn.
-pub enum Inbound {
+pub(super) enum Inbound {
     Frame(u16, Bytes),
     Durable(WalToken),
     WalRolled(u64),
@@ -45,7 +45,7 @@ struct Connection {
     is_ended: bool,
 }
 
-pub struct ShardHost {
+pub(super) struct ShardHost {
     pub shard: Shard,
     pub listening: bool,
     /// Whether the shard needs a turn even if its inbox is empty.
@@ -60,7 +60,7 @@ pub struct ShardHost {
 }
 
 impl ShardHost {
-    pub fn new(shard: Shard) -> ShardHost {
+    pub(super) fn new(shard: Shard) -> ShardHost {
         ShardHost {
             shard,
             listening: false,
@@ -73,19 +73,19 @@ impl ShardHost {
         }
     }
 
-    pub fn put(&mut self, item: Inbound) {
+    pub(super) fn put(&mut self, item: Inbound) {
         self.inbox.push_back(item);
         self.due = true;
     }
 
     /// Adds an item that arrives at `at`, or after the last one that was added.
-    pub fn put_delayed(&mut self, at: Time, item: Inbound) {
+    pub(super) fn put_delayed(&mut self, at: Time, item: Inbound) {
         let last = self.delayed.back().map_or(Time::ZERO, |(time, _)| *time);
         self.delayed.push_back((at.max(last), item));
     }
 
     /// Tokens become durable in order, so the newest one covers the others, as with the log thread.
-    pub fn durable(&mut self, token: WalToken) {
+    pub(super) fn durable(&mut self, token: WalToken) {
         if let Some(Inbound::Durable(last)) = self.inbox.back_mut() {
             *last = token;
         } else {
@@ -93,7 +93,7 @@ impl ShardHost {
         }
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(super) fn wake_at(&self) -> Option<Time> {
         let delayed = self.delayed.front().map(|(at, _)| *at);
         let due = self.due.then_some(Time::ZERO);
         [self.shard.wake_at(), delayed, due]
@@ -102,11 +102,11 @@ impl ShardHost {
             .min()
     }
 
-    pub fn wants_turn(&self, now: Time) -> bool {
+    pub(super) fn wants_turn(&self, now: Time) -> bool {
         self.due || self.delayed.front().is_some_and(|(at, _)| *at <= now)
     }
 
-    pub fn process_inbox(&mut self, now: Time) {
+    pub(super) fn process_inbox(&mut self, now: Time) {
         while let Some((_, item)) = self.delayed.pop_front_if(|(at, _)| *at <= now) {
             self.inbox.push_back(item);
         }
@@ -132,7 +132,7 @@ impl ShardHost {
         }
     }
 
-    pub fn accept(&mut self, client: u64, number: u64, protocol: ProtocolId) {
+    pub(super) fn accept(&mut self, client: u64, number: u64, protocol: ProtocolId) {
         let free_key = (0..).find(|k| !self.connections.contains_key(k));
         let key = free_key.unwrap_or_default();
         let peer = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), (number % 60_000) as u16));
@@ -162,7 +162,12 @@ impl ShardHost {
     }
 
     /// Returns false if the connection does not exist.
-    pub fn receive_piece(&mut self, connection: u64, number: u64, piece: &StreamPiece) -> bool {
+    pub(super) fn receive_piece(
+        &mut self,
+        connection: u64,
+        number: u64,
+        piece: &StreamPiece,
+    ) -> bool {
         let key = self.keys.get(&connection);
         let Some(connection) = key.and_then(|k| self.connections.get_mut(k)) else {
             return false;
@@ -173,7 +178,7 @@ impl ShardHost {
     }
 
     /// Reads from all connections that are not paused.
-    pub fn serve(&mut self) {
+    pub(super) fn serve(&mut self) {
         let keys: Vec<usize> = self.connections.keys().copied().collect();
         for key in keys {
             self.serve_one(key);
@@ -222,12 +227,12 @@ impl ShardHost {
         }
     }
 
-    pub fn mark_dirty(&mut self, key: ConnectionKey) {
+    pub(super) fn mark_dirty(&mut self, key: ConnectionKey) {
         self.dirty_connections.push_back(key.0);
     }
 
     /// Writes pending bytes to clients. Returns true if there were any.
-    pub fn flush(&mut self, actions: &mut Vec<Action<Node>>) -> bool {
+    pub(super) fn flush(&mut self, actions: &mut Vec<Action<Node>>) -> bool {
         let has_dirty = !self.dirty_connections.is_empty();
         while let Some(key) = self.dirty_connections.pop_front() {
             self.flush_one(key, actions);

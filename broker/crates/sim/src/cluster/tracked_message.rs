@@ -7,7 +7,7 @@ use codec_amqp091::{Properties, Short};
 /// Stream in the upper half, number within the stream (from 1) in the lower. A stream consists of the publishes of one
 /// channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MessageId(pub u64);
+pub(super) struct MessageId(pub u64);
 
 /// The header that a quorum queue adds to redelivered messages.
 const DELIVERY_COUNT: &str = "x-delivery-count";
@@ -24,7 +24,7 @@ const DEATH_HEADERS: [&str; 7] = [
 
 /// The contents of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadMessage {
+pub(super) struct ReadMessage {
     pub id: MessageId,
     /// Number of earlier delivery attempts, according to the queue.
     pub attempts: u32,
@@ -33,15 +33,15 @@ pub struct ReadMessage {
 }
 
 impl MessageId {
-    pub fn new(stream: u32, number: u32) -> MessageId {
+    pub(super) fn new(stream: u32, number: u32) -> MessageId {
         MessageId(u64::from(stream) << 32 | u64::from(number))
     }
 
-    pub fn stream(self) -> u32 {
+    pub(super) fn stream(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    pub fn number(self) -> u32 {
+    pub(super) fn number(self) -> u32 {
         self.0 as u32
     }
 
@@ -56,7 +56,7 @@ impl MessageId {
         x ^ (x >> 29)
     }
 
-    pub fn is_persistent(self) -> bool {
+    pub(super) fn is_persistent(self) -> bool {
         !self.mix(1).is_multiple_of(8)
     }
 
@@ -72,7 +72,7 @@ impl MessageId {
         }
     }
 
-    pub fn body(self) -> Bytes {
+    pub(super) fn body(self) -> Bytes {
         let len = self.body_len();
         let mut body = BytesMut::with_capacity(len + 8);
         let mut word = self.mix(3);
@@ -84,7 +84,7 @@ impl MessageId {
         body.freeze()
     }
 
-    pub fn properties(self, expiration: Option<&str>) -> Bytes {
+    pub(super) fn properties(self, expiration: Option<&str>) -> Bytes {
         let mut out = BytesMut::new();
         let id = format!("{:016x}", self.0);
         let properties = Properties {
@@ -101,7 +101,7 @@ impl MessageId {
 }
 
 /// Identifies a message. Returns an error if any of it differs from its publish.
-pub fn read(properties: &[u8], body: &[u8]) -> Result<ReadMessage, String> {
+pub(super) fn read(properties: &[u8], body: &[u8]) -> Result<ReadMessage, String> {
     let (mut attempts, mut died) = (0, false);
     let mut unknown_header = None;
     let read = Properties::scan(properties, |entry| {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Part of the error with which a node ends because of an unknown flag.
-pub const MISFIT: &str = "does not know the feature flag";
+pub(super) const MISFIT: &str = "does not know the feature flag";
 /// Maximum time in which a node may take another one for its earlier incarnation: the end of a machine is noticed after
 /// one second.
 const DETECTION_TIME: Duration = Duration::from_secs(3);
@@ -37,7 +37,7 @@ const FLAGS: [Feature; 8] = [
 ];
 
 /// The newest version. It knows every flag.
-pub const NEWEST: Version = Version {
+pub(super) const NEWEST: Version = Version {
     version: "9.3.0",
     features: &FLAGS,
 };
@@ -54,7 +54,7 @@ const fn older(version: &'static str, features: &'static [Feature]) -> Version {
 }
 
 /// Versions of the machines, and the requested flags.
-pub struct Versions {
+pub(super) struct Versions {
     /// `None`: every node always runs the newest version, and the cluster started with all of its flags.
     older: Option<Version>,
     /// Only the cluster was founded by an older version; all nodes run the newest. For runs without faults.
@@ -68,7 +68,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    pub fn new(rng: &mut SeededRng, is_upgraded: bool) -> Versions {
+    pub(super) fn new(rng: &mut SeededRng, is_upgraded: bool) -> Versions {
         let index = rng.below(3 * OLDER.len() as u64) as usize;
         Versions {
             older: OLDER.get(index).copied(),
@@ -80,12 +80,12 @@ impl Versions {
     }
 
     /// The version that founds the cluster.
-    pub fn founders(&self) -> Version {
+    pub(super) fn founders(&self) -> Version {
         self.older.unwrap_or(NEWEST)
     }
 
     /// The version that a machine starts with, after this one.
-    pub fn next(&self, before: Version, faults_ended: bool, rng: &mut SeededRng) -> Version {
+    pub(super) fn next(&self, before: Version, faults_ended: bool, rng: &mut SeededRng) -> Version {
         let Some(older) = self.older.filter(|_| !self.is_upgraded) else {
             return NEWEST;
         };
@@ -100,13 +100,13 @@ impl Versions {
         }
     }
 
-    pub fn node_started(&mut self, now: Time, machine: NodeId) {
+    pub(super) fn node_started(&mut self, now: Time, machine: NodeId) {
         self.started_at.insert(machine, now);
     }
 
     /// A flag to request: one that is disabled on the node that has applied most. `None` while a machine is paused,
     /// because such a node knows nothing newer when it continues.
-    pub fn pick_flag<S: Scenario<Process = Node>>(
+    pub(super) fn pick_flag<S: Scenario<Process = Node>>(
         &mut self,
         world: &World<S>,
         identities: &Identities,
@@ -138,7 +138,7 @@ impl Versions {
 
     /// Records that a node ended because it does not know a flag. Returns false if it was a member and had run all the
     /// time, because the flag must not have been enabled then.
-    pub fn may_be_misfit(&mut self, machine: NodeId, identity: Identity) -> bool {
+    pub(super) fn may_be_misfit(&mut self, machine: NodeId, identity: Identity) -> bool {
         self.misfits += 1;
         let started_at = self.started_at.get(&machine).copied().unwrap_or(Time::ZERO);
         let mut unknown = (self.requested.iter()).filter(|(f, _)| !identity.version.knows(f));
@@ -148,12 +148,14 @@ impl Versions {
     }
 
     /// Number of flags that were enabled, and of nodes that ended because of one.
-    pub fn flag_counts(&self) -> (u64, u64) {
+    pub(super) fn flag_counts(&self) -> (u64, u64) {
         (self.requested.len() as u64, self.misfits)
     }
 
     /// Checks that no node runs in a cluster with enabled flags that it does not know.
-    pub fn check_compatibility<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+    pub(super) fn check_compatibility<'a>(
+        nodes: impl Iterator<Item = &'a Node>,
+    ) -> Result<(), String> {
         for node in nodes {
             let version = node.version();
             for shard in node.shards() {
@@ -167,7 +169,7 @@ impl Versions {
     }
 
     /// The first node with an older version, when all nodes are ready. It must be upgraded.
-    pub fn find_outdated_node<S: Scenario<Process = Node>>(
+    pub(super) fn find_outdated_node<S: Scenario<Process = Node>>(
         &self,
         world: &World<S>,
     ) -> Option<NodeId> {
@@ -181,7 +183,7 @@ impl Versions {
     }
 
     /// Whether every node runs the newest version with all of its flags enabled.
-    pub fn all_are_newest<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> bool {
+    pub(super) fn all_are_newest<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> bool {
         let newest = NEWEST;
         nodes.all(|node| {
             let is_enabled = |f: &Feature| {

@@ -10,7 +10,7 @@ use metadata::{
 };
 
 #[derive(Debug)]
-pub struct Client {
+pub(super) struct Client {
     rng: SeededRng,
     /// The node that the client sends to.
     pub target: NodeId,
@@ -22,7 +22,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(target: NodeId, rng: SeededRng) -> Client {
+    pub(super) fn new(target: NodeId, rng: SeededRng) -> Client {
         Client {
             rng,
             target,
@@ -33,7 +33,7 @@ impl Client {
     }
 
     /// The request to send now: the open one, or a new one.
-    pub fn next_request(&mut self, nodes: &[NodeId]) -> Request {
+    pub(super) fn next_request(&mut self, nodes: &[NodeId]) -> Request {
         self.attempt += 1;
         if let Some(open) = &self.open {
             return open.clone();
@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// Selects another node: the hinted one, or a random one.
-    pub fn select_node(&mut self, hint: Option<NodeId>, nodes: &[NodeId]) {
+    pub(super) fn select_node(&mut self, hint: Option<NodeId>, nodes: &[NodeId]) {
         let any = self.rng.below(nodes.len() as u64) as usize;
         if let Some(node) = hint.or(nodes.get(any).copied()) {
             self.target = node;

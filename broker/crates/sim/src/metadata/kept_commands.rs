@@ -12,11 +12,11 @@ const MAX_COMMANDS: usize = 90;
 
 /// Checksums of the kept commands by index. Equal on every node after the same command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeptCommands(BTreeMap<u64, u32>);
+pub(super) struct KeptCommands(BTreeMap<u64, u32>);
 
 impl KeptCommands {
     /// Keeps a command or ignores it, depending on its hash. Most kept commands stay for a while, some for long.
-    pub fn apply(&mut self, index: u64, hash: u32) {
+    pub(super) fn apply(&mut self, index: u64, hash: u32) {
         if hash.is_multiple_of(3) {
             self.0.insert(index, hash);
         }
@@ -33,7 +33,7 @@ impl KeptCommands {
     }
 
     /// Selects a command to read: its index and its expected checksum.
-    pub fn sample(&self, chance: u32) -> Option<(u64, u32)> {
+    pub(super) fn sample(&self, chance: u32) -> Option<(u64, u32)> {
         let position = chance as usize % self.0.len().max(1);
         self.0
             .iter()
@@ -41,11 +41,11 @@ impl KeptCommands {
             .map(|(index, hash)| (*index, *hash))
     }
 
-    pub fn live(&self) -> IndexSet {
+    pub(super) fn live(&self) -> IndexSet {
         IndexSet::from_sorted(self.0.keys().copied())
     }
 
-    pub fn encode(&self, out: &mut BytesMut) {
+    pub(super) fn encode(&self, out: &mut BytesMut) {
         out.put_u32(self.0.len() as u32);
         for (index, hash) in &self.0 {
             out.put_u64(*index);
@@ -54,7 +54,7 @@ impl KeptCommands {
     }
 
     /// Decodes from the front of `bytes`. `None`: the bytes end too early.
-    pub fn decode(bytes: &mut &[u8]) -> Option<KeptCommands> {
+    pub(super) fn decode(bytes: &mut &[u8]) -> Option<KeptCommands> {
         let count = bytes.try_get_u32().ok()?;
         let mut commands = KeptCommands::default();
         for _ in 0..count {

@@ -15,24 +15,24 @@ struct NodeReplacement {
 
 /// Adds the new node as a learner, promotes it when it has caught up, and then removes the old one.
 #[derive(Debug, Default)]
-pub struct Operator {
+pub(super) struct Operator {
     replacement: Option<NodeReplacement>,
     /// Number of completed replacements.
     pub completed: u64,
 }
 
 impl Operator {
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.replacement.is_some()
     }
 
-    pub fn start_replacement(&mut self, old: NodeId, new: NodeId) {
+    pub(super) fn start_replacement(&mut self, old: NodeId, new: NodeId) {
         // With the same id the members do not change.
         self.replacement = (old != new).then_some(NodeReplacement { old, new });
     }
 
     /// Takes the next step of the replacement, if there is a leader to request it from.
-    pub fn act<S: Scenario<Process = Replica>>(
+    pub(super) fn act<S: Scenario<Process = Replica>>(
         &mut self,
         world: &mut World<S>,
         oracle: &mut Oracle,

@@ -20,7 +20,7 @@ struct Command {
 }
 
 #[derive(Debug, Default)]
-pub struct Oracle {
+pub(super) struct Oracle {
     /// The command at each index, as the first node applied it.
     log: BTreeMap<u64, Command>,
     /// A checkpoint covers all indexes up to this one, so no new command can appear at or below it.
@@ -39,17 +39,17 @@ pub struct Oracle {
 
 impl Oracle {
     /// Allows a node to be a member. Called for the founders and for each requested member.
-    pub fn allow_member(&mut self, node: NodeId) {
+    pub(super) fn allow_member(&mut self, node: NodeId) {
         self.allowed_members.insert(node);
     }
 
     /// Allows a node to vote.
-    pub fn allow_vote(&mut self, node: NodeId) {
+    pub(super) fn allow_vote(&mut self, node: NodeId) {
         self.allowed_voters.insert(node);
     }
 
     /// Forgets a node that was lost.
-    pub fn forget(&mut self, node: NodeId) {
+    pub(super) fn forget(&mut self, node: NodeId) {
         self.applied.remove(&node);
     }
 
@@ -65,11 +65,11 @@ impl Oracle {
     }
 
     /// Resets the applied index: a new incarnation has applied nothing.
-    pub fn node_started(&mut self, node: NodeId) {
+    pub(super) fn node_started(&mut self, node: NodeId) {
         self.applied.insert(node, 0);
     }
 
-    pub fn note(&mut self, node: NodeId, note: &Note) -> Result<(), String> {
+    pub(super) fn note(&mut self, node: NodeId, note: &Note) -> Result<(), String> {
         match note {
             Note::Applied {
                 index,
@@ -162,7 +162,12 @@ impl Oracle {
     }
 
     /// Checks an answer to a client.
-    pub fn check_answer(&mut self, client: u64, number: u64, index: u64) -> Result<(), String> {
+    pub(super) fn check_answer(
+        &mut self,
+        client: u64,
+        number: u64,
+        index: u64,
+    ) -> Result<(), String> {
         let known = self.log.get(&index);
         if known.is_none_or(|c| (c.client, c.number) != (client, number)) {
             return Err(format!(
@@ -180,28 +185,28 @@ impl Oracle {
     }
 
     /// The last index that a node has applied.
-    pub fn newest(&self) -> u64 {
+    pub(super) fn newest(&self) -> u64 {
         self.log.last_key_value().map_or(0, |(index, _)| *index)
     }
 
     /// Whether these nodes have applied every command.
-    pub fn all_caught_up(&self, nodes: &[NodeId]) -> bool {
+    pub(super) fn all_caught_up(&self, nodes: &[NodeId]) -> bool {
         let newest = self.newest();
         nodes
             .iter()
             .all(|n| self.applied.get(n).is_some_and(|at| *at >= newest))
     }
 
-    pub fn answers(&self) -> u64 {
+    pub(super) fn answers(&self) -> u64 {
         self.answers
     }
 
-    pub fn terms(&self) -> u64 {
+    pub(super) fn terms(&self) -> u64 {
         self.leaders.len() as u64
     }
 
     /// Describes the applied index of each node for the text of a violation.
-    pub fn progress(&self) -> String {
+    pub(super) fn progress(&self) -> String {
         format!("newest {}, applied {:?}", self.newest(), self.applied)
     }
 }

@@ -18,17 +18,17 @@ pub(super) struct History {
 
 impl History {
     /// The offset after the last committed chunk.
-    pub fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.chunks.last().map_or(0, |chunk| chunk.header.next)
     }
 
     /// Number of committed chunks.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.chunks.len()
     }
 
     /// A member says that everything before `committed` is. Compares its log with the history and adds what is new.
-    pub fn commit(&mut self, log: &[Chunk], committed: u64) -> Result<(), String> {
+    pub(super) fn commit(&mut self, log: &[Chunk], committed: u64) -> Result<(), String> {
         for chunk in log.iter().filter(|chunk| chunk.header.next <= committed) {
             self.compare(chunk)?;
         }
@@ -42,7 +42,7 @@ impl History {
     }
 
     /// The log of a new leader, or of any member at the end, has every committed chunk since `start`.
-    pub fn is_in(&self, log: &[Chunk], start: u64) -> Result<(), String> {
+    pub(super) fn is_in(&self, log: &[Chunk], start: u64) -> Result<(), String> {
         for chunk in self
             .chunks
             .iter()

@@ -40,7 +40,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub fn new(id: NodeId) -> Node {
+    pub(super) fn new(id: NodeId) -> Node {
         Node {
             id,
             member: None,
@@ -55,13 +55,13 @@ impl Node {
     }
 
     /// The offset after the last written chunk.
-    pub fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.log
             .last()
             .map_or(self.start, |chunk| chunk.header.next)
     }
 
-    pub fn start(&mut self, voters: &[NodeId], learners: &[NodeId], now: Time) {
+    pub(super) fn start(&mut self, voters: &[NodeId], learners: &[NodeId], now: Time) {
         debug_assert!(self.member.is_none(), "{:?} runs", self.id);
         self.incarnation += 1;
         let mut epochs = EpochTable::starting_at(self.start);
@@ -84,13 +84,13 @@ impl Node {
     }
 
     /// The process ends. The writes that were not given to the operating system are lost.
-    pub fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.member = None;
         self.jobs.clear();
     }
 
     /// The machine ends. Everything that is not synced may be lost.
-    pub fn lose_power(&mut self, rng: &mut SeededRng) {
+    pub(super) fn lose_power(&mut self, rng: &mut SeededRng) {
         self.kill();
         let kept = self
             .log
@@ -101,12 +101,12 @@ impl Node {
         self.intact = false;
     }
 
-    pub fn sync(&mut self) {
+    pub(super) fn sync(&mut self) {
         self.synced = self.next();
     }
 
     /// Retention deletes some of the oldest committed chunks, in its turn among the other work of the disk.
-    pub fn trim(&mut self, rng: &mut SeededRng) {
+    pub(super) fn trim(&mut self, rng: &mut SeededRng) {
         let Some(member) = &mut self.member else {
             return;
         };
@@ -126,7 +126,7 @@ impl Node {
     }
 
     /// Does the next job of the disk.
-    pub fn work(&mut self, now: Time) {
+    pub(super) fn work(&mut self, now: Time) {
         match self.jobs.pop_front() {
             None => {}
             Some(Job::Write { token, chunks }) => {

@@ -45,7 +45,7 @@ pub(crate) enum InterestClass {
 }
 
 impl OwnRoutes {
-    pub fn new(max_removed: usize) -> OwnRoutes {
+    pub(crate) fn new(max_removed: usize) -> OwnRoutes {
         OwnRoutes {
             rows: HashMap::default(),
             by_version: BTreeMap::new(),
@@ -57,12 +57,12 @@ impl OwnRoutes {
         }
     }
 
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
     /// Adds or removes one subscriber.
-    pub fn count_route(&mut self, key: InterestKey, class: InterestClass, add: bool) {
+    pub(crate) fn count_route(&mut self, key: InterestKey, class: InterestClass, add: bool) {
         let exact = matches!(key, InterestKey::Group { .. });
         let row = self.rows.entry(key.clone()).or_default();
         let count = match class {
@@ -112,7 +112,7 @@ impl OwnRoutes {
     }
 
     /// Returns the changes since this version, or the first part of them; `None` if there are none.
-    pub fn changes_since(&self, known: u64) -> Option<RouteChanges> {
+    pub(crate) fn changes_since(&self, known: u64) -> Option<RouteChanges> {
         if known == self.version {
             return None;
         }

@@ -126,7 +126,7 @@ pub(crate) struct PeerRouter {
 }
 
 impl PeerRouter {
-    pub fn new(address: RouterAddress) -> PeerRouter {
+    pub(crate) fn new(address: RouterAddress) -> PeerRouter {
         PeerRouter {
             address,
             is_up: false,
@@ -170,7 +170,7 @@ impl PeerRouter {
     }
 
     /// The link is up (again).
-    pub fn link_up(&mut self, now: Time) {
+    pub(crate) fn link_up(&mut self, now: Time) {
         self.is_up = true;
         self.is_given_up = false;
         self.is_slow = false;
@@ -184,7 +184,7 @@ impl PeerRouter {
     }
 
     /// The link is down.
-    pub fn link_down(&mut self, now: Time) {
+    pub(crate) fn link_down(&mut self, now: Time) {
         if self.is_up {
             self.is_up = false;
             self.down_since = now;
@@ -196,12 +196,12 @@ impl PeerRouter {
 
     /// Returns true if the peer knows this router's routes up to `version` and has answered
     /// `question`.
-    pub fn knows(&self, version: u64, question: u64) -> bool {
+    pub(crate) fn knows(&self, version: u64, question: u64) -> bool {
         self.acknowledged_version >= version && self.answered_question >= question
     }
 
     /// More of the metadata log is applied here. Returns true if that answers the peer's question.
-    pub fn set_applied(&mut self, applied: u64) -> bool {
+    pub(crate) fn set_applied(&mut self, applied: u64) -> bool {
         let (question, until) = self.question;
         let answers = question > self.sent_answer && until <= applied;
         self.owes_state |= answers;
@@ -209,18 +209,18 @@ impl PeerRouter {
     }
 
     /// Bytes of unnumbered messages that the peer has not acknowledged.
-    pub fn plain_in_flight(&self) -> u64 {
+    pub(crate) fn plain_in_flight(&self) -> u64 {
         self.plain_sent - self.plain_acknowledged
     }
 
-    pub fn push(&mut self, forwarded: ForwardedMessage, waiter: ConfirmWaiter) {
+    pub(crate) fn push(&mut self, forwarded: ForwardedMessage, waiter: ConfirmWaiter) {
         self.bytes += forwarded.size();
         self.next_number += 1;
         let unacknowledged = UnacknowledgedMessage { forwarded, waiter };
         self.unacknowledged.push_back(unacknowledged);
     }
 
-    pub fn push_plain(&mut self, forwarded: ForwardedMessage) {
+    pub(crate) fn push_plain(&mut self, forwarded: ForwardedMessage) {
         let size = forwarded.size() as u64;
         self.plain_sent += size;
         self.plain_waiting += size;
@@ -228,13 +228,13 @@ impl PeerRouter {
     }
 
     /// Counts a numbered message that the peer will not get.
-    pub fn count_lost(&mut self) {
+    pub(crate) fn count_lost(&mut self) {
         self.lost += 1;
     }
 
     /// Stops waiting for the peer. Calls `confirm` for each unacknowledged message and returns
     /// their number.
-    pub fn give_up(&mut self, mut confirm: impl FnMut(ConfirmWaiter)) -> usize {
+    pub(crate) fn give_up(&mut self, mut confirm: impl FnMut(ConfirmWaiter)) -> usize {
         self.is_given_up = true;
         let count = self.unacknowledged.len();
         self.lost += count as u64;
@@ -247,7 +247,7 @@ impl PeerRouter {
     }
 
     /// Returns the peer's routes, so that they can be withdrawn.
-    pub fn into_routes(self) -> impl Iterator<Item = (InterestKey, InterestCounts)> {
+    pub(crate) fn into_routes(self) -> impl Iterator<Item = (InterestKey, InterestCounts)> {
         self.rows.into_iter().map(|(key, (wants, _))| (key, wants))
     }
 
@@ -256,11 +256,11 @@ impl PeerRouter {
         self.next_number - self.unacknowledged.len() as u64
     }
 
-    pub fn give_up_at(&self, patience: Duration) -> Option<Time> {
+    pub(crate) fn give_up_at(&self, patience: Duration) -> Option<Time> {
         (!self.is_up && !self.is_given_up).then(|| self.down_since + patience)
     }
 
-    pub fn wake_at(&self, patience: Duration) -> Option<Time> {
+    pub(crate) fn wake_at(&self, patience: Duration) -> Option<Time> {
         let probe = self.probe_at.filter(|_| self.is_up);
         let resync = self.resync_at.filter(|_| self.is_up);
         let all = [probe, resync, self.give_up_at(patience)];
@@ -268,7 +268,7 @@ impl PeerRouter {
     }
 
     /// Asks for the peer's state if something was unacknowledged for too long.
-    pub fn tick(&mut self, now: Time) {
+    pub(crate) fn tick(&mut self, now: Time) {
         if !self.is_up {
             return;
         }
@@ -285,7 +285,7 @@ impl PeerRouter {
     }
 
     /// Returns the next message for the peer; `None` if nothing is pending or the link is down.
-    pub fn next_message(
+    pub(crate) fn next_message(
         &mut self,
         announcements: &RouteAnnouncements,
         now: Time,
@@ -374,7 +374,7 @@ impl PeerRouter {
     }
 
     /// Handles a message of the peer and appends its effects to `events`.
-    pub fn handle(
+    pub(crate) fn handle(
         &mut self,
         peer_message: PeerMessage,
         announcements: &RouteAnnouncements,

@@ -19,11 +19,11 @@ fn name_of(all: &Slab<Subscriber>, subscriber: SubscriberId) -> &[u8] {
 }
 
 impl Clients {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn find(&self, client: &str, all: &Slab<Subscriber>) -> Option<SubscriberId> {
+    pub(super) fn find(&self, client: &str, all: &Slab<Subscriber>) -> Option<SubscriberId> {
         let client = client.as_bytes();
         let found = self.0.find(hash(client), |subscriber| {
             name_of(all, *subscriber) == client
@@ -32,7 +32,7 @@ impl Clients {
     }
 
     /// Inserts a client that is already in `all` and whose id is not in the table.
-    pub fn insert(&mut self, new: SubscriberId, all: &Slab<Subscriber>) {
+    pub(super) fn insert(&mut self, new: SubscriberId, all: &Slab<Subscriber>) {
         debug_assert!(
             self.0
                 .find(hash(name_of(all, new)), |other| *other == new)
@@ -42,7 +42,7 @@ impl Clients {
         self.0.insert_unique(hash_of(&new), new, hash_of);
     }
 
-    pub fn remove(&mut self, client: &str, gone: SubscriberId) {
+    pub(super) fn remove(&mut self, client: &str, gone: SubscriberId) {
         if let Ok(entry) = self
             .0
             .find_entry(hash(client.as_bytes()), |subscriber| *subscriber == gone)

@@ -12,7 +12,7 @@ pub(super) enum Filters {
 }
 
 impl Filters {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Filters::None => 0,
             Filters::One(..) => 1,
@@ -20,7 +20,7 @@ impl Filters {
         }
     }
 
-    pub fn get(&self, filter: &str) -> Option<Subscription> {
+    pub(super) fn get(&self, filter: &str) -> Option<Subscription> {
         match self {
             Filters::None => None,
             Filters::One(one, subscription) => (**one == *filter).then_some(*subscription),
@@ -29,7 +29,11 @@ impl Filters {
     }
 
     /// Returns the previous subscription.
-    pub fn insert(&mut self, filter: &str, subscription: Subscription) -> Option<Subscription> {
+    pub(super) fn insert(
+        &mut self,
+        filter: &str,
+        subscription: Subscription,
+    ) -> Option<Subscription> {
         match std::mem::take(self) {
             Filters::None => *self = Filters::One(filter.into(), subscription),
             Filters::One(one, old) if *one == *filter => {
@@ -52,7 +56,7 @@ impl Filters {
         None
     }
 
-    pub fn remove(&mut self, filter: &str) -> Option<Subscription> {
+    pub(super) fn remove(&mut self, filter: &str) -> Option<Subscription> {
         match self {
             Filters::None => None,
             Filters::One(one, subscription) if **one == *filter => {
@@ -74,7 +78,7 @@ impl Filters {
     }
 
     /// Iterates in the order of the filters.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Subscription)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Subscription)> {
         let (one, many) = match self {
             Filters::None => (None, None),
             Filters::One(one, subscription) => (Some((&**one, *subscription)), None),

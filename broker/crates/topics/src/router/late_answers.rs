@@ -32,7 +32,7 @@ impl LateAnswers {
     }
 
     /// The client's session has ended or continues elsewhere.
-    pub fn remove_client(&mut self, client: SubscriberId) {
+    pub(super) fn remove_client(&mut self, client: SubscriberId) {
         while let Some(&(of, session)) = self.by_client.range((client, 0)..).next()
             && of == client
         {

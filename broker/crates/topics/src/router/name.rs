@@ -15,7 +15,7 @@ pub(super) enum InlineName {
 const _: () = assert!(size_of::<Option<InlineName>>() <= 16);
 
 impl InlineName {
-    pub fn new(text: &str) -> InlineName {
+    pub(super) fn new(text: &str) -> InlineName {
         let bytes = text.as_bytes();
         let long = || InlineName::Long(Box::new(bytes.into()));
         if bytes.contains(&0) {
@@ -30,7 +30,7 @@ impl InlineName {
         }
     }
 
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(super) fn as_bytes(&self) -> &[u8] {
         let all: &[u8] = match self {
             InlineName::Inline(all) => all,
             InlineName::Of32(all) => &all[..],
@@ -42,7 +42,7 @@ impl InlineName {
         all.get(..end.unwrap_or(all.len())).unwrap_or(all)
     }
 
-    pub fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         // The bytes come from a `str`.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }

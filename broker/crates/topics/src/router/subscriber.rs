@@ -54,7 +54,7 @@ static NO_FILTERS: Filters = Filters::None;
 
 impl Subscriber {
     /// A client that is connected with this session.
-    pub fn new(vhost: Arc<VhostName>, client: &str, session: u64, stamp: u64) -> Subscriber {
+    pub(super) fn new(vhost: Arc<VhostName>, client: &str, session: u64, stamp: u64) -> Subscriber {
         Subscriber {
             vhost,
             client: InlineName::new(client),
@@ -65,20 +65,20 @@ impl Subscriber {
         }
     }
 
-    pub fn vhost(&self) -> &Arc<str> {
+    pub(super) fn vhost(&self) -> &Arc<str> {
         &self.vhost.0
     }
 
-    pub fn client(&self) -> &str {
+    pub(super) fn client(&self) -> &str {
         self.client.as_str()
     }
 
     /// The client id for comparisons, without UTF-8 validation.
-    pub fn client_bytes(&self) -> &[u8] {
+    pub(super) fn client_bytes(&self) -> &[u8] {
         self.client.as_bytes()
     }
 
-    pub fn id(&self) -> ClientId {
+    pub(super) fn id(&self) -> ClientId {
         ClientId {
             vhost: self.vhost().clone(),
             client: self.client().into(),
@@ -86,20 +86,20 @@ impl Subscriber {
     }
 
     /// Returns the session number; `None` if the client is disconnected.
-    pub fn session(&self) -> Option<u64> {
+    pub(super) fn session(&self) -> Option<u64> {
         (self.session != NOBODY).then_some(self.session)
     }
 
-    pub fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.session != NOBODY
     }
 
-    pub fn away_mut(&mut self) -> Option<&mut DisconnectedClient> {
+    pub(super) fn away_mut(&mut self) -> Option<&mut DisconnectedClient> {
         self.rare.as_mut()?.away.as_deref_mut()
     }
 
     /// Returns the previous owner.
-    pub fn set_owner(&mut self, seat: SeatOwner) -> SeatOwner {
+    pub(super) fn set_owner(&mut self, seat: SeatOwner) -> SeatOwner {
         let (session, away) = match seat {
             SeatOwner::Connected(session) => (session, None),
             SeatOwner::Away(away) => (NOBODY, Some(away)),
@@ -116,23 +116,23 @@ impl Subscriber {
         }
     }
 
-    pub fn filters(&self) -> &Filters {
+    pub(super) fn filters(&self) -> &Filters {
         self.rare.as_ref().map_or(&NO_FILTERS, |rare| &rare.filters)
     }
 
     /// Returns the previous subscription.
-    pub fn add(&mut self, filter: &str, subscription: Subscription) -> Option<Subscription> {
+    pub(super) fn add(&mut self, filter: &str, subscription: Subscription) -> Option<Subscription> {
         let filters = &mut self.rare.get_or_insert_default().filters;
         filters.insert(filter, subscription)
     }
 
-    pub fn remove(&mut self, filter: &str) -> Option<Subscription> {
+    pub(super) fn remove(&mut self, filter: &str) -> Option<Subscription> {
         let removed = self.rare.as_mut()?.filters.remove(filter);
         self.free_if_empty();
         removed
     }
 
-    pub fn take_filters(&mut self) -> Filters {
+    pub(super) fn take_filters(&mut self) -> Filters {
         let rare = self.rare.as_mut();
         let filters = rare.map_or(Filters::None, |rare| std::mem::take(&mut rare.filters));
         self.free_if_empty();

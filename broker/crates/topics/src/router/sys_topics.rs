@@ -48,7 +48,7 @@ pub(super) struct SysTopicTree {
 }
 
 impl SysTopicTree {
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(super) fn wake_at(&self) -> Option<Time> {
         self.next_update
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub fn new(name: Arc<str>) -> Group {
+    pub(super) fn new(name: Arc<str>) -> Group {
         Group {
             name,
             members: Vec::new(),
@@ -60,19 +60,19 @@ impl Group {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty() && self.peers.is_empty()
     }
 
-    pub fn join(&mut self, subscriber: SubscriberId, subscription: Subscription) {
+    pub(super) fn join(&mut self, subscriber: SubscriberId, subscription: Subscription) {
         self.members.push((subscriber, subscription));
     }
 
-    pub fn leave(&mut self, subscriber: SubscriberId) {
+    pub(super) fn leave(&mut self, subscriber: SubscriberId) {
         self.members.retain(|(member, _)| *member != subscriber);
     }
 
-    pub fn set_peer_members(&mut self, router: RouterId, members: InterestCounts) {
+    pub(super) fn set_peer_members(&mut self, router: RouterId, members: InterestCounts) {
         self.peers.retain(|(other, _)| *other != router);
         if !members.is_none() {
             self.peers.push((router, members));
@@ -81,7 +81,7 @@ impl Group {
         self.peer_members = self.peers.iter().map(|(_, w)| member_count(*w)).sum();
     }
 
-    pub fn subscriptions_of(
+    pub(super) fn subscriptions_of(
         &self,
         subscriber: SubscriberId,
     ) -> impl Iterator<Item = Subscription> + '_ {
@@ -93,7 +93,11 @@ impl Group {
     }
 
     /// Selects the next connected member in turn; if none is connected, the next member.
-    pub fn pick(&mut self, durable: bool, locations: &impl MemberLocations) -> Option<GroupChoice> {
+    pub(super) fn pick(
+        &mut self,
+        durable: bool,
+        locations: &impl MemberLocations,
+    ) -> Option<GroupChoice> {
         let len = self.members.len() + self.peer_members;
         let after = |n: usize| (self.next_turn + n) % len.max(1);
         let found = (0..len).map(after).find_map(|at| {
@@ -156,7 +160,7 @@ impl Group {
     }
 
     /// Selects the next member that is connected here. Prefers members without a queue.
-    pub fn pick_here(&mut self, locations: &impl MemberLocations) -> Option<GroupChoice> {
+    pub(super) fn pick_here(&mut self, locations: &impl MemberLocations) -> Option<GroupChoice> {
         let len = self.members.len();
         let after = |n: usize| (self.next_turn + n) % len.max(1);
         let mut found = None;

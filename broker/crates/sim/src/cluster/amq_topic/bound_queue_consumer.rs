@@ -14,14 +14,14 @@ use message::Table;
 use std::collections::BTreeSet;
 
 /// Its number among the clients of the MQTT oracle: above all MQTT clients.
-pub const BOUND_CONSUMER: usize = 1 << 20;
-pub const BOUND_QUEUE: &str = "tap";
+pub(crate) const BOUND_CONSUMER: usize = 1 << 20;
+pub(crate) const BOUND_QUEUE: &str = "tap";
 /// The binding as an MQTT filter.
 const FILTER: &str = "a/+";
 const PREFETCH: u16 = 6;
 
 #[derive(Default)]
-pub struct BoundQueueConsumer {
+pub(crate) struct BoundQueueConsumer {
     is_consuming: bool,
     /// Unacknowledged deliveries.
     unacknowledged: BTreeSet<u64>,

@@ -18,7 +18,7 @@ const MAX_UNCONFIRMED: usize = 8;
 /// Above the streams of all MQTT clients.
 const FIRST_STREAM: u32 = 1 << 30;
 
-pub struct TopicPublisher {
+pub(crate) struct TopicPublisher {
     stream: u32,
     number: u32,
     /// Delivery tag of the last publish.

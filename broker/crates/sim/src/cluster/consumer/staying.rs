@@ -12,7 +12,7 @@ use env::Rng;
 const MAX_PENDING_CANCELS: usize = 8;
 
 impl Consumer {
-    pub fn with_own_queue() -> Consumer {
+    pub(crate) fn with_own_queue() -> Consumer {
         Consumer {
             keeps_channel: true,
             ..Consumer::default()

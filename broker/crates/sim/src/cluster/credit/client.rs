@@ -19,13 +19,13 @@ const LAST_MODIFICATIONS: u32 = 8;
 const CREDIT: u64 = 5;
 
 #[derive(Default)]
-pub struct CreditWire {
+pub(super) struct CreditWire {
     input: BytesMut,
     output: BytesMut,
 }
 
 impl CreditWire {
-    pub fn say(&mut self, frame: &ClientFrame) {
+    pub(super) fn say(&mut self, frame: &ClientFrame) {
         self.output.extend_from_slice(&encode(frame));
     }
 }
@@ -61,7 +61,7 @@ struct Receiver {
     held: BTreeMap<u64, u64>,
 }
 
-pub struct CreditClient {
+pub(super) struct CreditClient {
     pub queue: CreditQueue,
     pub consumes: bool,
     pub rng: SeededRng,
@@ -75,7 +75,7 @@ pub struct CreditClient {
 }
 
 impl CreditClient {
-    pub fn new(queue: CreditQueue, consumes: bool, rng: SeededRng) -> CreditClient {
+    pub(super) fn new(queue: CreditQueue, consumes: bool, rng: SeededRng) -> CreditClient {
         CreditClient {
             queue,
             consumes,
@@ -91,12 +91,12 @@ impl CreditClient {
     }
 
     /// The connection is gone, and with it the consumer.
-    pub fn lost(&mut self) {
+    pub(super) fn lost(&mut self) {
         self.receiver = Receiver::default();
         self.unconfirmed.clear();
     }
 
-    pub fn open(&self) -> ClientFrame {
+    pub(super) fn open(&self) -> ClientFrame {
         ClientFrame::Open {
             queue: self.queue,
             consumes: self.consumes,
@@ -104,7 +104,7 @@ impl CreditClient {
     }
 
     /// Takes in bytes. True: the connection is of no more use.
-    pub fn hear(
+    pub(super) fn hear(
         &mut self,
         now: Time,
         bytes: &[u8],
@@ -150,7 +150,7 @@ impl CreditClient {
     }
 
     /// Does something. True: it ends its connection.
-    pub fn act(&mut self, now: Time, faults_ended: bool, oracle: &mut CreditOracle) -> bool {
+    pub(super) fn act(&mut self, now: Time, faults_ended: bool, oracle: &mut CreditOracle) -> bool {
         self.faults_ended |= faults_ended;
         if self.link.as_ref().is_none_or(|link| !link.open) {
             return false;
@@ -235,7 +235,7 @@ impl CreditClient {
     }
 
     /// Nothing is left to do after the faults have ended.
-    pub fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         let is_open = self.link.as_ref().is_some_and(|link| link.open);
         let has_rest = match self.consumes {
             true => !self.receiver.unanswered.is_empty() || !self.receiver.held.is_empty(),
@@ -244,7 +244,7 @@ impl CreditClient {
         self.faults_ended && is_open && !has_rest
     }
 
-    pub fn waits_for(&self) -> String {
+    pub(super) fn waits_for(&self) -> String {
         format!(
             "{:?}: {} unconfirmed, {} held, credit {:?}",
             self.queue,

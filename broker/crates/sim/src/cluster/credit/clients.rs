@@ -11,9 +11,9 @@ use env::{Rng, SeededRng};
 use std::time::Duration;
 
 /// The number of the first of these clients, for replies.
-pub const FIRST: u64 = 2000;
+pub(crate) const FIRST: u64 = 2000;
 
-pub struct CreditClients {
+pub(crate) struct CreditClients {
     clients: Vec<CreditClient>,
     pub oracle: CreditOracle,
     pub faults_ended: bool,
@@ -21,7 +21,7 @@ pub struct CreditClients {
 
 impl CreditClients {
     /// In half of the runs there are none.
-    pub fn new(rng: &mut SeededRng) -> CreditClients {
+    pub(crate) fn new(rng: &mut SeededRng) -> CreditClients {
         let mut clients = Vec::new();
         let queues = match rng.below(4) {
             0 => &CreditQueue::ALL[..],
@@ -40,12 +40,12 @@ impl CreditClients {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.clients.len()
     }
 
     /// A client's turn. Returns the pause before the next one.
-    pub fn act<S: Scenario<Process = Node>>(
+    pub(crate) fn act<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         number: usize,
@@ -127,7 +127,7 @@ impl CreditClients {
         }
     }
 
-    pub fn reply<S: Scenario<Process = Node>>(
+    pub(crate) fn reply<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         client: u64,
@@ -173,11 +173,11 @@ impl CreditClients {
     }
 
     /// Nothing is left to do, and every message has come.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.clients.iter().all(CreditClient::is_done) && self.oracle.owed().is_empty()
     }
 
-    pub fn waits_for(&self) -> String {
+    pub(crate) fn waits_for(&self) -> String {
         let waiting = self.clients.iter().filter(|client| !client.is_done());
         let waiting: Vec<String> = waiting.map(CreditClient::waits_for).collect();
         format!("{waiting:?}, owed {:?}", self.oracle.owed())

@@ -20,7 +20,7 @@ struct Published {
 
 /// Messages by queue and number.
 #[derive(Default)]
-pub struct CreditOracle {
+pub(crate) struct CreditOracle {
     queues: [BTreeMap<u64, Published>; 2],
     next_number: u64,
     next_value: u64,
@@ -30,7 +30,7 @@ pub struct CreditOracle {
 }
 
 impl CreditOracle {
-    pub fn calm_since(&self, then: Time) -> bool {
+    pub(crate) fn calm_since(&self, then: Time) -> bool {
         self.faults_until < then
     }
 
@@ -43,34 +43,34 @@ impl CreditOracle {
     }
 
     /// Messages of the classic queue, if this is its name, may be lost from now on.
-    pub fn lost(&mut self, queue: &str) {
+    pub(crate) fn lost(&mut self, queue: &str) {
         if queue == CreditQueue::Classic.name() {
             self.lost_power();
         }
     }
 
     /// A machine has lost what was not synced.
-    pub fn lost_power(&mut self) {
+    pub(crate) fn lost_power(&mut self) {
         let messages = self.messages(CreditQueue::Classic).values_mut();
         messages.for_each(|message| message.may_be_lost = true);
     }
 
     /// The number of the next message.
-    pub fn publish(&mut self, queue: CreditQueue) -> u64 {
+    pub(crate) fn publish(&mut self, queue: CreditQueue) -> u64 {
         self.next_number += 1;
         let number = self.next_number;
         self.messages(queue).insert(number, Published::default());
         number
     }
 
-    pub fn confirmed(&mut self, queue: CreditQueue, number: u64, confirmed: bool) {
+    pub(crate) fn confirmed(&mut self, queue: CreditQueue, number: u64, confirmed: bool) {
         let message = self.messages(queue).get_mut(&number);
         if let Some(message) = message.filter(|_| confirmed) {
             message.confirmed = true;
         }
     }
 
-    pub fn delivered(
+    pub(crate) fn delivered(
         &mut self,
         now: Time,
         queue: CreditQueue,
@@ -103,12 +103,12 @@ impl CreditOracle {
     }
 
     /// A new annotation.
-    pub fn next_value(&mut self) -> u64 {
+    pub(crate) fn next_value(&mut self) -> u64 {
         self.next_value += 1;
         self.next_value
     }
 
-    pub fn settles(&mut self, now: Time, queue: CreditQueue, number: u64, outcome: Outcome) {
+    pub(crate) fn settles(&mut self, now: Time, queue: CreditQueue, number: u64, outcome: Outcome) {
         let Some(message) = self.messages(queue).get_mut(&number) else {
             return;
         };
@@ -120,7 +120,7 @@ impl CreditOracle {
     }
 
     /// Confirmed messages that no client has accepted.
-    pub fn owed(&self) -> Vec<u64> {
+    pub(crate) fn owed(&self) -> Vec<u64> {
         let [quorum, classic] = &self.queues;
         let owed = |(number, message): (&u64, &Published)| {
             let is_owed = message.confirmed && !message.accepted && !message.may_be_lost;

@@ -26,7 +26,7 @@ const DELIVERY_LIMIT: i64 = 1_000_000;
 
 /// See the module above.
 #[derive(Debug)]
-pub struct CreditProtocol;
+pub(crate) struct CreditProtocol;
 
 impl Protocol for CreditProtocol {
     fn listener_names(&self) -> [&'static str; 2] {

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 
 /// How a client settles a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Accepted,
     Released,
     /// With the value of the one annotation, above 0.
@@ -17,7 +17,7 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientFrame {
+pub(super) enum ClientFrame {
     /// Declares the queue, and consumes from it.
     Open {
         queue: CreditQueue,
@@ -38,7 +38,7 @@ pub enum ClientFrame {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerFrame {
+pub(super) enum ServerFrame {
     /// The queue is there, and the consumer if one was requested.
     Opened,
     /// The queue cannot be used, or the consumer has ended.
@@ -62,7 +62,7 @@ pub enum ServerFrame {
 }
 
 /// A frame as integers.
-pub trait Frame: Sized + Debug {
+pub(super) trait Frame: Sized + Debug {
     fn integers(&self) -> Vec<u64>;
     fn from_integers(integers: &[u64]) -> Option<Self>;
 }
@@ -152,7 +152,7 @@ impl Frame for ServerFrame {
 }
 
 /// The number of integers, then the integers.
-pub fn encode(frame: &impl Frame) -> Bytes {
+pub(super) fn encode(frame: &impl Frame) -> Bytes {
     let integers = frame.integers();
     let mut out = BytesMut::with_capacity(1 + 8 * integers.len());
     out.put_u8(integers.len() as u8);
@@ -161,7 +161,7 @@ pub fn encode(frame: &impl Frame) -> Bytes {
 }
 
 /// Takes the next frame from the front of the input. Some(Err): the bytes are none.
-pub fn decode<F: Frame>(input: &mut BytesMut) -> Option<Result<F, String>> {
+pub(super) fn decode<F: Frame>(input: &mut BytesMut) -> Option<Result<F, String>> {
     let count = usize::from(*input.first()?);
     if input.len() < 1 + 8 * count {
         return None;

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// The behaviour of a client.
 #[derive(Clone, Debug, Default)]
-pub struct MqttClientPlan {
+pub(super) struct MqttClientPlan {
     pub client: String,
     /// Its session survives its connections.
     pub is_persistent: bool,
@@ -52,14 +52,14 @@ pub(super) struct ConnectOffer {
 }
 
 /// A connection that its client abandoned without DISCONNECT.
-pub struct AbandonedConnection {
+pub(super) struct AbandonedConnection {
     pub link: Link<MqttConnection>,
     /// When the client's next connection was accepted.
     pub since: Option<Time>,
 }
 
 /// The parts of the run that a client accesses while it acts.
-pub struct RunContext<'a> {
+pub(super) struct RunContext<'a> {
     pub now: Time,
     /// When the faults ended.
     pub faults_ended_at: Option<Time>,
@@ -72,7 +72,7 @@ pub struct RunContext<'a> {
 
 /// What a client wants to do with its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientAction {
+pub(super) enum ClientAction {
     Continue,
     Disconnect,
     /// Open a new connection and abandon the old one.
@@ -88,7 +88,7 @@ struct SentMessage {
     epoch: u64,
 }
 
-pub struct MqttClient {
+pub(super) struct MqttClient {
     pub number: usize,
     pub plan: MqttClientPlan,
     pub rng: SeededRng,
@@ -138,7 +138,7 @@ pub(super) struct FinalPhase {
 }
 
 impl MqttClient {
-    pub fn new(number: usize, plan: MqttClientPlan, rng: SeededRng) -> MqttClient {
+    pub(super) fn new(number: usize, plan: MqttClientPlan, rng: SeededRng) -> MqttClient {
         MqttClient {
             number,
             plan,
@@ -173,12 +173,12 @@ impl MqttClient {
 
     /// Its next connection goes to the shard of the last one, whose session knows the packet identifiers of its
     /// publishes.
-    pub fn returns_to_shard(&self) -> bool {
+    pub(super) fn returns_to_shard(&self) -> bool {
         self.cuts_connection() && self.final_phase.cut_connections > 0
     }
 
     /// The queue of its session, if the session survives connections.
-    pub fn queue(&self) -> Option<String> {
+    pub(super) fn queue(&self) -> Option<String> {
         let MqttClientPlan {
             is_persistent,
             client,
@@ -225,7 +225,7 @@ impl MqttClient {
     }
 
     /// A connection to this shard begins.
-    pub fn begin_connection(
+    pub(super) fn begin_connection(
         &mut self,
         link: Link<MqttConnection>,
         location: ShardIncarnation,
@@ -266,7 +266,10 @@ impl MqttClient {
     }
 
     /// The connection has ended or is abandoned. A clean session ends with it.
-    pub fn end_connection(&mut self, cx: &mut RunContext<'_>) -> Option<Link<MqttConnection>> {
+    pub(super) fn end_connection(
+        &mut self,
+        cx: &mut RunContext<'_>,
+    ) -> Option<Link<MqttConnection>> {
         let link = self.link.take()?;
         for id in self.unanswered.drain(..) {
             cx.mqtt_oracle.abandoned(cx.now, link.connection, id);
@@ -367,7 +370,7 @@ impl MqttClient {
     }
 
     /// A packet has arrived.
-    pub fn on_message(
+    pub(super) fn on_message(
         &mut self,
         message: ServerMessage,
         cx: &mut RunContext<'_>,
@@ -464,7 +467,7 @@ impl MqttClient {
     }
 
     /// Describes what the client waits for after the faults. `None`: nothing.
-    pub fn describe_wait(&self, cx: &RunContext<'_>) -> Option<String> {
+    pub(super) fn describe_wait(&self, cx: &RunContext<'_>) -> Option<String> {
         let waiting_for = match () {
             () if self.plan.dying_node.is_some() => self.dying_wait(cx)?,
             () if !self.abandoned.is_empty() => "the end of an abandoned connection",
@@ -490,13 +493,13 @@ impl MqttClient {
     }
 
     /// The retained messages that it found, once it has inspected them.
-    pub fn inspected(&self) -> Option<&BTreeMap<String, MessageId>> {
+    pub(super) fn inspected(&self) -> Option<&BTreeMap<String, MessageId>> {
         self.final_phase.has_inspected.then_some(&self.found)
     }
 }
 
 /// Topic of wills.
-pub const WILL_TOPIC: &str = "w/1";
+pub(super) const WILL_TOPIC: &str = "w/1";
 /// Session Expiry Interval in seconds, longer than any run.
 pub(super) const LONG_EXPIRY: u32 = 3600;
 /// Time after the last fault in which its effects may still be seen.

@@ -19,11 +19,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// The client number of the first MQTT client in replies.
-pub const FIRST_CLIENT: u64 = 1000;
+pub(crate) const FIRST_CLIENT: u64 = 1000;
 /// Maximum time until an abandoned connection ends after its client has another one, without faults.
 const TAKEOVER_TIME: Duration = Duration::from_secs(2);
 
-pub struct MqttClients {
+pub(crate) struct MqttClients {
     clients: Vec<MqttClient>,
     pub mqtt_oracle: MqttOracle,
     retained: RetainedOracle,
@@ -95,7 +95,7 @@ fn plans(rng: &mut SeededRng) -> Vec<MqttClientPlan> {
 }
 
 impl MqttClients {
-    pub fn new(rng: &mut SeededRng, shards: u16) -> MqttClients {
+    pub(crate) fn new(rng: &mut SeededRng, shards: u16) -> MqttClients {
         let mut mqtt_clients = MqttClients {
             clients: Vec::new(),
             mqtt_oracle: MqttOracle::default(),
@@ -121,12 +121,12 @@ impl MqttClients {
         self.clients.push(mqtt_client);
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.clients.len()
     }
 
     /// Faults have ended.
-    pub fn end_faults(&mut self, now: Time) {
+    pub(crate) fn end_faults(&mut self, now: Time) {
         self.faults_ended_at = Some(now);
     }
 
@@ -192,12 +192,12 @@ impl MqttClients {
     }
 
     /// Describes what the clients wait for after the faults.
-    pub fn describe_wait(&mut self, now: Time) -> Vec<String> {
+    pub(crate) fn describe_wait(&mut self, now: Time) -> Vec<String> {
         self.waiting(now, |_| true)
     }
 
     /// Lets a client act. Returns the time until its next turn.
-    pub fn act<S: Scenario<Process = Node>>(
+    pub(crate) fn act<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         number: usize,
@@ -321,7 +321,7 @@ impl MqttClients {
         }
     }
 
-    pub fn reply<S: Scenario<Process = Node>>(
+    pub(crate) fn reply<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         client: u64,
@@ -406,7 +406,10 @@ impl MqttClients {
     }
 
     /// Checks that abandoned connections end, and checks expiring sessions and wills.
-    pub fn check<S: Scenario<Process = Node>>(&mut self, world: &World<S>) -> Result<(), String> {
+    pub(crate) fn check<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &World<S>,
+    ) -> Result<(), String> {
         let now = world.now();
         self.check_expiring_sessions(world)?;
         self.mqtt_oracle.check_wills(now)?;
@@ -460,7 +463,7 @@ impl MqttClients {
     }
 
     /// Adds clients that connect to a machine which will be killed, if the run has wills. Returns the new clients.
-    pub fn add_dying_clients(&mut self, node: NodeId) -> Range<usize> {
+    pub(crate) fn add_dying_clients(&mut self, node: NodeId) -> Range<usize> {
         let first = self.clients.len();
         if self
             .clients
@@ -485,7 +488,7 @@ impl MqttClients {
     }
 
     /// Their machine is about to be killed.
-    pub fn machine_dies<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>) {
+    pub(crate) fn machine_dies<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>) {
         for number in 0..self.clients.len() {
             self.with_client(world, number, MqttClient::machine_dies);
         }
@@ -493,7 +496,7 @@ impl MqttClients {
 
     /// Adds clients that inspect the retained messages on each shard of each node. Returns the new clients; `None` if
     /// they exist.
-    pub fn begin_inspection(&mut self, nodes: &[NodeId]) -> Option<Range<usize>> {
+    pub(crate) fn begin_inspection(&mut self, nodes: &[NodeId]) -> Option<Range<usize>> {
         if std::mem::replace(&mut self.has_inspectors, true) {
             return None;
         }
@@ -512,7 +515,7 @@ impl MqttClients {
     }
 
     /// Checks that all of them found the last acknowledged messages.
-    pub fn check_retained(&self) -> Result<(), String> {
+    pub(crate) fn check_retained(&self) -> Result<(), String> {
         let inspectors = self
             .clients
             .iter()

@@ -6,7 +6,7 @@ use env::{NodeId, Time};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
-pub struct DyingClients {
+pub(super) struct DyingClients {
     pub node: NodeId,
     /// It sends DISCONNECT before.
     pub sends_disconnect: bool,
@@ -14,7 +14,7 @@ pub struct DyingClients {
 
 /// Progress of such a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
+pub(super) enum Fate {
     #[default]
     /// It is connected, or will be.
     Connected,
@@ -28,7 +28,7 @@ pub enum Fate {
 const PROPAGATION_TIME: Duration = Duration::from_secs(2);
 
 impl MqttClient {
-    pub fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.fate == Fate::Done
     }
 
@@ -66,7 +66,7 @@ impl MqttClient {
     }
 
     /// Its machine is about to be killed.
-    pub fn machine_dies(&mut self, cx: &mut RunContext<'_>) {
+    pub(super) fn machine_dies(&mut self, cx: &mut RunContext<'_>) {
         if self.plan.dying_node.is_none() || self.is_done() {
             return;
         }

@@ -13,7 +13,7 @@ use metadata::QueueId;
 use std::time::Duration;
 
 /// Topic of delayed wills.
-pub const DELAYED_WILL_TOPIC: &str = "w/2";
+pub(super) const DELAYED_WILL_TOPIC: &str = "w/2";
 /// After a connection has lasted for this time, all its requests are processed, without faults.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// A client that returns this shortly before its session ends may find it or not.
@@ -80,7 +80,7 @@ enum SceneState {
 
 /// A client's view of its session, and of the will that it left.
 #[derive(Debug)]
-pub struct ExpiringSession {
+pub(super) struct ExpiringSession {
     terms: SessionTerms,
     /// The expiry of the last accepted connection, and the minimum and maximum including connections that were not
     /// accepted.

@@ -5,7 +5,7 @@ use codec_mqtt::{Ack, AckKind, Packet, Qos, ReasonCode};
 use std::collections::{BTreeSet, VecDeque};
 
 #[derive(Default)]
-pub struct Inbound {
+pub(super) struct Inbound {
     /// Packet identifiers of QoS 2 messages that the client has and that have no PUBREL yet. They come again with the
     /// same message [MQTT-4.3.3-10].
     unreleased: BTreeSet<u16>,
@@ -15,7 +15,7 @@ pub struct Inbound {
 
 impl Inbound {
     /// A connection begins. `present`: it continues the session.
-    pub fn begin_connection(&mut self, present: bool) {
+    pub(super) fn begin_connection(&mut self, present: bool) {
         self.answers.clear();
         if !present {
             self.unreleased.clear();
@@ -23,7 +23,7 @@ impl Inbound {
     }
 
     /// Returns true if the message is for the application.
-    pub fn received(&mut self, publish: &ReceivedPublish) -> bool {
+    pub(super) fn received(&mut self, publish: &ReceivedPublish) -> bool {
         let (kind, is_new) = match publish.qos {
             Qos::AtMostOnce => return true,
             Qos::AtLeastOnce => (AckKind::PubAck, true),
@@ -33,19 +33,19 @@ impl Inbound {
         is_new
     }
 
-    pub fn pubrel_received(&mut self, packet_id: u16) {
+    pub(super) fn pubrel_received(&mut self, packet_id: u16) {
         self.unreleased.remove(&packet_id);
         self.answers.push_back((AckKind::PubComp, packet_id));
     }
 
     /// Sends this many pending answers.
-    pub fn answer(&mut self, wire: &mut MqttConnection, max: usize) {
+    pub(super) fn answer(&mut self, wire: &mut MqttConnection, max: usize) {
         for (kind, id) in self.answers.drain(..max.min(self.answers.len())) {
             wire.send(&Packet::Ack(Ack::new(kind, id, ReasonCode::Success)));
         }
     }
 
-    pub fn pending_answers(&self) -> usize {
+    pub(super) fn pending_answers(&self) -> usize {
         self.answers.len()
     }
 }

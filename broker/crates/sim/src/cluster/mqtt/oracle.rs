@@ -15,7 +15,7 @@ use metadata::QueueId;
 use std::collections::{BTreeMap, BTreeSet};
 use subscriber::Subscriber;
 
-pub use subscriber::ReceivedMessage;
+pub(super) use subscriber::ReceivedMessage;
 
 #[cfg(test)]
 mod tests;
@@ -80,10 +80,10 @@ struct TrackedMessage {
 
 /// Looks up a session's queue by name and filter in the bindings that the client's shard knows. Returns the id of the
 /// bound queue.
-pub type QueueLookup<'a> = &'a dyn Fn(&str, &str) -> Option<QueueId>;
+pub(crate) type QueueLookup<'a> = &'a dyn Fn(&str, &str) -> Option<QueueId>;
 
 #[derive(Default)]
-pub struct MqttOracle {
+pub(crate) struct MqttOracle {
     messages: BTreeMap<MessageId, TrackedMessage>,
     subscribers: BTreeMap<usize, Subscriber>,
     /// Wills of clients that have left, which must still come.
@@ -97,14 +97,14 @@ pub struct MqttOracle {
 }
 
 /// The filter of a subscription without the prefix of a shared subscription.
-pub fn plain_filter(filter: &str) -> &str {
+pub(super) fn plain_filter(filter: &str) -> &str {
     match codec_mqtt::shared(filter) {
         Ok(Some(shared)) => shared.filter,
         _ => filter,
     }
 }
 
-pub fn is_shared(filter: &str) -> bool {
+pub(super) fn is_shared(filter: &str) -> bool {
     plain_filter(filter) != filter
 }
 
@@ -114,17 +114,17 @@ fn matches(filter: &str, topic: &str) -> bool {
 
 impl MqttOracle {
     /// Whether faults since then can have no effects.
-    pub fn no_faults_since(&self, then: Time) -> bool {
+    pub(crate) fn no_faults_since(&self, then: Time) -> bool {
         self.faults_until < then
     }
 
     /// Adds a client. `queue`: the queue of its session, if the session survives connections.
-    pub fn add(&mut self, mqtt_client: usize, queue: Option<String>) {
+    pub(crate) fn add(&mut self, mqtt_client: usize, queue: Option<String>) {
         self.subscribers.insert(mqtt_client, Subscriber::new(queue));
     }
 
     /// Adds an AMQP client that binds a queue of this name.
-    pub fn add_bound_queue(&mut self, mqtt_client: usize, queue: &str) {
+    pub(crate) fn add_bound_queue(&mut self, mqtt_client: usize, queue: &str) {
         let mut subscriber = Subscriber::new(Some(queue.to_owned()));
         subscriber.bound = true;
         self.subscribers.insert(mqtt_client, subscriber);
@@ -178,7 +178,7 @@ impl MqttOracle {
     }
 
     /// A client publishes a message.
-    pub fn sent(
+    pub(crate) fn sent(
         &mut self,
         now: Time,
         id: MessageId,
@@ -204,13 +204,18 @@ impl MqttOracle {
 
     /// The client sends a message again because it does not know whether the first one arrived. The acknowledgement is
     /// that of the repetition.
-    pub fn sent_again(&mut self, now: Time, id: MessageId, find_bound_queue: QueueLookup<'_>) {
+    pub(crate) fn sent_again(
+        &mut self,
+        now: Time,
+        id: MessageId,
+        find_bound_queue: QueueLookup<'_>,
+    ) {
         self.resend(now, id, false, find_bound_queue);
     }
 
     /// The same within a session that the server has kept on the same shard. Without a fault since, the server accepts
     /// a QoS 2 message once [MQTT-4.3.3-10].
-    pub fn sent_again_in_session(
+    pub(crate) fn sent_again_in_session(
         &mut self,
         now: Time,
         id: MessageId,
@@ -244,13 +249,13 @@ impl MqttOracle {
     }
 
     /// The client abandons the connection on which it sent this QoS 0 message, and does not send it again.
-    pub fn abandoned(&mut self, at: Time, connection: u64, id: MessageId) {
+    pub(crate) fn abandoned(&mut self, at: Time, connection: u64, id: MessageId) {
         if let Some(message) = self.messages.get_mut(&id) {
             message.abandoned = Some(AbandonedPublish { connection, at });
         }
     }
 
-    pub fn acknowledged(&mut self, now: Time, id: MessageId) {
+    pub(crate) fn acknowledged(&mut self, now: Time, id: MessageId) {
         tracing::debug!(message = id.0, "acknowledged");
         self.acknowledged += 1;
         if let Some(message) = self.messages.get_mut(&id) {
@@ -259,14 +264,14 @@ impl MqttOracle {
     }
 
     /// The outcome of the publish will not be known.
-    pub fn unknown(&mut self, id: MessageId) {
+    pub(crate) fn unknown(&mut self, id: MessageId) {
         if let Some(message) = self.messages.get_mut(&id) {
             message.outcome = PublishOutcome::Unknown;
         }
     }
 
     /// A client has set a will on a connection.
-    pub fn will_set(&mut self, now: Time, id: MessageId, topic: &str) {
+    pub(crate) fn will_set(&mut self, now: Time, id: MessageId, topic: &str) {
         self.sent(now, id, (topic, Qos::AtLeastOnce), &|_, _| None);
         self.unknown(id);
         // The node that publishes the will may be unable to tell the one that keeps the copy.
@@ -276,7 +281,7 @@ impl MqttOracle {
     }
 
     /// The connection ends without DISCONNECT, and without a fault: the will must be published.
-    pub fn will_due(&mut self, now: Time, id: MessageId, find_bound_queue: QueueLookup<'_>) {
+    pub(crate) fn will_due(&mut self, now: Time, id: MessageId, find_bound_queue: QueueLookup<'_>) {
         let Some((topic, qos)) = self.messages.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
             return;
         };
@@ -290,7 +295,7 @@ impl MqttOracle {
     }
 
     /// The node of the connection is killed, without another fault: the will must be published some time later.
-    pub fn will_of_dead_node_due(
+    pub(crate) fn will_of_dead_node_due(
         &mut self,
         now: Time,
         id: MessageId,
@@ -303,28 +308,28 @@ impl MqttOracle {
     }
 
     /// The client sends DISCONNECT on a connection that began at `since`.
-    pub fn will_cancelled(&mut self, since: Time, id: MessageId) {
+    pub(crate) fn will_cancelled(&mut self, since: Time, id: MessageId) {
         if let Some(message) = self.messages.get_mut(&id) {
             message.outcome = PublishOutcome::Cancelled(since);
         }
     }
 
     /// The client has sent DISCONNECT, and its connection ended because of that.
-    pub fn will_must_not_come(&mut self, id: MessageId) {
+    pub(crate) fn will_must_not_come(&mut self, id: MessageId) {
         if let Some(message) = self.messages.get_mut(&id) {
             message.outcome = PublishOutcome::MustNotCome;
         }
     }
 
     /// The client has sent SUBSCRIBE.
-    pub fn subscribe_sent(&mut self, now: Time, mqtt_client: usize, filter: &str, qos: Qos) {
+    pub(crate) fn subscribe_sent(&mut self, now: Time, mqtt_client: usize, filter: &str, qos: Qos) {
         if let Ok(subscriber) = self.subscriber(mqtt_client) {
             subscriber.subscribe_sent(now, filter, qos);
         }
     }
 
     /// The client has received SUBACK.
-    pub fn subscribed(
+    pub(crate) fn subscribed(
         &mut self,
         now: Time,
         mqtt_client: usize,
@@ -342,12 +347,12 @@ impl MqttOracle {
     }
 
     /// When the client received the first SUBACK for this filter.
-    pub fn subscribed_since(&self, mqtt_client: usize, filter: &str) -> Option<Time> {
+    pub(crate) fn subscribed_since(&self, mqtt_client: usize, filter: &str) -> Option<Time> {
         let subscriber = self.subscribers.get(&mqtt_client)?;
         subscriber.since(filter)
     }
 
-    pub fn is_subscribed(&self, mqtt_client: usize) -> bool {
+    pub(crate) fn is_subscribed(&self, mqtt_client: usize) -> bool {
         let subscriber = self.subscribers.get(&mqtt_client);
         subscriber.is_some_and(|l| {
             l.subscriptions()
@@ -356,7 +361,7 @@ impl MqttOracle {
     }
 
     /// The client has sent UNSUBSCRIBE: messages on the way need not come any more.
-    pub fn unsubscribe_sent(&mut self, mqtt_client: usize, filter: &str) {
+    pub(crate) fn unsubscribe_sent(&mut self, mqtt_client: usize, filter: &str) {
         tracing::debug!(mqtt_client, filter, "unsubscribes");
         let Some(subscriber) = self.subscribers.get_mut(&mqtt_client) else {
             return;
@@ -372,14 +377,14 @@ impl MqttOracle {
     }
 
     /// The server's session may be the earlier one or another one.
-    pub fn session_is_uncertain(&mut self, mqtt_client: usize) {
+    pub(crate) fn session_is_uncertain(&mut self, mqtt_client: usize) {
         if let Some(subscriber) = self.subscribers.get_mut(&mqtt_client) {
             subscriber.is_uncertain = true;
         }
     }
 
     /// The session has ended.
-    pub fn session_ended(&mut self, mqtt_client: usize) {
+    pub(crate) fn session_ended(&mut self, mqtt_client: usize) {
         tracing::debug!(mqtt_client, "session over");
         let Some(subscriber) = self.subscribers.get_mut(&mqtt_client) else {
             return;
@@ -395,7 +400,7 @@ impl MqttOracle {
     }
 
     /// The client's connection is accepted. The earlier one has ended, or ends when faults have no more effects.
-    pub fn accepted(&mut self, now: Time, mqtt_client: usize) {
+    pub(crate) fn accepted(&mut self, now: Time, mqtt_client: usize) {
         let old_connection_ends_at = self.faults_until.max(now);
         if let Some(subscriber) = self.subscribers.get_mut(&mqtt_client) {
             subscriber.end_old_connections(old_connection_ends_at);
@@ -404,7 +409,7 @@ impl MqttOracle {
 
     /// A message has reached the application. `epoch`: the number of times that the session's connection moved to
     /// another shard.
-    pub fn received(
+    pub(crate) fn received(
         &mut self,
         now: Time,
         mqtt_client: usize,
@@ -487,7 +492,7 @@ impl MqttOracle {
 
     /// A message has reached an AMQP client. A repetition must be marked as redelivered, unless the message may exist
     /// twice.
-    pub fn delivered_to_bound_queue(
+    pub(crate) fn delivered_to_bound_queue(
         &mut self,
         now: Time,
         mqtt_client: usize,
@@ -550,13 +555,13 @@ impl MqttOracle {
     }
 
     /// Whether the client has received a message for this filter that was published after `since`.
-    pub fn has_received_since(&self, mqtt_client: usize, filter: &str, since: Time) -> bool {
+    pub(crate) fn has_received_since(&self, mqtt_client: usize, filter: &str, since: Time) -> bool {
         let subscriber = self.subscribers.get(&mqtt_client);
         subscriber.is_some_and(|l| l.newest_of(filter) >= Some(since))
     }
 
     /// Number of the messages that the cluster still owes, and some of them.
-    pub fn count_owed(&self) -> (u64, Vec<String>) {
+    pub(crate) fn count_owed(&self) -> (u64, Vec<String>) {
         let is_open = |p: &&TrackedMessage| {
             p.outcome.is_owed() && !(p.owed_clients.is_empty() && p.owed_groups.is_empty())
         };
@@ -566,7 +571,7 @@ impl MqttOracle {
         (count, examples.collect())
     }
 
-    pub fn published(&self) -> u64 {
+    pub(crate) fn published(&self) -> u64 {
         self.messages.len() as u64
     }
 }

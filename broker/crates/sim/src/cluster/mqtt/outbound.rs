@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// A message to publish.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub(super) struct Draft {
     /// `None`: the payload is empty, which clears the retained message.
     pub id: Option<MessageId>,
     pub topic: String,
@@ -29,14 +29,14 @@ struct OpenPublish {
 }
 
 #[derive(Default)]
-pub struct Outbound {
+pub(super) struct Outbound {
     open: VecDeque<OpenPublish>,
     last_packet_id: u16,
 }
 
 /// The meaning of a server's answer for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnswerMeaning {
+pub(super) enum AnswerMeaning {
     /// The server has taken responsibility for the message.
     Acknowledged(u64),
     Rejected(u64),
@@ -58,11 +58,11 @@ fn send_publish(wire: &mut MqttConnection, open: &OpenPublish, dup: bool) {
 }
 
 impl Outbound {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.open.len()
     }
 
-    pub fn publish(&mut self, wire: &mut MqttConnection, draft: Draft, number: u64) {
+    pub(super) fn publish(&mut self, wire: &mut MqttConnection, draft: Draft, number: u64) {
         let needs_answer = draft.qos != Qos::AtMostOnce;
         if needs_answer {
             // Few publishes are open at a time, so the next identifier is free.
@@ -82,7 +82,7 @@ impl Outbound {
 
     /// The session continues on a new connection [MQTT-4.4.0-1]. Returns the numbers of the messages that are sent
     /// again.
-    pub fn resume(&self, wire: &mut MqttConnection) -> Vec<u64> {
+    pub(super) fn resume(&self, wire: &mut MqttConnection) -> Vec<u64> {
         let mut resent = Vec::new();
         for open in &self.open {
             if open.has_pubrec {
@@ -97,14 +97,14 @@ impl Outbound {
     }
 
     /// The session has ended. Returns the numbers of the messages that the server has not acknowledged.
-    pub fn forget(&mut self) -> Vec<u64> {
+    pub(super) fn forget(&mut self) -> Vec<u64> {
         let open = std::mem::take(&mut self.open);
         let unanswered = open.into_iter().filter(|open| !open.has_pubrec);
         unanswered.map(|open| open.number).collect()
     }
 
     /// Handles an answer. An error means that the server broke the protocol.
-    pub fn handle_answer(
+    pub(super) fn handle_answer(
         &mut self,
         wire: &mut MqttConnection,
         (kind, packet_id, reason): (AckKind, u16, ReasonCode),

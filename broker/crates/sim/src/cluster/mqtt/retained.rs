@@ -4,7 +4,7 @@ use super::tracked_message::MessageId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A retained message, or none.
-pub type RetainedContent = Option<MessageId>;
+pub(super) type RetainedContent = Option<MessageId>;
 
 #[derive(Default)]
 struct Topic {
@@ -17,14 +17,14 @@ struct Topic {
 }
 
 #[derive(Default)]
-pub struct RetainedOracle {
+pub(super) struct RetainedOracle {
     topics: BTreeMap<String, Topic>,
     number: u64,
 }
 
 impl RetainedOracle {
     /// A client writes a retained message. Returns the number of the write.
-    pub fn written(&mut self, topic: &str, content: RetainedContent) -> u64 {
+    pub(super) fn written(&mut self, topic: &str, content: RetainedContent) -> u64 {
         self.number += 1;
         let topic = self.topics.entry(topic.to_owned()).or_default();
         topic.open.insert(self.number, content);
@@ -32,7 +32,7 @@ impl RetainedOracle {
     }
 
     /// The outcome of the write will not be known: it may take effect at any time.
-    pub fn record_unknown(&mut self, number: u64) {
+    pub(super) fn record_unknown(&mut self, number: u64) {
         for topic in self.topics.values_mut() {
             if let Some(content) = topic.open.get(&number) {
                 topic.uncertain.insert(*content);
@@ -40,7 +40,7 @@ impl RetainedOracle {
         }
     }
 
-    pub fn acknowledged(&mut self, number: u64) {
+    pub(super) fn acknowledged(&mut self, number: u64) {
         for topic in self.topics.values_mut() {
             if let Some(content) = topic.open.remove(&number)
                 && topic.last.is_none_or(|(last, _)| last < number)
@@ -51,7 +51,7 @@ impl RetainedOracle {
     }
 
     /// Checks the messages that a new subscriber of all topics received against the last acknowledged writes.
-    pub fn check(&self, found: &BTreeMap<String, MessageId>) -> Result<(), String> {
+    pub(super) fn check(&self, found: &BTreeMap<String, MessageId>) -> Result<(), String> {
         for (name, topic) in &self.topics {
             let content = found.get(name).copied();
             let last = topic.last.and_then(|(_, content)| content);

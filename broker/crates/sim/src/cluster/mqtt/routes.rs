@@ -7,7 +7,7 @@ use metadata::QueueId;
 
 /// The end of a connection: a shard of a node in one incarnation, where the in-memory part of a session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardIncarnation {
+pub(crate) struct ShardIncarnation {
     /// The machine.
     pub node: NodeId,
     pub incarnation: Incarnation,
@@ -16,7 +16,7 @@ pub struct ShardIncarnation {
 
 /// Returns the queue of a session if the shard's tree has the binding of this subscription, so that later publishes on
 /// the shard reach the queue. An earlier queue may have had the same name.
-pub fn find_bound_queue(
+pub(crate) fn find_bound_queue(
     process: Option<&Node>,
     location: ShardIncarnation,
     queue: &str,

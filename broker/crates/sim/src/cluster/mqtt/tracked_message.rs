@@ -5,18 +5,18 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// Stream in the upper half, number within the stream (from 1) in the lower. A stream consists of the publishes of a
 /// client in one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MessageId(pub u64);
+pub(crate) struct MessageId(pub u64);
 
 impl MessageId {
-    pub fn new(stream: u32, number: u32) -> MessageId {
+    pub(crate) fn new(stream: u32, number: u32) -> MessageId {
         MessageId(u64::from(stream) << 32 | u64::from(number))
     }
 
-    pub fn stream(self) -> u32 {
+    pub(crate) fn stream(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    pub fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         self.0 as u32
     }
 
@@ -26,7 +26,7 @@ impl MessageId {
         (mixed % 120) as usize
     }
 
-    pub fn payload(self) -> Bytes {
+    pub(crate) fn payload(self) -> Bytes {
         let mut payload = BytesMut::with_capacity(8 + self.padding_len());
         payload.put_u64(self.0);
         let padding = (self.0 as u8).wrapping_mul(31);
@@ -35,7 +35,7 @@ impl MessageId {
     }
 
     /// Returns an error if the payload differs from its publish.
-    pub fn read(payload: &[u8]) -> Result<MessageId, String> {
+    pub(crate) fn read(payload: &[u8]) -> Result<MessageId, String> {
         let id = payload.first_chunk().copied().map(u64::from_be_bytes);
         let id = MessageId(id.ok_or("a message without an id")?);
         match id.payload() == payload {

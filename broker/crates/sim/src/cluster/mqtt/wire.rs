@@ -10,7 +10,7 @@ const MAX_PACKET: usize = 1 << 20;
 
 /// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReceivedPublish {
+pub(crate) struct ReceivedPublish {
     pub topic: String,
     pub payload: Bytes,
     pub qos: Qos,
@@ -22,7 +22,7 @@ pub struct ReceivedPublish {
 
 /// A packet of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerMessage {
+pub(super) enum ServerMessage {
     Accepted {
         present: bool,
     },
@@ -45,7 +45,7 @@ pub enum ServerMessage {
 
 /// One connection.
 #[derive(Default)]
-pub struct MqttConnection {
+pub(super) struct MqttConnection {
     input: BytesMut,
     out: BytesMut,
 }
@@ -57,12 +57,12 @@ impl ProtocolEndpoint for MqttConnection {
 }
 
 impl MqttConnection {
-    pub fn send(&mut self, packet: &Packet<'_>) {
+    pub(super) fn send(&mut self, packet: &Packet<'_>) {
         packet.encode(V5, &mut self.out);
     }
 
     /// Processes received bytes. An error means that the server broke the protocol.
-    pub fn receive(
+    pub(super) fn receive(
         &mut self,
         bytes: &[u8],
         messages: &mut Vec<ServerMessage>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A pause of a machine: input that arrived meanwhile reaches its clients when the machine continues.
 #[derive(Clone, Copy, Debug)]
-pub struct FrozenMachine {
+pub(super) struct FrozenMachine {
     machine: NodeId,
     from: Time,
     until: Time,
@@ -14,7 +14,7 @@ pub struct FrozenMachine {
 
 impl Oracle {
     /// Records that a machine is paused for `time`.
-    pub fn machine_paused(&mut self, now: Time, machine: NodeId, time: Duration) {
+    pub(crate) fn machine_paused(&mut self, now: Time, machine: NodeId, time: Duration) {
         self.pauses.push(FrozenMachine {
             machine,
             from: now,

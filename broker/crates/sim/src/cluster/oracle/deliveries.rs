@@ -9,7 +9,7 @@ use env::Time;
 
 impl Oracle {
     /// A message has reached a client.
-    pub fn delivered(
+    pub(crate) fn delivered(
         &mut self,
         now: Time,
         read: ReadMessage,

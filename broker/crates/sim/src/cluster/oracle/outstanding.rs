@@ -6,7 +6,7 @@ use env::Time;
 
 impl Oracle {
     /// Number of the messages that the cluster still owes, and some of them.
-    pub fn owed(&self, now: Time) -> (u64, Vec<(MessageId, String)>) {
+    pub(crate) fn owed(&self, now: Time) -> (u64, Vec<(MessageId, String)>) {
         let (mut count, mut examples) = (0, Vec::new());
         for (id, message) in &self.messages {
             let is_open = match message.fate {

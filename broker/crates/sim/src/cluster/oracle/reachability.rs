@@ -15,19 +15,19 @@ pub(super) struct Reachability {
 }
 
 impl Reachability {
-    pub fn given_up(&mut self, now: Time, observer: NodeId, machine: NodeId) {
+    pub(super) fn given_up(&mut self, now: Time, observer: NodeId, machine: NodeId) {
         self.given_up.insert(machine, now);
         self.unreachable.insert((observer, machine));
     }
 
-    pub fn reachable_again(&mut self, now: Time, observer: NodeId, machine: NodeId) {
+    pub(super) fn reachable_again(&mut self, now: Time, observer: NodeId, machine: NodeId) {
         if self.unreachable.remove(&(observer, machine)) {
             self.reachable_again.insert(machine, now);
         }
     }
 
     /// The software of a machine has ended, and with it its view of the others.
-    pub fn machine_ended(&mut self, now: Time, observer: NodeId) {
+    pub(super) fn machine_ended(&mut self, now: Time, observer: NodeId) {
         let unreachable = std::mem::take(&mut self.unreachable);
         let (own, others) = unreachable
             .into_iter()
@@ -39,7 +39,7 @@ impl Reachability {
     }
 
     /// Until when another machine considered this one unreachable.
-    pub fn unreachable_until(&self, now: Time, machine: NodeId) -> Option<Time> {
+    pub(super) fn unreachable_until(&self, now: Time, machine: NodeId) -> Option<Time> {
         match self.unreachable.iter().any(|(_, m)| *m == machine) {
             true => Some(now),
             false => self

@@ -5,7 +5,7 @@ use env::Time;
 
 /// A purge or deletion. It may remove the messages that were sent before `until` and reached no client after that.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub(super) struct Window {
     pub queue: usize,
     /// It also removes messages that clients have, because the queue is deleted.
     pub deletes: bool,
@@ -22,11 +22,11 @@ pub struct Window {
 
 /// Identifies a purge or deletion that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowId(usize);
+pub(crate) struct WindowId(usize);
 
 impl TrackedMessage {
     /// Whether a client had the message all the time. A purge removes only ready messages.
-    pub fn was_held_through(&self, window: &Window) -> bool {
+    pub(super) fn was_held_through(&self, window: &Window) -> bool {
         let (Some(last_delivered), Some(requeued), Some(until)) =
             (self.last_delivered, self.requeued, window.until)
         else {
@@ -39,7 +39,7 @@ impl TrackedMessage {
 }
 
 impl Oracle {
-    pub fn window_opened(&mut self, now: Time, queue: usize) -> WindowId {
+    pub(crate) fn window_opened(&mut self, now: Time, queue: usize) -> WindowId {
         let queue_plan = self.queues.get(queue);
         let deletes = queue_plan.is_some_and(|q| q.treatment == QueueTreatment::Recreated);
         self.windows.push(Window {
@@ -54,7 +54,7 @@ impl Oracle {
     }
 
     /// A classic queue was lost with its machine, and the operator deletes it.
-    pub fn queue_lost(&mut self, now: Time, queue: usize) -> WindowId {
+    pub(crate) fn queue_lost(&mut self, now: Time, queue: usize) -> WindowId {
         let window = self.window_opened(now, queue);
         if let Some(window) = self.windows.get_mut(window.0) {
             window.deletes = true;
@@ -63,7 +63,7 @@ impl Oracle {
     }
 
     /// The purge or deletion was carried out.
-    pub fn window_closed(&mut self, now: Time, window: WindowId) {
+    pub(crate) fn window_closed(&mut self, now: Time, window: WindowId) {
         let faults_until = self.faults_until;
         if let Some(window) = self.windows.get_mut(window.0) {
             window.may_be_unknown = window.deletes && faults_until >= now;

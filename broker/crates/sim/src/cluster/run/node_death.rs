@@ -11,7 +11,7 @@ const DOWN_TIME: Duration = Duration::from_secs(12);
 
 /// Progress of this scene.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum NodeDeath {
+pub(super) enum NodeDeath {
     #[default]
     /// Not begun.
     Pending,
@@ -25,12 +25,12 @@ pub enum NodeDeath {
 
 impl NodeDeath {
     /// Whether the machine must not be started yet.
-    pub fn is_down(self, node: NodeId, now: Time) -> bool {
+    pub(super) fn is_down(self, node: NodeId, now: Time) -> bool {
         matches!(self, NodeDeath::Down(machine, until) if machine == node && now < until)
     }
 
     /// Whether the scene causes effects of faults.
-    pub fn has_effects(self) -> bool {
+    pub(super) fn has_effects(self) -> bool {
         matches!(self, NodeDeath::Down(..))
     }
 }

@@ -13,7 +13,7 @@ use metadata::features::Version;
 use metadata::{NodeRecord, QueueType, UserRecord};
 use std::time::Duration;
 
-pub fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
+pub(super) fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
     let queue = |name: &str, quorum, treatment| QueuePlan {
         name: name.to_owned(),
         quorum,
@@ -47,7 +47,7 @@ pub fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
 }
 
 /// Small limits, so that a short run has checkpoints, segments and transfers.
-pub fn limits() -> consensus::HostLimits {
+pub(super) fn limits() -> consensus::HostLimits {
     consensus::HostLimits {
         checkpoint_bytes: 64 << 10,
         checkpoint_entries: 60,
@@ -60,7 +60,10 @@ pub fn limits() -> consensus::HostLimits {
 }
 
 /// First contents of the cluster, with a node on every machine.
-pub fn founding(identities: &Identities, version: Version) -> Result<shard::Founding, String> {
+pub(super) fn founding(
+    identities: &Identities,
+    version: Version,
+) -> Result<shard::Founding, String> {
     let algorithm = auth::HashAlgorithm::Sha256;
     let password = auth::hash_with(algorithm, amqp::PASSWORD.as_bytes(), b"salt")
         .map_err(|e| e.to_string())?;
@@ -90,7 +93,7 @@ pub fn founding(identities: &Identities, version: Version) -> Result<shard::Foun
     })
 }
 
-pub fn clients(rng: &mut SeededRng) -> Vec<Client> {
+pub(super) fn clients(rng: &mut SeededRng) -> Vec<Client> {
     let mut clients = Vec::new();
     let mut add = |role| {
         clients.push(Client {

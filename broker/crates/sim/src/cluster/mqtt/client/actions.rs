@@ -27,7 +27,7 @@ const PACKET_ID: u16 = 60_000;
 
 impl MqttClient {
     /// Takes a random action.
-    pub fn act(&mut self, cx: &mut RunContext<'_>) -> ClientAction {
+    pub(crate) fn act(&mut self, cx: &mut RunContext<'_>) -> ClientAction {
         let Some(since) = self.link.as_ref().filter(|l| l.open).map(|l| l.since) else {
             return ClientAction::Continue;
         };

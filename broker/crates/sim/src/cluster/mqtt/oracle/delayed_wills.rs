@@ -13,7 +13,13 @@ const RETURN_TOLERANCE: Duration = Duration::from_secs(1);
 impl MqttOracle {
     /// A client has set a will on a connection that begins now. The will is published `wait` after the connection has
     /// ended.
-    pub fn delayed_will_set(&mut self, now: Time, id: MessageId, topic: &str, wait: Duration) {
+    pub(crate) fn delayed_will_set(
+        &mut self,
+        now: Time,
+        id: MessageId,
+        topic: &str,
+        wait: Duration,
+    ) {
         self.will_set(now, id, topic);
         if let Some(message) = self.messages.get_mut(&id) {
             message.owed_clients.clear();
@@ -27,7 +33,7 @@ impl MqttOracle {
     }
 
     /// The client ends its connection without cancelling the will.
-    pub fn delayed_will_left(
+    pub(crate) fn delayed_will_left(
         &mut self,
         now: Time,
         id: MessageId,
@@ -53,7 +59,7 @@ impl MqttOracle {
     }
 
     /// The client connects with Clean Start, which ends its session and makes the will due.
-    pub fn delayed_will_due_now(&mut self, now: Time, id: MessageId) {
+    pub(crate) fn delayed_will_due_now(&mut self, now: Time, id: MessageId) {
         if let Some(message) = self.messages.get_mut(&id)
             && let PublishOutcome::Delayed { due, .. } = &mut message.outcome
         {
@@ -63,7 +69,12 @@ impl MqttOracle {
 
     /// The client has a connection again, which began at `asked`, and continues its session. A will that was not due
     /// yet must not come.
-    pub fn client_returned_before_will(&mut self, now: Time, id: MessageId, connected_at: Time) {
+    pub(crate) fn client_returned_before_will(
+        &mut self,
+        now: Time,
+        id: MessageId,
+        connected_at: Time,
+    ) {
         let Some(message) = self.messages.get_mut(&id) else {
             return;
         };
@@ -78,7 +89,7 @@ impl MqttOracle {
     }
 
     /// Checks that due wills have come if there was no fault since their clients connected.
-    pub fn check_wills(&mut self, now: Time) -> Result<(), String> {
+    pub(crate) fn check_wills(&mut self, now: Time) -> Result<(), String> {
         let faults_until = self.faults_until;
         let mut overdue = None;
         let messages = &mut self.messages;

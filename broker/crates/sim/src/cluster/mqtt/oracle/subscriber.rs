@@ -8,7 +8,7 @@ use metadata::QueueId;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug)]
-pub struct SubscriptionState {
+pub(super) struct SubscriptionState {
     pub qos: Qos,
     /// When SUBSCRIBE was sent last.
     pub subscribe_sent: Time,
@@ -19,7 +19,7 @@ pub struct SubscriptionState {
 }
 
 /// A message that has reached the application.
-pub struct ReceivedMessage<'a> {
+pub(crate) struct ReceivedMessage<'a> {
     pub id: MessageId,
     pub topic: &'a str,
     /// QoS of the publish, and QoS of the delivery.
@@ -35,7 +35,7 @@ pub struct ReceivedMessage<'a> {
     pub epoch: u64,
 }
 
-pub struct Subscriber {
+pub(super) struct Subscriber {
     /// Queue of a session that survives its connections.
     pub queue: Option<String>,
     /// An AMQP client has bound the queue. Messages that return to it have no order relative to its unacknowledged
@@ -61,7 +61,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    pub fn new(queue: Option<String>) -> Subscriber {
+    pub(super) fn new(queue: Option<String>) -> Subscriber {
         Subscriber {
             queue,
             bound: false,
@@ -76,7 +76,7 @@ impl Subscriber {
         }
     }
 
-    pub fn start_new_session(&mut self) {
+    pub(super) fn start_new_session(&mut self) {
         let mut abandoned_groups = std::mem::take(&mut self.abandoned_groups);
         if self.queue.is_none() {
             let shared = self.subscriptions.keys().filter(|f| is_shared(f));
@@ -87,14 +87,14 @@ impl Subscriber {
     }
 
     /// The earlier connection ends at `by` at the latest.
-    pub fn end_old_connections(&mut self, by: Time) {
+    pub(super) fn end_old_connections(&mut self, by: Time) {
         for until in self.abandoned_groups.values_mut() {
             until.get_or_insert(by);
         }
     }
 
     /// Shared subscriptions of connections that may not have ended.
-    pub fn lingering_groups(&self, now: Time) -> impl Iterator<Item = &String> {
+    pub(super) fn lingering_groups(&self, now: Time) -> impl Iterator<Item = &String> {
         let is_lingering = move |until: &Option<Time>| until.is_none_or(|until| now <= until);
         let abandoned_groups = self
             .abandoned_groups
@@ -103,11 +103,11 @@ impl Subscriber {
         abandoned_groups.map(|(filter, _)| filter)
     }
 
-    pub fn subscriptions(&self) -> impl Iterator<Item = (&String, &SubscriptionState)> {
+    pub(super) fn subscriptions(&self) -> impl Iterator<Item = (&String, &SubscriptionState)> {
         self.subscriptions.iter()
     }
 
-    pub fn subscribe_sent(&mut self, now: Time, filter: &str, qos: Qos) {
+    pub(super) fn subscribe_sent(&mut self, now: Time, filter: &str, qos: Qos) {
         self.all_filters.insert(filter.to_owned());
         self.session_start.get_or_insert(now);
         let subscription =
@@ -124,53 +124,53 @@ impl Subscriber {
         }
     }
 
-    pub fn subscribed(&mut self, now: Time, filter: &str, queue: Option<QueueId>) {
+    pub(super) fn subscribed(&mut self, now: Time, filter: &str, queue: Option<QueueId>) {
         if let Some(subscription) = self.subscriptions.get_mut(filter) {
             subscription.since.get_or_insert(now);
             subscription.queue = subscription.queue.or(queue);
         }
     }
 
-    pub fn since(&self, filter: &str) -> Option<Time> {
+    pub(super) fn since(&self, filter: &str) -> Option<Time> {
         self.subscriptions
             .get(filter)
             .and_then(|subscription| subscription.since)
     }
 
-    pub fn unsubscribe(&mut self, filter: &str) {
+    pub(super) fn unsubscribe(&mut self, filter: &str) {
         self.subscriptions.remove(filter);
     }
 
     /// Whether its own subscriptions include QoS 1 and 2 messages of this topic.
-    pub fn is_subscribed_to(&self, topic: &str) -> bool {
+    pub(super) fn is_subscribed_to(&self, topic: &str) -> bool {
         let mut all = self.subscriptions.iter();
         all.any(|(filter, subscription)| {
             !is_shared(filter) && subscription.qos > Qos::AtMostOnce && matches(filter, topic)
         })
     }
 
-    pub fn ever_subscribed_to(&self, topic: &str) -> bool {
+    pub(super) fn ever_subscribed_to(&self, topic: &str) -> bool {
         self.all_filters.iter().any(|filter| matches(filter, topic))
     }
 
     /// The shared subscription for messages of this topic, if no other subscription matches.
-    pub fn group_of(&self, topic: &str) -> Option<&String> {
+    pub(super) fn group_of(&self, topic: &str) -> Option<&String> {
         let mut all = self.all_filters.iter().filter(|f| matches(f, topic));
         all.clone().all(|f| is_shared(f)).then(|| all.next())?
     }
 
     /// Whether the message has been received.
-    pub fn has_received(&self, id: MessageId) -> bool {
+    pub(super) fn has_received(&self, id: MessageId) -> bool {
         self.received.contains_key(&id)
     }
 
     /// Whether the message went to a session that has ended without a queue. If the server did not read the
     /// acknowledgement, another member of the shared subscription gets the message.
-    pub fn may_go_to_other_member(&self, id: MessageId) -> bool {
+    pub(super) fn may_go_to_other_member(&self, id: MessageId) -> bool {
         self.queue.is_none() && !self.has_received(id)
     }
 
-    pub fn received_for_group(&mut self, filter: &str, sent: Time) {
+    pub(super) fn received_for_group(&mut self, filter: &str, sent: Time) {
         if let Some(newest_by_filter) = self.newest_by_filter.get_mut(filter) {
             *newest_by_filter = sent.max(*newest_by_filter);
         } else if self.all_filters.contains(filter) {
@@ -178,12 +178,12 @@ impl Subscriber {
         }
     }
 
-    pub fn newest_of(&self, filter: &str) -> Option<Time> {
+    pub(super) fn newest_of(&self, filter: &str) -> Option<Time> {
         self.newest_by_filter.get(filter).copied()
     }
 
     /// Records a receipt. Returns whether the message came before, or an error if it must not come, or not now.
-    pub fn check_receipt(&mut self, receipt: &ReceivedMessage<'_>) -> Result<bool, String> {
+    pub(super) fn check_receipt(&mut self, receipt: &ReceivedMessage<'_>) -> Result<bool, String> {
         let ReceivedMessage {
             id,
             topic,
