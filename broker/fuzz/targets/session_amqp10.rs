@@ -8,10 +8,9 @@ mod fake;
 use bytes::BytesMut;
 use codec_amqp10::{
     AnyTarget, Attach, Begin, DeliveryState, Detach, Disposition, Encode, End, Flow, FrameKind,
-    Multiple, Open, Performative, Properties, ProtocolHeader, Role, SaslFrame, SaslInit,
+    Multiple, Open, Output, Performative, Properties, ProtocolHeader, Role, SaslFrame, SaslInit,
     SectionKind, SenderSettleMode, Source, Symbol, Target, Transfer, Value, encode_data_section,
-    encode_frame, encode_sasl_frame, encode_section_descriptor, encode_transfer_frame, map,
-    parse_frame,
+    encode_frame, encode_sasl_frame, encode_section_descriptor, map, parse_frame,
 };
 use libfuzzer_sys::fuzz_target;
 use metadata::{Change, Name, QueueType};
@@ -70,8 +69,21 @@ impl<'a> Script<'a> {
         taken
     }
 
-    fn choice<T: Copy>(&mut self, of: &[T]) -> T {
-        of[usize::from(self.number()) % of.len()]
+    fn choice<T: Clone>(&mut self, of: &[T]) -> T {
+        of[usize::from(self.number()) % of.len()].clone()
+    }
+}
+
+/// A transfer whose `more` is true or false independent of the message, unlike with `encode_transfer_frame`.
+struct TransferFrame<'a> {
+    transfer: Transfer<'a>,
+    message: &'a [u8],
+}
+
+impl Encode for TransferFrame<'_> {
+    fn encode<O: Output>(&self, out: &mut O) {
+        self.transfer.encode(out);
+        out.put(self.message);
     }
 }
 
@@ -324,9 +336,7 @@ impl World {
             aborted: options & 4 != 0,
             batchable: false,
         };
-        let mut bytes = Vec::new();
-        encode_transfer_frame(&mut bytes, channel, &transfer, &[message]);
-        self.receive(&bytes);
+        self.frame(channel, &TransferFrame { transfer, message });
     }
 
     fn take(&mut self, step: u8, script: &mut Script<'_>) {

@@ -16,7 +16,7 @@ use codec_amqp10::{
 };
 use message::Table;
 use metadata::{Change, ChangeError, ChangeResult, Name, QueueRecord, Right};
-use operations::{OperationError, QueueDeclaration, Resource};
+use operations::{ErrorKind, OperationError, QueueDeclaration, Resource};
 use queue::{ConsumerSpec, FlowMode, QueueReply, RequestBody};
 use std::sync::Arc;
 
@@ -45,6 +45,8 @@ const PRIORITY: &str = "rabbitmq:priority";
 /// The reason why an attach was not answered at once.
 enum AttachError {
     Refused(Refusal),
+    /// The user lacks a permission. As in RabbitMQ, the session ends.
+    Forbidden(Refusal),
     /// The tree of this node does not contain the object with this name, and may be outdated. The refusal holds if the
     /// object is still missing after the tree has caught up.
     Unknown(Name, Refusal),
@@ -53,6 +55,15 @@ enum AttachError {
 impl From<Refusal> for AttachError {
     fn from(refusal: Refusal) -> AttachError {
         AttachError::Refused(refusal)
+    }
+}
+
+impl From<OperationError> for AttachError {
+    fn from(error: OperationError) -> AttachError {
+        match error.kind {
+            ErrorKind::AccessRefused => AttachError::Forbidden(error.into()),
+            _ => AttachError::Refused(error.into()),
+        }
     }
 }
 
@@ -106,33 +117,21 @@ impl Amqp10Session {
                 let reason = WaitReason::RetryAttach(Box::new(held));
                 self.state.catch_up(name, link.number(), reason, cx);
             }
+            // The engine answers an attach without a terminus before it detaches the link (section 2.6.3).
             Err((_, AttachError::Refused(refusal) | AttachError::Unknown(_, refusal))) => {
-                self.refuse_attach(link, &refusal, cx);
+                self.detach(link, &refusal, cx);
             }
-        }
-    }
-
-    /// Refuses an attach: the engine answers it without a terminus and detaches the link with the error (section
-    /// 2.6.3). As in RabbitMQ, a missing permission ends the session.
-    pub(crate) fn refuse_attach(
-        &mut self,
-        link: LinkId,
-        refusal: &Refusal,
-        cx: &mut StepContext<'_>,
-    ) {
-        if refusal.condition != Condition::UnauthorizedAccess {
-            return self.detach(link, refusal, cx);
-        }
-        match self.session_of(link) {
-            Some(session) => self.end_session(session, refusal, cx),
-            None => debug_assert!(false, "a link has its session"),
+            Err((_, AttachError::Forbidden(refusal))) => match self.session_of(link) {
+                Some(session) => self.end_session(session, &refusal, cx),
+                None => debug_assert!(false, "a link has its session"),
+            },
         }
     }
 
     fn unknown_or_refused(error: OperationError, cx: &StepContext<'_>) -> AttachError {
         match error.missing.clone() {
             Some(name) if !cx.broker.knows_all() => AttachError::Unknown(name, error.into()),
-            _ => AttachError::Refused(error.into()),
+            _ => error.into(),
         }
     }
 
@@ -178,17 +177,19 @@ impl Amqp10Session {
         };
         let destination = parse_target(address)?;
         let caller = self.state.caller(cx.broker);
-        let checked = caller
-            .check(Right::Write, Resource::Exchange(&destination.exchange))
-            .and_then(|()| caller.exchange_to_publish(&destination.exchange))
-            .and_then(|_| {
-                let queue = &destination.routing_key;
-                match destination.is_queue && caller.queue(queue).is_none() {
-                    true => Err(OperationError::missing("queue", queue, &self.state.vhost)),
-                    false => Ok(()),
-                }
-            });
-        checked.map_err(|error| Self::unknown_or_refused(error, cx))
+        caller.check(Right::Write, Resource::Exchange(&destination.exchange))?;
+        let exchange = caller.exchange_to_publish(&destination.exchange);
+        exchange.map_err(|error| match error.kind {
+            // An internal exchange concerns this link only.
+            ErrorKind::AccessRefused => AttachError::Refused(error.into()),
+            _ => Self::unknown_or_refused(error, cx),
+        })?;
+        let queue = &destination.routing_key;
+        if destination.is_queue && caller.queue(queue).is_none() {
+            let error = OperationError::missing("queue", queue, &self.state.vhost);
+            return Err(Self::unknown_or_refused(error, cx));
+        }
+        Ok(())
     }
 
     fn accept_publisher(
@@ -273,7 +274,7 @@ impl Amqp10Session {
             .map_err(|error| Self::unknown_or_refused(error, cx))?;
         caller
             .check_available(record, cx.broker.unreachable_home(record))
-            .map_err(|error| AttachError::Refused(error.into()))?;
+            .map_err(AttachError::from)?;
         Ok((record.clone(), priority))
     }
 
@@ -339,7 +340,7 @@ impl Amqp10Session {
             QueueReply::Refused { code, text } => from_queue_reply(code, text),
             _ => Refusal::new(Condition::InternalError, "unexpected answer of the queue"),
         };
-        self.refuse_attach(link, &refusal, cx);
+        self.detach(link, &refusal, cx);
     }
 
     fn accept_consumer(&mut self, held: HeldAttach, cx: &mut StepContext<'_>) {
@@ -389,16 +390,13 @@ impl Amqp10Session {
             .engine
             .accept_attach(held.pending, &reply, cx.out.tail());
         match accepted {
-            Ok(attached) => {
-                consumer.is_attached = true;
-                match attached.credit {
-                    Some(credit) if consumer.is_volatile => {
-                        consumer.set_volatile_credit(credit, &mut self.engine, cx);
-                    }
-                    Some(credit) => consumer.set_credit(credit, &mut self.state, cx),
-                    None => {}
+            Ok(attached) => match attached.credit {
+                Some(credit) if consumer.is_volatile => {
+                    consumer.set_volatile_credit(credit, &mut self.engine, cx);
                 }
-            }
+                Some(credit) => consumer.set_credit(credit, &mut self.state, cx),
+                None => {}
+            },
             // The engine has detached the link.
             Err(_) => self.remove_link(link.number(), cx),
         }
@@ -439,7 +437,7 @@ impl Amqp10Session {
             });
         let mut record = match planned {
             Ok(record) => record,
-            Err(error) => return Err((held, AttachError::Refused(error.into()))),
+            Err(error) => return Err((held, error.into())),
         };
         record.members = cx.broker.place_queue(&record);
         self.state.owns_queues = true;
@@ -472,11 +470,11 @@ impl Amqp10Session {
             Ok(ChangeResult::Queue { record, .. }) => record,
             Ok(_) => {
                 let text = "unexpected result of the declaration of a queue";
-                return self.refuse_attach(link, &Refusal::new(Condition::InternalError, text), cx);
+                return self.detach(link, &Refusal::new(Condition::InternalError, text), cx);
             }
             Err(error) => {
                 let error = OperationError::from(error);
-                return self.refuse_attach(link, &error.into(), cx);
+                return self.detach(link, &error.into(), cx);
             }
         };
         let encoded = held.encoded.clone();
@@ -518,7 +516,7 @@ impl Amqp10Session {
     pub(crate) fn time_out_attach(&mut self, held: &HeldAttach, cx: &mut StepContext<'_>) {
         let text = "the operation timed out; try again later";
         let refusal = Refusal::new(Condition::InternalError, text);
-        self.refuse_attach(held.pending.link(), &refusal, cx);
+        self.detach(held.pending.link(), &refusal, cx);
     }
 
     /// Detaches a link because of an error.

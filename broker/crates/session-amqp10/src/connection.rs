@@ -424,7 +424,8 @@ impl Amqp10Session {
             }
             // The client does not want to know the outcome, so only a detach can tell it.
             PublishError::Rejected(refusal) => self.detach(link, &refusal, cx),
-            PublishError::Detach(refusal) => {
+            PublishError::Detach(refusal) => self.detach(link, &refusal, cx),
+            PublishError::ReleaseAndDetach(refusal) => {
                 let released = DeliveryState::RELEASED;
                 ended(self.engine.settle_received(
                     link,
@@ -761,10 +762,7 @@ impl Amqp10Session {
         let text = format!("a queue in vhost '{}' was deleted", self.state.vhost);
         let refusal = Refusal::new(Condition::ResourceDeleted, text);
         debug_assert_eq!(queue, consumer.queue, "a consumer has one queue");
-        if consumer.is_attached {
-            return self.detach(link, &refusal, cx);
-        }
-        self.refuse_attach(link, &refusal, cx);
+        self.detach(link, &refusal, cx);
     }
 
     /// Closes the windows of the sessions during an alarm, which stops publishers only.

@@ -27,8 +27,6 @@ pub(crate) struct Consumer {
     pub id: ConsumerId,
     /// Deliveries are sent settled.
     pub is_settled: bool,
-    /// The queue has added the consumer and the attach is answered.
-    pub is_attached: bool,
     /// The queue of a dynamic source, which ends with the link.
     pub dynamic_queue: Option<Name>,
     /// The source is a queue of direct reply-to: deliveries for which the client has no credit or no window are
@@ -64,7 +62,6 @@ impl Consumer {
             kind: queue.kind,
             id: ConsumerId(link.number()),
             is_settled,
-            is_attached: false,
             dynamic_queue: None,
             is_volatile: false,
             credit: 0,

@@ -146,7 +146,7 @@ impl Amqp10Session {
         cx: &mut StepContext<'_>,
     ) {
         if let Err(refusal) = self.pair_up(link, attach) {
-            return self.refuse_attach(link, &refusal, cx);
+            return self.detach(link, &refusal, cx);
         }
         let reply = AttachReply {
             source: attach.source.clone(),

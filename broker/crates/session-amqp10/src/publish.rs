@@ -131,8 +131,10 @@ pub(crate) fn hand_over(
 pub(crate) enum PublishError {
     /// The message is refused; the link goes on.
     Rejected(Refusal),
-    /// The link ends. The message is released.
+    /// The link ends. As in RabbitMQ, the message has no outcome.
     Detach(Refusal),
+    /// The link ends because of its target. The message is released.
+    ReleaseAndDetach(Refusal),
     /// The session ends.
     EndSession(Refusal),
     /// No queue has the message; it is released.
@@ -219,9 +221,10 @@ impl Publisher {
         let record = record.map_err(|error| {
             let missing = error.missing.clone();
             let error = match (&missing, is_anonymous) {
-                (None, _) => return PublishError::EndSession(error.into()),
+                // The exchange is internal.
+                (None, _) => PublishError::Detach(error.into()),
                 (Some(_), true) => PublishError::Rejected(error.into()),
-                (Some(_), false) => PublishError::Detach(error.into()),
+                (Some(_), false) => PublishError::ReleaseAndDetach(error.into()),
             };
             match missing {
                 Some(name) if !cx.broker.knows_all() => {
@@ -247,7 +250,7 @@ impl Publisher {
             let refusal = Refusal::new(Condition::InvalidField, text);
             match is_anonymous {
                 true => PublishError::Rejected(refusal),
-                false => PublishError::Detach(refusal),
+                false => PublishError::ReleaseAndDetach(refusal),
             }
         })?);
         if let Some(record) = record {
@@ -265,7 +268,7 @@ impl Publisher {
                 state.user
             );
             let refusal = Refusal::new(Condition::UnauthorizedAccess, text);
-            return Err(PublishError::EndSession(refusal));
+            return Err(PublishError::Detach(refusal));
         }
         if !is_checked {
             self.writable = Some((applied, exchange.into()));
@@ -306,7 +309,7 @@ impl Publisher {
         );
         if routes.is_empty() && self.is_target_deleted(state, cx) {
             state.routes = routes;
-            return Err(PublishError::Detach(self.target_deleted(state)));
+            return Err(PublishError::ReleaseAndDetach(self.target_deleted(state)));
         }
         Ok((message, routes))
     }

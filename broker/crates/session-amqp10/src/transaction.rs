@@ -658,9 +658,9 @@ impl Amqp10Session {
         cx: &mut StepContext<'_>,
     ) {
         let refusal = match answer {
-            QueueReply::Refused { text, .. } => Some(rollback(format!(
-                "the transaction was rolled back: {text}"
-            ))),
+            QueueReply::Refused { text, .. } => {
+                Some(rollback(format!("the transaction was rolled back: {text}")))
+            }
             _ => None,
         };
         let result = refusal.as_ref().map_or(Ok(()), Err);

@@ -9,7 +9,8 @@ use codec_amqp10::{
     Symbol, Target, Value, encode_data_section, encode_section_descriptor, list, map,
 };
 use fake::{Client, Seen, link, message};
-use metadata::Change;
+use message::Table;
+use metadata::{Change, ExchangeRecord};
 use session::{LoginConfig, Session};
 use session_amqp10::Amqp10Config;
 use std::sync::Arc;
@@ -148,7 +149,12 @@ fn user_id_must_be_that_of_the_login() {
     let id = client.send_message(publisher, from_user("guest"), false);
     client.expect(accepted(id));
     client.send_message(publisher, from_user("other"), false);
-    client.expect(Seen::Ended(Some("amqp:unauthorized-access".into())));
+    // The message has no outcome, and the session goes on.
+    client.expect(Seen::Detached(Some("amqp:unauthorized-access".into())));
+    let publisher = client.publisher(session, "/queues/q");
+    let id = client.send(publisher, "b");
+    client.expect(accepted(id));
+    client.nothing_seen();
 
     let guest = client.broker.tree.user("guest").unwrap().clone();
     let mut client = Client::new(Amqp10Config::default(), "guest", "guest", None);
@@ -162,6 +168,33 @@ fn user_id_must_be_that_of_the_login() {
     let publisher = client.publisher(session, "/queues/q");
     let id = client.send_message(publisher, from_user("other"), false);
     client.expect(accepted(id));
+}
+
+#[test]
+fn publishing_to_an_internal_exchange_concerns_the_link_only() {
+    let (mut client, session) = Client::open();
+    let exchange = ExchangeRecord {
+        vhost: "/".into(),
+        name: "internal".into(),
+        kind: "fanout".into(),
+        durable: true,
+        auto_delete: false,
+        internal: true,
+        arguments: Table::default(),
+    };
+    client.broker.must(Change::DeclareExchange(exchange));
+    let fixed = client.try_publisher(session, Some("/exchanges/internal"));
+    client.expect(Seen::Attached(fixed));
+    let forbidden = Seen::Detached(Some("amqp:unauthorized-access".into()));
+    client.expect(forbidden.clone());
+    let anonymous = client.try_publisher(session, None);
+    client.expect(Seen::Attached(anonymous));
+    let to = Some("/exchanges/internal");
+    client.send_message(anonymous, message(to, "a"), false);
+    client.expect(forbidden);
+    client.nothing_seen();
+    client.declare("q");
+    client.publisher(session, "/queues/q");
 }
 
 /// A message with the annotation `x-cc`.

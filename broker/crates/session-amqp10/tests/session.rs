@@ -68,7 +68,9 @@ fn open_is_refused_with_the_condition_of_its_cause() {
         let mut client = Client::new(Amqp10Config::default(), "guest", "guest", host);
         prepare(&mut client);
         client.pump();
+        // A close must not be the first frame (section 2.4.3).
         client.expect(Seen::Opened);
+        assert_eq!(client.server_container, "posthorn");
         client.seen.pop_front()
     };
     let closed = |condition: &str| Some(Seen::Closed(Some(condition.into())));

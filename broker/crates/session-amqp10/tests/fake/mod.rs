@@ -52,6 +52,8 @@ pub struct Client {
     pub attached: Vec<(LinkId, Vec<u8>)>,
     /// Everything that the server has sent.
     pub received: Vec<u8>,
+    /// The container id of the server.
+    pub server_container: String,
     /// The connection properties of the server.
     pub server_properties: Vec<(String, String)>,
     to_server: BytesMut,
@@ -125,6 +127,7 @@ impl Client {
             seen: VecDeque::new(),
             attached: Vec::new(),
             received: Vec::new(),
+            server_container: String::new(),
             server_properties: Vec::new(),
             to_server,
             from_server: BytesMut::new(),
@@ -224,6 +227,7 @@ impl Client {
                 self.attached.push((*link, encoded));
             }
             if let Event::Opened { open } = &event {
+                self.server_container = open.container_id.to_owned();
                 let text = |value: Value<'_>| value.as_text().unwrap_or_default().to_owned();
                 let properties = open.properties.into_iter().flatten();
                 self.server_properties = properties.map(|(k, v)| (text(k), text(v))).collect();
