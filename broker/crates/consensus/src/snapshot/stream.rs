@@ -36,7 +36,7 @@ fn malformed<T>(what: &str) -> Result<T, StreamError> {
     Err(StreamError::Malformed(what.to_owned()))
 }
 
-pub(super) fn put_entry(out: &mut BytesMut, entry: &Entry) {
+pub(crate) fn put_entry(out: &mut BytesMut, entry: &Entry) {
     put_varint(out, entry.index);
     put_varint(out, entry.term);
     out.put_u8(entry.kind);
