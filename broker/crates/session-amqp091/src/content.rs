@@ -250,7 +250,10 @@ pub(crate) fn frame(
                     &collected_len[..]
                 }
             };
-            let published = crate::publish::publish(channel, &assembly, whole, conn, cx);
+            let published = match crate::publish::check_reply_queue(&assembly, conn, cx) {
+                Ok(()) => crate::publish::publish(channel, &assembly, whole, conn, cx),
+                Err(failure) => Err(failure),
+            };
             if let Err(Failure {
                 unknown: Some(_), ..
             }) = &published
