@@ -349,6 +349,7 @@ impl Channel {
             } => {
                 PublishAssembly::start(
                     &mut self.assembly,
+                    &mut conn.spare_assembly,
                     exchange,
                     routing_key,
                     mandatory,

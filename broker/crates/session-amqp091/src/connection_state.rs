@@ -1,6 +1,7 @@
 //! State that the channels of a connection share.
 
 use crate::Limits;
+use crate::content::PublishAssembly;
 use crate::flow::WithheldConsumer;
 use crate::unacked::DeliveryOrigin;
 use bytes::BytesMut;
@@ -128,6 +129,8 @@ pub(crate) struct ConnectionState {
     message_counters: Option<Box<MessageCounters>>,
     counted: bool,
     next_consumer: u32,
+    /// The buffers of the last publish, for the next one of any channel.
+    pub spare_assembly: Option<Box<PublishAssembly>>,
     next_token: u64,
     next_epoch: u32,
     random_state: u64,
@@ -172,6 +175,7 @@ impl ConnectionState {
             next_token: 0,
             next_epoch: 0,
             random_state: 0,
+            spare_assembly: None,
         }
     }
 
