@@ -94,12 +94,14 @@ pub(crate) fn dispatch(
         conn.trace(channel.number, &message, what, cx);
     }
     let answers = routes.len() + announced.awaited + usize::from(announced.refused);
+    let slots = channel.confirms.slots();
     if let Some(settled) = channel.confirms.publish(answers, size) {
         channel.count_confirm(settled, conn);
         channel.confirm(settled, cx);
     } else {
         conn.add_in_flight(size);
     }
+    conn.replace_confirm_slots(slots, channel.confirms.slots());
     if announced.refused {
         channel.record_answer(tag, false, conn, cx);
     }
