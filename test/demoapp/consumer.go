@@ -65,7 +65,7 @@ func (c *consumer) take(d amqp.Delivery) {
 		return
 	}
 	c.stats.arrive()
-	c.history.Arrived(id.publisher, id.number, id.intact(d))
+	c.history.Arrived(id.publisher, id.number, d.Redelivered, id.intact(d))
 }
 
 func (c *consumer) done() bool {

@@ -41,7 +41,7 @@ const (
 type Verdict struct {
 	OK          bool     `json:"ok"`          // nothing of the next five was found
 	Lost        int      `json:"lost"`        // confirmed, never arrived
-	Reordered   int      `json:"reordered"`   // arrived first after a later one of the same publisher
+	Reordered   int      `json:"reordered"`   // arrived first after a later one of the same publisher, without the redelivered mark
 	Phantoms    int      `json:"phantoms"`    // arrived, never sent
 	Corrupted   int      `json:"corrupted"`   // arrived with another content than was sent
 	Unconfirmed int      `json:"unconfirmed"` // sent, and the broker never said it has it
@@ -50,6 +50,7 @@ type Verdict struct {
 	Rejected    int      `json:"rejected"`   // refused at least once by the broker (basic.nack)
 	Arrived     int      `json:"arrived"`    // different messages
 	Duplicates  int      `json:"duplicates"` // arrivals of messages that had arrived before
+	Overtaken   int      `json:"overtaken"`  // like Reordered, with the redelivered mark: was on its way to a consumer that was lost
 	Examples    []string `json:"examples,omitempty"`
 }
 
@@ -101,8 +102,11 @@ func (h *History) message(publisher, number int) *state {
 	return &s.messages[number]
 }
 
-// Arrived records a delivery; intact is set when its content was as sent.
-func (h *History) Arrived(publisher, number int, intact bool) {
+// Arrived records a delivery; redelivered is the broker's mark, intact is set when its content was as sent.
+//
+// A marked message was on its way to a consumer that was lost, and returned to its queue. Another consumer may have got
+// later messages before the broker noticed the loss, so its order is not judged.
+func (h *History) Arrived(publisher, number int, redelivered, intact bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m := h.message(publisher, number)
@@ -122,7 +126,11 @@ func (h *History) Arrived(publisher, number int, intact bool) {
 	}
 	*m |= arrived
 	s := h.streams[publisher]
-	if number < s.newest && *m&rejected == 0 {
+	switch {
+	case number > s.newest || *m&rejected != 0:
+	case redelivered:
+		h.verdict.Overtaken++
+	default:
 		h.verdict.Reordered++
 		h.example("message %d of publisher %d arrived first after message %d", number, publisher, s.newest)
 	}

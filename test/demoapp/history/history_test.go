@@ -31,7 +31,7 @@ func TestCorrectRunPasses(t *testing.T) {
 	h := published(t, 3, 100)
 	for i := range 100 {
 		for p := range 3 {
-			h.Arrived(p, i, true)
+			h.Arrived(p, i, false, true)
 		}
 	}
 	v := h.Judge()
@@ -45,7 +45,7 @@ func TestDuplicatesAreAllowed(t *testing.T) {
 	// the consumer gets 2 to 5 again.
 	h := published(t, 1, 10)
 	for _, i := range []int{0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8, 9} {
-		h.Arrived(0, i, true)
+		h.Arrived(0, i, false, true)
 	}
 	if v := h.Judge(); !v.OK || v.Duplicates != 7 || v.Arrived != 10 {
 		t.Errorf("%+v", v)
@@ -55,7 +55,7 @@ func TestDuplicatesAreAllowed(t *testing.T) {
 func TestDamagedHistoryFails(t *testing.T) {
 	all := func(h *History) {
 		for i := range 10 {
-			h.Arrived(0, i, true)
+			h.Arrived(0, i, false, true)
 		}
 	}
 	cases := map[string]struct {
@@ -66,27 +66,27 @@ func TestDamagedHistoryFails(t *testing.T) {
 		"one lost": {func(h *History) {
 			for i := range 10 {
 				if i != 4 {
-					h.Arrived(0, i, true)
+					h.Arrived(0, i, false, true)
 				}
 			}
 		}, func(v Verdict) int { return v.Lost }, "message 4 of publisher 0 was confirmed and never arrived"},
 		"the last lost": {func(h *History) {
 			for i := range 9 {
-				h.Arrived(0, i, true)
+				h.Arrived(0, i, false, true)
 			}
 		}, func(v Verdict) int { return v.Lost }, "message 9"},
 		"two exchanged": {func(h *History) {
 			for _, i := range []int{0, 1, 3, 2, 4, 5, 6, 7, 8, 9} {
-				h.Arrived(0, i, true)
+				h.Arrived(0, i, false, true)
 			}
 		}, func(v Verdict) int { return v.Reordered }, "message 2 of publisher 0 arrived first after message 3"},
-		"never sent": {func(h *History) { all(h); h.Arrived(0, 10, true) },
+		"never sent": {func(h *History) { all(h); h.Arrived(0, 10, false, true) },
 			func(v Verdict) int { return v.Phantoms }, "never sent"},
-		"unknown publisher": {func(h *History) { all(h); h.Arrived(7, 0, true) },
+		"unknown publisher": {func(h *History) { all(h); h.Arrived(7, 0, false, true) },
 			func(v Verdict) int { return v.Phantoms }, "publisher 7"},
-		"negative number": {func(h *History) { all(h); h.Arrived(0, -1, true) },
+		"negative number": {func(h *History) { all(h); h.Arrived(0, -1, false, true) },
 			func(v Verdict) int { return v.Phantoms }, "never sent"},
-		"another content": {func(h *History) { all(h); h.Arrived(0, 3, false) },
+		"another content": {func(h *History) { all(h); h.Arrived(0, 3, false, false) },
 			func(v Verdict) int { return v.Corrupted }, "another content"},
 	}
 	for name, c := range cases {
@@ -101,7 +101,7 @@ func TestDamagedHistoryFails(t *testing.T) {
 
 func TestCorruptedFirstArrivalDoesNotCount(t *testing.T) {
 	h := published(t, 1, 1)
-	h.Arrived(0, 0, false)
+	h.Arrived(0, 0, false, false)
 	if v := h.Judge(); v.Lost != 1 || v.Corrupted != 1 || h.Complete() {
 		t.Errorf("%+v", v)
 	}
@@ -119,9 +119,23 @@ func TestRejectedMessagesMayArriveLate(t *testing.T) {
 	h := published(t, 1, 3)
 	must(t, h.Rejected(0, 1))
 	for _, i := range []int{0, 2, 1} {
-		h.Arrived(0, i, true)
+		h.Arrived(0, i, false, true)
 	}
 	if v := h.Judge(); !v.OK || v.Rejected != 1 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// A consumer is lost with messages on their way to it, and the next one gets later messages first.
+func TestRedeliveredMessagesMayBeOvertaken(t *testing.T) {
+	h := published(t, 1, 4)
+	for _, i := range []int{0, 3} {
+		h.Arrived(0, i, false, true)
+	}
+	for _, i := range []int{1, 2} {
+		h.Arrived(0, i, true, true)
+	}
+	if v := h.Judge(); !v.OK || v.Overtaken != 2 || v.Reordered != 0 || v.Arrived != 4 {
 		t.Errorf("%+v", v)
 	}
 }
@@ -152,7 +166,7 @@ func TestAnyExchangeOrOmissionIsDetected(t *testing.T) {
 		}
 		h := published(t, 1, n)
 		for _, i := range order {
-			h.Arrived(0, i, true)
+			h.Arrived(0, i, false, true)
 		}
 		if v := h.Judge(); v.OK {
 			t.Fatalf("accepted %v of %d", order, n)

@@ -275,6 +275,8 @@ pub struct MaintenanceProgress {
 pub enum Readiness {
     /// The node serves clients.
     Ready,
-    /// The reason: joining, recovering, no metadata leader, or draining.
+    /// The reason: joining, recovering or no metadata leader. The node's metadata may be out of date.
     NotReady(String),
+    /// The node is in maintenance mode or stops, and takes no new clients. Its metadata is up to date.
+    Draining,
 }

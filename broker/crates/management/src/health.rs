@@ -36,6 +36,7 @@ pub(crate) async fn readyz(api: &Api) -> ApiResult {
     match api.ask(|reply| ControlRequest::Readiness { reply }).await {
         Ok(Readiness::Ready) => ok(),
         Ok(Readiness::NotReady(why)) => Ok(failed(object!({"status": "failed", "reason": why}))),
+        Ok(Readiness::Draining) => Ok(failed(object!({"status": "failed", "reason": "draining"}))),
         Err(error) => Ok(failed(
             object!({"status": "failed", "reason": error.reason}),
         )),

@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use auth::{FailedLoginResponse, LoginThrottle, PasswordHash, VerifiedPasswordCache};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use control::LoginCounts;
+use control::{ControlRequest, LoginCounts, Readiness};
 use env::Time;
 use metadata::UserRecord;
 use std::collections::BTreeMap;
@@ -220,6 +220,9 @@ pub(crate) async fn login(
     let hash = user.as_ref().and_then(|u| u.password.clone());
     let hash = hash.unwrap_or_else(auth::decoy);
     let is_correct = logins.check(peer, hash, password).await?;
+    if !is_correct {
+        check_metadata_is_current(api).await?;
+    }
     api.config().login_counter.count(is_correct);
     let Some(user) = user.filter(|_| is_correct) else {
         let failure = logins.failed(peer, &name, api.moment().now);
@@ -237,6 +240,17 @@ pub(crate) async fn login(
         ));
     }
     Ok(user)
+}
+
+/// Fails if the node may not know the newest users and passwords. A client would take 401 for the refusal of
+/// a password that is right.
+async fn check_metadata_is_current(api: &Api) -> Result<(), ApiError> {
+    match api.ask(|reply| ControlRequest::Readiness { reply }).await? {
+        Readiness::Ready | Readiness::Draining => Ok(()),
+        Readiness::NotReady(why) => Err(ApiError::unavailable(format!(
+            "the user and password cannot be checked: this node is not ready: {why}"
+        ))),
+    }
 }
 
 fn parse_basic(header: &str) -> Option<(String, Vec<u8>)> {

@@ -506,6 +506,7 @@ impl Node {
             let _ = notices.send(match readiness {
                 Readiness::Ready => ThreadNotification::Ready,
                 Readiness::NotReady(reason) => ThreadNotification::NotReady(reason),
+                Readiness::Draining => ThreadNotification::NotReady("draining".to_owned()),
             });
         });
         self.door.ask(ControlRequest::Readiness { reply });

@@ -5,7 +5,9 @@
 pub(crate) struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
+    /// Ranges whose end is before their start are empty.
     pub(crate) fn new(mut ranges: Vec<(u64, u64)>) -> Ranges {
+        ranges.retain(|(from, to)| from <= to);
         ranges.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
         for (from, to) in ranges {
@@ -40,5 +42,19 @@ impl Ranges {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_that_ends_before_its_start_is_empty() {
+        assert_eq!(Ranges::new(vec![(5, 3)]), Ranges::default());
+        let ranges = Ranges::new(vec![(5, 3), (4, 4), (9, 8), (6, 7)]);
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [(4, 4), (6, 7)]);
+        assert_eq!(ranges.count(), 3);
+        assert!(!ranges.contains(5) && !ranges.contains(8));
     }
 }

@@ -349,6 +349,7 @@ impl Channel {
             } => {
                 PublishAssembly::start(
                     &mut self.assembly,
+                    &mut conn.spare_assembly,
                     exchange,
                     routing_key,
                     mandatory,
@@ -471,8 +472,10 @@ impl Channel {
             return;
         }
         let seq = self.confirms.expand(seq);
+        let slots = self.confirms.slots();
         if let Some(settled) = self.confirms.record_answer(seq, accepted) {
             conn.remove_in_flight(settled.size);
+            conn.replace_confirm_slots(slots, self.confirms.slots());
             if let Some(transaction) = &mut self.transaction {
                 transaction.failed |= !settled.accepted;
             }
@@ -596,6 +599,7 @@ impl Channel {
         for size in self.confirms.in_flight() {
             conn.remove_in_flight(size);
         }
+        conn.replace_confirm_slots(self.confirms.slots(), 0);
         self.confirms = Confirms::default();
     }
 

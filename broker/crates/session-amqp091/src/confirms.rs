@@ -16,6 +16,9 @@ struct PublishSlot {
 
 const FAILED: u32 = 1 << 31;
 
+/// Size of the record of one publish.
+pub(crate) const SLOT_BYTES: usize = size_of::<PublishSlot>();
+
 /// Slots kept allocated while nothing is in flight.
 const KEEP: usize = 64;
 
@@ -61,6 +64,11 @@ impl Confirms {
             "publish numbers are ambiguous"
         );
         self.first + (low.wrapping_sub(self.first) & SEQ_MASK)
+    }
+
+    /// Number of records: unsettled publishes, and settled ones behind the first of them.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// Returns true if no publish is in flight.

@@ -4,6 +4,8 @@
 mod ending;
 mod time;
 
+pub(crate) use ending::shutdown;
+
 use crate::channel::{Channel, ChannelState};
 use crate::connection_state::{ConnectionState, PROTOCOL, StepContext};
 use crate::failure::{Failure, MethodResult, ReplyCode};
@@ -84,6 +86,8 @@ pub struct AmqpSession {
     left_token: u64,
     /// The next frame is connection.close, and it must wait for held frames.
     stalled: bool,
+    /// The node stops, and the client has not logged in yet.
+    pub(crate) is_stopping: bool,
     /// The login whose password check is pending.
     pub(crate) login: Option<Box<Login>>,
     /// connection.blocked has been sent.
@@ -117,6 +121,7 @@ impl AmqpSession {
             left: LeftQueues::default(),
             left_token: 0,
             stalled: false,
+            is_stopping: false,
             login: None,
             blocked_sent: false,
             last_pumped: 0,
@@ -543,12 +548,7 @@ impl AmqpSession {
             ControlEvent::Blocked(alarm) => self.handle_alarm(alarm, cx),
             ControlEvent::Close { text } => self.force_close(&text, cx),
             ControlEvent::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
-            ControlEvent::Shutdown => {
-                self.force_close(
-                    "broker forced connection closure with reason 'shutdown'",
-                    cx,
-                );
-            }
+            ControlEvent::Shutdown => self.shut_down(cx),
         }
     }
 

@@ -1,6 +1,8 @@
 //! State that the channels of a connection share.
 
 use crate::Limits;
+use crate::confirms::SLOT_BYTES;
+use crate::content::PublishAssembly;
 use crate::flow::WithheldConsumer;
 use crate::unacked::DeliveryOrigin;
 use bytes::BytesMut;
@@ -96,6 +98,10 @@ pub(crate) struct ConnectionState {
     /// The limits of messages in flight to queues were exceeded. Cleared when half of them is
     /// answered.
     in_flight_exceeded: bool,
+    /// Records of unsettled publishes, of all channels.
+    confirm_slots: usize,
+    /// Their limit was exceeded. Cleared when half of them are gone.
+    confirms_exceeded: bool,
     /// A queue has a backlog and asked for no more publishes.
     pub behind: bool,
     /// Number of channels that hold publishes back.
@@ -123,6 +129,8 @@ pub(crate) struct ConnectionState {
     pub routes: Vec<QueueId>,
     /// Reused for properties that must be rewritten.
     pub scratch: BytesMut,
+    /// The buffers of the last publish, for the next one of any channel.
+    pub spare_assembly: Option<Box<PublishAssembly>>,
     settlements: VecDeque<Settlement>,
     /// Counters of this step.
     message_counters: Option<Box<MessageCounters>>,
@@ -152,6 +160,8 @@ impl ConnectionState {
             in_flight_messages: 0,
             in_flight_bytes: 0,
             in_flight_exceeded: false,
+            confirm_slots: 0,
+            confirms_exceeded: false,
             behind: false,
             holding_channels: 0,
             congested: false,
@@ -165,6 +175,7 @@ impl ConnectionState {
             channels_may_hold: false,
             routes: Vec::new(),
             scratch: BytesMut::new(),
+            spare_assembly: None,
             settlements: VecDeque::new(),
             message_counters: None,
             counted: false,
@@ -394,7 +405,14 @@ impl ConnectionState {
     /// Returns true if publishes must be held because queues have a backlog. Other methods
     /// continue.
     pub(crate) fn must_hold_publishes(&self) -> bool {
-        self.in_flight_exceeded || self.behind
+        self.in_flight_exceeded || self.confirms_exceeded || self.behind
+    }
+
+    /// Counts the records of a channel's unsettled publishes, which were `before` and are `after`.
+    pub(crate) fn replace_confirm_slots(&mut self, before: usize, after: usize) {
+        self.confirm_slots = (self.confirm_slots + after).saturating_sub(before);
+        let (bytes, limit) = (self.confirm_slots * SLOT_BYTES, self.limits.confirm_bytes);
+        self.confirms_exceeded = bytes > limit || self.confirms_exceeded && bytes > limit / 2;
     }
 
     /// Removes a message that all queues have answered, or that no channel waits for any more.

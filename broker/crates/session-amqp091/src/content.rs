@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use codec_amqp091::{ContentHeader, Frame, FrameKind, Shown};
 use env::Time;
 
-/// A publish with missing frames. Reused for the next publish of the channel.
+/// A publish with missing frames. Reused for the next publish of the connection.
 #[derive(Debug, Default)]
 pub(crate) struct PublishAssembly {
     stage: Stage,
@@ -43,12 +43,13 @@ impl PublishAssembly {
     /// Starts with a basic.publish.
     pub(crate) fn start(
         slot: &mut Option<Box<PublishAssembly>>,
+        spare: &mut Option<Box<PublishAssembly>>,
         exchange: &str,
         routing_key: &str,
         mandatory: bool,
         immediate: bool,
     ) {
-        let this = slot.get_or_insert_default();
+        let this = slot.get_or_insert_with(|| spare.take().unwrap_or_default());
         this.stage = Stage::Header;
         this.names.clear();
         this.names.push_str(exchange);
@@ -250,7 +251,10 @@ pub(crate) fn frame(
                     &collected_len[..]
                 }
             };
-            let published = crate::publish::publish(channel, &assembly, whole, conn, cx);
+            let published = match crate::publish::check_reply_queue(&assembly, conn, cx) {
+                Ok(()) => crate::publish::publish(channel, &assembly, whole, conn, cx),
+                Err(failure) => Err(failure),
+            };
             if let Err(Failure {
                 unknown: Some(_), ..
             }) = &published
@@ -269,7 +273,11 @@ pub(crate) fn frame(
         }
         Err(failure) => Err(failure),
     };
-    channel.assembly = Some(assembly);
+    // An idle channel keeps no buffers.
+    match assembly.is_idle() {
+        true => conn.spare_assembly = Some(assembly),
+        false => channel.assembly = Some(assembly),
+    }
     result
 }
 

@@ -1,7 +1,7 @@
 //! The handshake from the protocol header to connection.open-ok (section 2.2.4): authentication,
 //! tuning and access to the vhost.
 
-use crate::connection::{AmqpSession, Phase};
+use crate::connection::{AmqpSession, Phase, shutdown};
 use crate::connection_state::{Capabilities, PROTOCOL, StepContext};
 use crate::directory;
 use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
@@ -51,6 +51,9 @@ impl AmqpSession {
                 },
             ) => {
                 self.read_client_properties(&client_properties);
+                if self.is_stopping && self.conn.capabilities.authentication_failure_close {
+                    return Err(shutdown());
+                }
                 self.log_in(mechanism, response, cx)
             }
             (

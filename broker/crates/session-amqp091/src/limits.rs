@@ -29,6 +29,9 @@ pub struct Limits {
     pub in_flight_messages: usize,
     /// Size of messages in flight to queues above which publishes are held.
     pub in_flight_bytes: usize,
+    /// Size of the records of unsettled publishes above which publishes are held. Settled ones behind
+    /// an unsettled one of their channel count.
+    pub confirm_bytes: usize,
     /// Size of held frames above which the client is not read.
     pub held: usize,
     /// Maximum size of incomplete message bodies over all channels.
@@ -74,6 +77,7 @@ impl Default for Limits {
             outbox: 4 << 20,
             in_flight_messages: 16_384,
             in_flight_bytes: 16 << 20,
+            confirm_bytes: 4 << 20,
             held: 1 << 20,
             partial: 64 << 20,
             acknowledgement: Some(Duration::from_secs(1800)),

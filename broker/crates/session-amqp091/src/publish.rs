@@ -5,7 +5,7 @@ use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
 use crate::content::PublishAssembly;
 use crate::directory;
-use crate::failure::{MethodResult, refuse};
+use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
 use crate::replies::{REPLY_TO, ReplyConsumer};
 use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, Short, encode_content_header, table};
@@ -34,6 +34,28 @@ pub(crate) fn publish(
     }
     conn.routes = dispatch(channel, message, routes, assembly.mandatory, conn, cx);
     Ok(())
+}
+
+/// Fails if this node may not know the queue of a direct reply yet: the queue of a request that has just
+/// been received may be newer than this node's tree.
+pub(crate) fn check_reply_queue(
+    assembly: &PublishAssembly,
+    conn: &ConnectionState,
+    cx: &StepContext<'_>,
+) -> MethodResult {
+    let key = assembly.routing_key();
+    if !assembly.exchange().is_empty()
+        || !is_direct_reply_name(key)
+        || cx.broker.knows_all()
+        || directory::caller(cx.broker, conn).queue(key).is_some()
+    {
+        return Ok(());
+    }
+    let text = format!("no queue '{key}' in vhost '{}'", conn.vhost);
+    Err(Failure {
+        unknown: Some(key.into()),
+        ..Failure::new(ReplyCode::NotFound, text)
+    })
 }
 
 /// Publishes a message to its queues, or returns it to the client. Hands the vector of queues back
@@ -72,12 +94,14 @@ pub(crate) fn dispatch(
         conn.trace(channel.number, &message, what, cx);
     }
     let answers = routes.len() + announced.awaited + usize::from(announced.refused);
+    let slots = channel.confirms.slots();
     if let Some(settled) = channel.confirms.publish(answers, size) {
         channel.count_confirm(settled, conn);
         channel.confirm(settled, cx);
     } else {
         conn.add_in_flight(size);
     }
+    conn.replace_confirm_slots(slots, channel.confirms.slots());
     if announced.refused {
         channel.record_answer(tag, false, conn, cx);
     }

@@ -693,6 +693,67 @@ fn operators_and_shutdown_close_with_320() {
     }
 }
 
+const SHUTDOWN: &str =
+    "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'";
+
+/// Clients take the end of a connection during the login for a refusal of their password.
+#[test]
+fn shutdown_during_a_login_closes_with_320() {
+    // Before connection.start-ok.
+    let mut conn = started();
+    conn.broker.notices.push_back(ControlEvent::Shutdown.into());
+    conn.settle();
+    conn.expect_nothing();
+    assert_eq!(conn.session_state, SessionState::Open);
+    conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
+    conn.expect_connection_close(320, SHUTDOWN, (0, 0));
+    // While the password is checked.
+    let mut conn = started();
+    conn.broker.verdict = Some(PasswordCheck::Later);
+    conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
+    conn.broker.notices.push_back(ControlEvent::Shutdown.into());
+    conn.settle();
+    conn.expect_connection_close(320, SHUTDOWN, (0, 0));
+    // After connection.tune.
+    let mut conn = started();
+    conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
+    assert_eq!(conn.next_method(), (0, "connection.tune"));
+    conn.broker.notices.push_back(ControlEvent::Shutdown.into());
+    conn.settle();
+    conn.expect_connection_close(320, SHUTDOWN, (0, 0));
+}
+
+/// A client without `authentication_failure_close` must get no connection.close before connection.tune.
+#[test]
+fn shutdown_during_a_login_is_told_to_older_clients_at_connection_open() {
+    let mut conn = started();
+    conn.broker.notices.push_back(ControlEvent::Shutdown.into());
+    conn.settle();
+    conn.broker.draining = true;
+    conn.send(0, start_ok("PLAIN", b"\0guest\0guest", Table::default()));
+    assert_eq!(conn.next_method(), (0, "connection.tune"));
+    let tune_ok = Method::ConnectionTuneOk {
+        channel_max: 10,
+        frame_max: 4096,
+        heartbeat: 0,
+    };
+    conn.send(0, tune_ok);
+    conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
+    let text = "CONNECTION_FORCED - the node is shutting down or in maintenance mode";
+    conn.expect_connection_close(320, text, (10, 40));
+}
+
+#[test]
+fn shutdown_waits_a_second_for_a_login() {
+    let mut conn = started();
+    conn.broker.notices.push_back(ControlEvent::Shutdown.into());
+    conn.settle();
+    conn.advance(Duration::from_millis(999));
+    assert_eq!(conn.session_state, SessionState::Open);
+    conn.advance(Duration::from_secs(4));
+    assert_eq!(conn.session_state, SessionState::Closing);
+}
+
 #[test]
 fn shutdown_does_not_wait_after_close_ok() {
     let mut conn = Conn::open();

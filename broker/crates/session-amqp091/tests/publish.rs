@@ -557,6 +557,68 @@ fn publishes_in_flight_are_limited() {
     );
 }
 
+/// A publish that no queue answers keeps the records of all later ones of its channel.
+#[test]
+fn records_of_unsettled_publishes_are_limited() {
+    let limits = Limits {
+        confirm_bytes: 80,
+        held: 300,
+        ..Limits::default()
+    };
+    let mut conn = Conn::open_as(
+        SessionConfig {
+            limits: Arc::new(limits),
+            ..SessionConfig::default()
+        },
+        "guest",
+    );
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    conn.broker.silent = true;
+    conn.publish(1, "", "q", b"0");
+    conn.broker.silent = false;
+    for n in 1..=30 {
+        conn.publish(1, "", "q", &[n]);
+    }
+    // A record has 8 octets: 11 exceed the limit. Some frames are held, and the rest is not read.
+    assert_eq!(conn.session_state, SessionState::Paused);
+    let stored = |conn: &Conn| conn.broker.queue("/", "q").unwrap().ready.len();
+    assert_eq!(stored(&conn), 11);
+    conn.broker.settle_publishes();
+    conn.settle();
+    assert_eq!(
+        (conn.session_state, stored(&conn)),
+        (SessionState::Open, 31)
+    );
+}
+
+#[test]
+fn content_header_larger_than_frame_max_is_a_frame_error() {
+    let mut conn = Conn::with_channel();
+    let mut bytes = BytesMut::new();
+    let publish = Method::BasicPublish {
+        exchange: "",
+        routing_key: "q",
+        mandatory: false,
+        immediate: false,
+    };
+    encode_method(&mut bytes, 1, &publish);
+    encode_content_header(&mut bytes, 1, 0, &vec![0; 200_000]);
+    conn.raw(&bytes);
+    let (_, channel, payload) = conn.next_frame().unwrap();
+    let close = Method::decode(&payload).unwrap();
+    let is_frame_error = |close| {
+        matches!(
+            close,
+            Method::ConnectionClose {
+                reply_code: 501,
+                ..
+            }
+        )
+    };
+    assert!(channel == 0 && is_frame_error(close));
+}
+
 #[test]
 fn incomplete_bodies_are_limited() {
     let limits = Limits {

@@ -123,6 +123,45 @@ fn reply_is_delivered_without_a_declared_queue() {
     assert_ne!(request(&mut conn), reply_to);
 }
 
+/// The queue of a request that has just been received may be newer than this node's tree.
+#[test]
+fn reply_waits_for_the_log_if_the_tree_may_be_outdated() {
+    let name = "amq.rabbitmq.reply-to.a.b";
+    let mut conn = Conn::with_channel();
+    conn.broker.hold_log = true;
+    let properties = Properties::default();
+    conn.publish_with(1, "", name, true, &properties, b"answer");
+    conn.publish_with(1, "", name, true, &properties, b"another");
+    conn.expect_nothing();
+    conn.broker.hold_log = false;
+    conn.open_channel(2);
+    conn.declare(2, name);
+    assert!(conn.broker.apply_next());
+    conn.settle();
+    let stored = |conn: &Conn| conn.broker.queue("/", name).unwrap().ready.len();
+    assert_eq!(stored(&conn), 2);
+    // A mandatory one is returned as well.
+    for body in [&b"answer"[..], b"another"] {
+        let returned = Method::BasicReturn {
+            reply_code: 312,
+            reply_text: "NO_ROUTE",
+            exchange: "",
+            routing_key: name,
+        };
+        conn.expect(1, returned);
+        assert_eq!(conn.expect_content(1).1, body);
+    }
+}
+
+#[test]
+fn reply_to_a_queue_that_the_log_does_not_have_is_returned() {
+    let name = "amq.rabbitmq.reply-to.a.b";
+    let mut conn = Conn::with_channel();
+    let properties = Properties::default();
+    conn.publish_with(1, "", name, true, &properties, b"answer");
+    assert_eq!(conn.next_method(), (1, "basic.return"));
+}
+
 #[test]
 fn reply_consumer_errors_match_rabbitmq() {
     let mut conn = Conn::with_channel();

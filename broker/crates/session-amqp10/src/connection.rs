@@ -692,6 +692,7 @@ impl Amqp10Session {
                     self.phase = Phase::Ended;
                 }
             },
+            ControlEvent::Shutdown if self.login.is_some() => self.postpone_login(cx),
             ControlEvent::Shutdown => {
                 self.force_close(
                     "broker forced connection closure with reason 'shutdown'",

@@ -86,6 +86,16 @@ impl Amqp10Session {
         self.phase = Phase::Lingering(cx.broker.now() + SILENT_CLOSE_DELAY);
     }
 
+    /// Ends a login whose password is being checked, since the node stops. The client would take the end of
+    /// the connection for a refusal of its password.
+    pub(crate) fn postpone_login(&mut self, cx: &mut StepContext<'_>) {
+        if let Some(login) = self.login.take() {
+            let (pending, _) = *login;
+            self.engine
+                .answer_sasl(pending, SaslDecision::TemporaryError, cx.tail());
+        }
+    }
+
     /// Handles the result of a password check.
     pub(crate) fn handle_verified(&mut self, is_right: bool, cx: &mut StepContext<'_>) {
         let Some(login) = self.login.take() else {

@@ -62,6 +62,23 @@ fn login_waits_for_a_password_check_on_another_thread() {
 }
 
 #[test]
+fn shutdown_during_a_password_check_is_a_temporary_error() {
+    let mut client = Client::new(Amqp10Config::default(), "guest", "guest", None);
+    client.broker.verdict = Some(PasswordCheck::Later);
+    client.pump();
+    (client.broker.notices).push_back(ControlEvent::Shutdown.into());
+    client.deliver_events();
+    client.pump();
+    // The code sys-temp of sasl-outcome (section 5.3.3.6), a ubyte.
+    assert!(
+        client.received.ends_with(&[0x50, 4]),
+        "{:?}",
+        client.received
+    );
+    assert_eq!(client.broker.logins, (0, 0));
+}
+
+#[test]
 fn open_is_refused_with_the_condition_of_its_cause() {
     let refused = |hostname: &str, prepare: fn(&mut Client)| {
         let host = Some(hostname);

@@ -463,17 +463,20 @@ impl MqttSession {
             }
             ControlEvent::Shed { text, .. } => self.close_silently(&text, cx),
             ControlEvent::Close { text } => {
-                self.fail(
-                    ConnectionFailure::new(ReasonCode::AdministrativeAction, text),
-                    cx,
-                );
+                let reason = match self.phase {
+                    SessionPhase::Running => ReasonCode::AdministrativeAction,
+                    _ => ReasonCode::ServerUnavailable,
+                };
+                self.fail(ConnectionFailure::new(reason, text), cx);
             }
             ControlEvent::Shutdown => {
                 let text = "the node stops";
-                self.fail(
-                    ConnectionFailure::new(ReasonCode::ServerShuttingDown, text),
-                    cx,
-                );
+                // CONNACK cannot have the reason code of DISCONNECT (section 3.2.2.2).
+                let reason = match self.phase {
+                    SessionPhase::Running => ReasonCode::ServerShuttingDown,
+                    _ => ReasonCode::ServerUnavailable,
+                };
+                self.fail(ConnectionFailure::new(reason, text), cx);
             }
         }
     }

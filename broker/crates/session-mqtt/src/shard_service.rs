@@ -54,6 +54,12 @@ pub struct MqttShard {
     /// Changes without an answer, by token.
     proposed: BTreeMap<u64, ProposedChange>,
     next_token: u64,
+    /// The router may have changed since its last tick.
+    is_touched: bool,
+    /// When the router is due if it does not change, as of its last tick.
+    due: Option<Time>,
+    #[cfg(test)]
+    ticks: usize,
 }
 
 impl MqttShard {
@@ -69,7 +75,27 @@ impl MqttShard {
             sys_topics: SysTopics::default(),
             proposed: BTreeMap::new(),
             next_token: 0,
+            is_touched: true,
+            due: None,
+            #[cfg(test)]
+            ticks: 0,
         }
+    }
+
+    /// The state on this shard, for changes.
+    fn access(states: &mut ServiceStates) -> Option<&mut MqttShard> {
+        let shard: &mut MqttShard = states.get_mut()?;
+        shard.is_touched = true;
+        Some(shard)
+    }
+
+    /// Returns true if a tick would do nothing: in most turns no client uses MQTT.
+    fn is_idle(&self, now: Time) -> bool {
+        !self.is_touched
+            && self.due.is_none_or(|at| at > now)
+            && self.handovers.is_empty()
+            && !self.router.has_output()
+            && !self.router.has_frames()
     }
 
     /// Stores a change that is about to be proposed. Returns its token.
@@ -102,14 +128,14 @@ pub(crate) trait RouterAccess {
 
 impl RouterAccess for dyn Broker + '_ {
     fn router(&mut self) -> Option<&mut MqttRouter> {
-        let shard: &mut MqttShard = self.services()?.get_mut()?;
+        let shard = MqttShard::access(self.services()?)?;
         Some(&mut shard.router)
     }
 }
 
 /// The service's state on this shard.
 fn state(host: &mut dyn ServiceHost) -> Option<&mut MqttShard> {
-    host.services()?.get_mut()
+    MqttShard::access(host.services()?)
 }
 
 /// The topic exchange to which MQTT clients publish.
@@ -127,18 +153,25 @@ impl ShardService for MqttService {
     }
 
     fn tick(&self, states: &mut ServiceStates, now: Time, wall: WallTime) -> TickOutcome {
-        let Some(MqttShard {
-            router, handovers, ..
-        }) = states.get_mut()
-        else {
+        let Some(shard) = states.get_mut::<MqttShard>() else {
             return TickOutcome::Idle;
         };
-        router.set_time(now, wall);
-        if router.waits_for_majority() {
+        shard.router.set_time(now, wall);
+        if shard.router.waits_for_majority() {
             return TickOutcome::Due;
         }
+        if shard.is_idle(now) {
+            return TickOutcome::Idle;
+        }
+        #[cfg(test)]
+        {
+            shard.ticks += 1;
+        }
+        let router = &mut shard.router;
         router.tick(now);
-        if !handovers.is_empty() {
+        shard.due = router.wake_at();
+        shard.is_touched = false;
+        if !shard.handovers.is_empty() {
             return TickOutcome::Due;
         }
         match router.has_output() || router.has_frames() {
@@ -163,7 +196,11 @@ impl ShardService for MqttService {
 
     fn wake_at(&self, states: &ServiceStates) -> Option<Time> {
         let shard: &MqttShard = states.get()?;
-        let all = [shard.router.wake_at(), shard.handovers.wake_at()];
+        let router = match shard.is_touched {
+            true => shard.router.wake_at(),
+            false => shard.due,
+        };
+        let all = [router, shard.handovers.wake_at()];
         all.into_iter().flatten().min()
     }
 
@@ -232,6 +269,7 @@ impl ShardService for MqttService {
             *place = None;
             return None;
         }
+        shard.is_touched = true;
         loop {
             // Also drops an event whose session has ended.
             *place = shard.router.take();
@@ -447,5 +485,44 @@ impl MqttShard {
             behind: outcome.behind,
             refused: outcome.refused,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn ticks(states: &mut ServiceStates) -> usize {
+        let shard: &mut MqttShard = states.get_mut().expect("the state of MQTT");
+        std::mem::take(&mut shard.ticks)
+    }
+
+    /// Shards run many turns in which no client uses MQTT.
+    #[test]
+    fn router_ticks_only_after_a_change_and_when_it_is_due() {
+        let settings = MqttSettings {
+            sys_interval: Some(Duration::from_secs(10)),
+            ..MqttSettings::default()
+        };
+        let mut states = ServiceStates::default();
+        states.push(Box::new(MqttShard::new(Arc::new(settings))));
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let mut turns = |states: &mut ServiceStates, now| {
+            for _ in 0..100 {
+                MqttService.tick(states, at(now), WallTime(0));
+            }
+            ticks(states)
+        };
+        assert_eq!(turns(&mut states, 1), 1, "the first turn");
+        assert_eq!(turns(&mut states, 2), 0);
+        let shard = MqttShard::access(&mut states).expect("the state of MQTT");
+        let claimed = shard.router.claim("/", "c", 7, true);
+        assert!(matches!(claimed, topics::ClaimOutcome::Granted { .. }));
+        assert_eq!(turns(&mut states, 3), 1, "after a change");
+        let shard: &mut MqttShard = states.get_mut().expect("the state of MQTT");
+        shard.due = Some(at(5));
+        assert_eq!(turns(&mut states, 4), 0);
+        assert_eq!(turns(&mut states, 5), 1, "when it is due");
     }
 }

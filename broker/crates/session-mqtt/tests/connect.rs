@@ -719,6 +719,22 @@ fn server_disconnect_states_the_reason() {
 }
 
 #[test]
+fn login_during_a_shutdown_is_told_that_the_server_is_unavailable() {
+    for (version, connack) in [
+        (Version::V5, "CONNACK 0x88 (the node stops)"),
+        (Version::V311, "CONNACK 0x03"),
+    ] {
+        let mut w = World::default();
+        w.node.password_check = Some(PasswordCheck::Later);
+        let c = w.open(version);
+        w.connect(c, |_| ());
+        w.session_event(c, ControlEvent::Shutdown.into());
+        assert_eq!(w.output(c), [connack, "END"]);
+        assert_eq!(w.node.logins, (0, 0));
+    }
+}
+
+#[test]
 fn will_without_publish_permission_is_refused_at_connect() {
     let mut w = World::default();
     let c = w.open(Version::V5);

@@ -58,7 +58,7 @@ impl InternalSession {
     #[inline]
     pub fn from_number(number: u64) -> Option<InternalSession> {
         let serial_and_key = number & ((1 << 56) - 1);
-        // Sessions of clients have a serial above 0.
+        // See FIRST_SERIAL.
         if serial_and_key > KEY_MASK {
             return None;
         }
@@ -267,6 +267,9 @@ pub struct Sessions {
     pub spares: BufferPool,
 }
 
+/// The lowest serial of a client's session: 0 is that of internal sessions.
+const FIRST_SERIAL: u32 = 1;
+
 /// Milliseconds: as exactly as it is remembered when a connection came.
 const MOMENT: u64 = 64;
 
@@ -275,7 +278,7 @@ impl Sessions {
         Sessions {
             shard,
             slots: Slots::default(),
-            serial: 0,
+            serial: FIRST_SERIAL - 1,
             wakes: WakeTimes::default(),
             entrances: ListenerOrigins::default(),
             began: None,
@@ -291,15 +294,13 @@ impl Sessions {
         info: &ConnectionInfo,
         wall: WallTime,
     ) {
-        // 2^32 connections of one shard in one life of a process: at 1,000 a second, 49 days before a serial comes
-        // again, and then only a session that is still open on the same key could be mixed up.
-        self.serial = self.serial.wrapping_add(1);
+        let serial = self.next_serial();
         let (listener_origin, peer) = self.entrances.enter(info);
         let slot = ConnectionSlot {
             session,
             outbox: Outbox::default(),
             received: 0,
-            serial: self.serial,
+            serial,
             wake: NEVER,
             connected: self.moment(wall),
             listener_origin,
@@ -309,6 +310,13 @@ impl Sessions {
         };
         self.slots.put(key.0, slot);
         self.leave(key);
+    }
+
+    /// 2^32 connections of one shard in one life of a process: at 1,000 a second, 49 days before a serial comes again, and
+    /// then only a session that is still open on the same key could be mixed up.
+    fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.checked_add(1).unwrap_or(FIRST_SERIAL);
+        self.serial
     }
 
     /// A time in units of [`MOMENT`] since the first connection; eight years have fewer than 2^32.
@@ -461,6 +469,15 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn serials_start_again_without_that_of_internal_sessions() {
+        let mut sessions = Sessions::new(0);
+        assert_eq!(sessions.next_serial(), FIRST_SERIAL);
+        sessions.serial = u32::MAX;
+        let number = number(0, sessions.next_serial(), CONTROL_KEY);
+        assert_eq!(InternalSession::from_number(number), None);
+    }
 
     #[test]
     fn internal_sessions_are_known_by_their_numbers_and_clients_are_none() {

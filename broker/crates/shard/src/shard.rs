@@ -586,7 +586,9 @@ impl ShardDriver for Shard {
         }
         self.set_alarm(reason, me, on);
         if self.state.ctx.is_first_shard() {
-            let peers: Vec<_> = self.state.cluster.peers().all_up().collect();
+            // The own node is among those that are up.
+            let peers = self.state.cluster.peers().all_up();
+            let peers: Vec<_> = peers.filter(|peer| *peer != me).collect();
             for peer in peers {
                 self.state
                     .ctx

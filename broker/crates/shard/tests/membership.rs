@@ -375,6 +375,28 @@ fn a_node_is_not_forgotten_while_nobody_can_tell_what_counts_it() {
     assert_eq!(c.ready(0, "q"), 30);
 }
 
+/// Queues elsewhere that have no leader are not its concern: it has told that it has no replica of them.
+#[test]
+fn a_node_that_runs_is_forgotten_although_a_queue_of_others_has_no_leader() {
+    let mut c = Cluster::new(4);
+    c.may_fail();
+    let two = ("x-quorum-initial-group-size", Value::I64(2));
+    let mut client = c.client(1);
+    client.declare(&mut c, "dark", &quorum(&[two]));
+    fill(&mut c, &mut client, "dark", 3);
+    assert_eq!(voters(&mut c, 0, "dark"), ids(&[1, 2]));
+    c.kill(1);
+    c.until("nobody leads it", |c| {
+        c.queue(0, "dark")?.leader.is_none().then_some(())
+    });
+    c.until("drained", |c| (c.drain(3, true) == 0).then_some(()));
+    c.until("forgotten", |c| match c.forget(4) {
+        Ok(progress) => (progress == ForgetProgress::Forgotten).then_some(()),
+        Err(refused) => panic!("{refused}"),
+    });
+    assert_eq!(c.nodes_known(0), ids(&[1, 2, 3]));
+}
+
 #[test]
 fn what_a_removed_node_consumed_goes_back() {
     let mut c = Cluster::new(4);

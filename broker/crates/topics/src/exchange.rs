@@ -373,6 +373,11 @@ impl RouteExchange {
         [routers, announcing].into_iter().flatten().min()
     }
 
+    /// Sets the time for the following calls.
+    pub(crate) fn set_time(&mut self, now: Time) {
+        self.now = now;
+    }
+
     pub(crate) fn tick(&mut self, now: Time, events: &mut Vec<PeerEvent>) {
         self.now = now;
         let patience = self.limits.patience;

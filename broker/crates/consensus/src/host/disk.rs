@@ -409,18 +409,18 @@ impl Host {
         if self.memory < self.config.limits.max_memory_bytes / 2 {
             return;
         }
+        let flushing = |j: &JobOwner| matches!(j, JobOwner::Flush { .. });
+        if self.jobs.values().any(flushing) {
+            return;
+        }
         let flushable =
             |g: &&Group| !g.job_running && !g.stopped && g.store().needs_flush(g.flushable());
-        let flushing = self
-            .jobs
-            .values()
-            .any(|j| matches!(j, JobOwner::Flush { .. }));
         let largest = self
             .groups
             .values()
             .filter(flushable)
             .max_by_key(|g| (g.store().mem_bytes(), g.id));
-        if let Some((id, upto)) = largest.filter(|_| !flushing).map(|g| (g.id, g.flushable())) {
+        if let Some((id, upto)) = largest.map(|g| (g.id, g.flushable())) {
             self.request_flush(id, upto, 0);
             self.next_group_job(id);
         }

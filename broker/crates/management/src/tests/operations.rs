@@ -18,6 +18,28 @@ fn readiness_and_liveness_report_node_state() {
     assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
 }
 
+/// A node that lacks metadata may not know the newest user or password.
+#[test]
+fn node_that_lacks_metadata_refuses_no_password() {
+    let server = Server::start();
+    let status = |password: &str| {
+        let credentials = Some(("guest", password));
+        server
+            .ask_as(credentials, "GET", "/api/whoami", None)
+            .status
+    };
+    let set = |readiness| server.fake.lock().unwrap().readiness = readiness;
+    set(Readiness::NotReady("catching up".into()));
+    assert_eq!((status("guest"), status("wrong")), (200, 503));
+    set(Readiness::Draining);
+    assert_eq!((status("guest"), status("wrong")), (200, 401));
+    let ready = server.ask_as(None, "GET", "/readyz", None);
+    assert_eq!(
+        (ready.status, ready.body),
+        (503, json!({"status": "failed", "reason": "draining"}))
+    );
+}
+
 #[test]
 fn refused_liveness_probe_is_sent_again() {
     let server = Server::start();

@@ -228,7 +228,9 @@ impl QuorumQueue {
             self.settings_proposed = false;
             self.propose_settings();
         }
-        if !self.pending_suspicions.is_empty()
+        // Commands of earlier leaders are not among those that are pending.
+        if term == self.term
+            && !self.pending_suspicions.is_empty()
             && let Some(node) = judged(command)
             && self.pending_suspicions.remove(&node)
         {
@@ -423,9 +425,19 @@ impl QuorumQueue {
             return;
         }
         self.reachable.insert(node, up);
-        // Before that, entries to apply may contain sessions of the node or its suspicion.
         if self.caught_up {
             self.reconcile_suspicion(node);
+        } else if !up && self.machine.has_sessions_of(node) {
+            // Before any request of other nodes: what the node's consumers had is requeued in front, before
+            // other consumers get newer messages. Unapplied entries may contain further sessions of the node or
+            // its suspicion, so the two are compared again once they are applied.
+            self.suspect(node);
+        }
+    }
+
+    fn suspect(&mut self, node: NodeId) {
+        if self.pending_suspicions.insert(node) {
+            self.propose(&Command::NodeSuspected(node));
         }
     }
 

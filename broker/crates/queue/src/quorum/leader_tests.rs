@@ -1,5 +1,6 @@
 //! A leader and its log, one entry at a time.
 
+use super::command::Command;
 use super::tests::{message, number, session, settings, spec};
 use super::{LogRead, QuorumQueue};
 use crate::{
@@ -118,6 +119,104 @@ fn node_with_a_proposed_first_request_is_suspected() {
     leader.apply(consume);
     leader.settle();
     assert!(leader.queue.machine().is_suspended(OTHER));
+}
+
+/// The log of a leader that delivered messages 1 to 3 to a consumer of a session on [`OTHER`], and a new leader
+/// that has applied it.
+fn taken_over() -> (Leader, Vec<Bytes>) {
+    let mut leader = Leader::new();
+    let mut log = vec![leader.consume().expect("a proposal")];
+    for n in 1..=3 {
+        leader.step(1 + n, RequestBody::Publish(message(n, None, None)));
+        log.extend(leader.queue.take_proposal());
+    }
+    let mut queue = QuorumQueue::new("queue 'q' in vhost '/'".into(), settings());
+    for (index, command) in (1..).zip(&log) {
+        queue.applied(index, TERM, command).unwrap();
+    }
+    leader.queue = queue;
+    leader.applied = log.len() as u64;
+    (leader, log)
+}
+
+/// A consumer that moves to another node when its node, the leader's, is killed must not get newer messages
+/// before those that were on their way to it.
+#[test]
+fn new_leader_requeues_the_messages_of_a_dead_node_before_it_serves_others() {
+    let (mut leader, mut log) = taken_over();
+    let mut out = QueueOutput::default();
+    let term = TERM + 1;
+    (leader.queue).leadership(term, Some(NodeId(1)), true, &mut out);
+    leader.queue.peer_down(OTHER);
+    let publish = |seq, n| Request {
+        session: session(2),
+        seq,
+        body: RequestBody::Publish(message(n, None, None)),
+    };
+    let consume = Request {
+        session: session(2),
+        seq: 2,
+        body: RequestBody::Consume {
+            consumer: ConsumerId(1),
+            spec: spec(10, 0),
+        },
+    };
+    for request in [publish(1, 4), consume] {
+        let item = QueueMessage::Request(request);
+        (leader.queue).step(Timestamps::default(), item, &mut out);
+    }
+    while let Some(command) = leader.queue.take_proposal() {
+        leader.applied += 1;
+        leader
+            .queue
+            .applied(leader.applied, term, &command)
+            .unwrap();
+        log.push(command);
+    }
+    let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
+    leader.queue.resolve(&mut read, &mut out);
+    let events = out.events.drain(..);
+    let deliveries = events.filter_map(|e| match e.event {
+        QueueEvent::Deliver { deliveries, .. } if e.session == session(2) => Some(deliveries),
+        _ => None,
+    });
+    let delivered = deliveries.flatten();
+    let delivered: Vec<_> = delivered
+        .map(|d| (number(&d.message), d.redelivered))
+        .collect();
+    let expected = [(1, true), (2, true), (3, true), (4, false)];
+    assert_eq!(delivered, expected);
+}
+
+/// A command of an earlier leader about a node is not the one that this leader waits for.
+#[test]
+fn suspicion_by_an_earlier_leader_does_not_stand_for_the_pending_one() {
+    let (mut leader, _) = taken_over();
+    let mut out = QueueOutput::default();
+    let term = TERM + 1;
+    (leader.queue).leadership(term, Some(NodeId(1)), true, &mut out);
+    leader.queue.peer_down(OTHER);
+    let suspicion = leader.queue.take_proposal();
+    assert_eq!(suspicion, Some(Command::NodeSuspected(OTHER).encode()));
+    let trusted = Command::NodeTrusted(OTHER).encode();
+    leader.applied += 1;
+    leader
+        .queue
+        .applied(leader.applied, TERM, &trusted)
+        .unwrap();
+    assert_eq!(leader.queue.take_proposal(), None);
+    // It returns, and the pending command must not have the last word.
+    leader.queue.peer_up(OTHER);
+    let mut next = suspicion;
+    while let Some(command) = next {
+        leader.applied += 1;
+        leader
+            .queue
+            .applied(leader.applied, term, &command)
+            .unwrap();
+        next = leader.queue.take_proposal();
+    }
+    assert!(!leader.queue.machine().is_suspended(OTHER));
 }
 
 #[test]

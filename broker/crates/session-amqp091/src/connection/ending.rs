@@ -14,6 +14,9 @@ use std::time::Duration;
 /// timeout`).
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Time for a client in the middle of its login to get as far as an answer when the node stops.
+const STOPPING_HANDSHAKE: Duration = Duration::from_secs(1);
+
 impl AmqpSession {
     /// Closes the channel, or the connection if the failure is a hard error.
     pub(super) fn fail(
@@ -205,7 +208,7 @@ impl AmqpSession {
     /// Closes the connection with connection-forced (320), or at once if it is not open yet.
     pub(super) fn force_close(&mut self, text: &str, cx: &mut StepContext<'_>) {
         match self.phase {
-            Phase::Running | Phase::Opening => {
+            Phase::Running | Phase::Opening | Phase::Tuning => {
                 let failure = Failure::new(ReplyCode::ConnectionForced, text);
                 self.fail_connection(&failure, (0, 0), cx);
             }
@@ -213,6 +216,31 @@ impl AmqpSession {
             _ => self.phase = Phase::Ended,
         }
     }
+
+    /// Closes the connection because the node stops. A client that is logging in is told so, if it can
+    /// be told: it would take the end of its connection for a refusal of its password.
+    pub(super) fn shut_down(&mut self, cx: &mut StepContext<'_>) {
+        match self.phase {
+            Phase::Verifying if self.conn.capabilities.authentication_failure_close => {
+                self.refuse(&shutdown(), (0, 0), cx);
+            }
+            // Its connection.start-ok tells whether it can be told now, or at connection.open.
+            Phase::Starting | Phase::Verifying => {
+                self.is_stopping = true;
+                let latest = cx.broker.now() + STOPPING_HANDSHAKE;
+                self.deadline = Some(self.deadline.map_or(latest, |at| at.min(latest)));
+            }
+            _ => self.force_close(SHUTDOWN, cx),
+        }
+    }
+}
+
+/// RabbitMQ's text for connections of a node that stops.
+const SHUTDOWN: &str = "broker forced connection closure with reason 'shutdown'";
+
+/// The failure of connections of a node that stops.
+pub(crate) fn shutdown() -> Failure {
+    Failure::new(ReplyCode::ConnectionForced, SHUTDOWN)
 }
 
 /// Formats an unexpected frame as RabbitMQ does.

@@ -39,7 +39,7 @@ pub(crate) fn retain(
     }
     let session = broker.id().number;
     let services = broker.services();
-    let Some(shard) = services.and_then(|services| services.get_mut::<MqttShard>()) else {
+    let Some(shard) = services.and_then(MqttShard::access) else {
         let text = format!("retained messages are not available in vhost '{vhost}'");
         return Err(ChangeError::Unavailable(text));
     };

@@ -116,7 +116,11 @@ impl Topology<'_> {
             record.map_or_else(Default::default, |r| (r.name.clone(), r.vhost.clone()));
         let members = record.map_or(&[][..], |r| &r.members);
         let needed: BTreeSet<NodeId> = members.iter().copied().chain([node]).collect();
-        let down = needed.into_iter().filter(|n| !self.is_up(*n));
+        // A node that was removed never returns, and has no name.
+        let there = needed
+            .into_iter()
+            .filter(|n| self.tree().node(*n).is_some());
+        let down = there.filter(|n| !self.is_up(*n));
         let down: Vec<String> = down.map(|n| format!("'{}'", self.name_of(n))).collect();
         let way_out = match down.is_empty() {
             true => "try again in a moment".to_owned(),

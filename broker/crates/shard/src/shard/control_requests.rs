@@ -137,9 +137,6 @@ impl ShardState {
         let Some(leader) = self.metadata.leader() else {
             return not("asked the wrong shard");
         };
-        if self.cluster.is_draining() {
-            return not("draining");
-        }
         if !self
             .metadata
             .tree()
@@ -162,6 +159,7 @@ impl ShardState {
                 not("the metadata leader cannot be reached")
             }
             _ if self.queues.local().recovering() => not("recovering"),
+            _ if self.cluster.is_draining() => Readiness::Draining,
             _ => Readiness::Ready,
         }
     }

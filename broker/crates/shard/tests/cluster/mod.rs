@@ -345,7 +345,11 @@ impl Cluster {
                     let result = job.run(&node.disk);
                     node.shard.job_done(id, result);
                 }
-                Effect::Peer { to, frame, .. } => self.frames.push_back((at, to, frame)),
+                Effect::Peer { to, frame, .. } => {
+                    let me = NodeId(at as u64 + 1);
+                    assert_ne!(to, me, "node {at} sends a frame to itself");
+                    self.frames.push_back((at, to, frame));
+                }
                 Effect::Fatal(text) if self.may_fail => {
                     node.up = false;
                     node.failed = Some(text);

@@ -15,6 +15,7 @@ impl MqttRouter {
     pub fn set_time(&mut self, now: Time, wall: WallTime) {
         self.claims.now = now;
         self.claims.wall = wall;
+        self.routers.set_time(now);
     }
 
     /// Sets the live routers besides this one, over which the ownership of client ids is
