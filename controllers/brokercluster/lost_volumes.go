@@ -16,14 +16,14 @@ import (
 // reasonMajorityLost is the reason of Ready and Available when too few nodes have their data for a majority.
 const reasonMajorityLost = "MajorityLost"
 
-// volumeOf returns the PersistentVolume to which a node's claim is bound; empty while there is none.
-func (seen *observed) volumeOf(node string) string {
+// claimOf returns the claim of a node if it is bound; nil otherwise.
+func (seen *observed) claimOf(node string) *corev1.PersistentVolumeClaim {
 	for i := range seen.claims {
 		if claim := &seen.claims[i]; claim.Name == dataVolume+"-"+node && claim.Status.Phase == corev1.ClaimBound {
-			return claim.Spec.VolumeName
+			return claim
 		}
 	}
-	return ""
+	return nil
 }
 
 // lastReady returns where a node was last ready; nil when that is unknown. While no pod of a hibernated cluster exists,
@@ -40,17 +40,18 @@ func (in *inputs) lastReady(m *memberView) *posthornv1.MemberPlacement {
 	return nil
 }
 
-// placement returns where a node is ready, or was last ready.
+// placement returns where a node is ready, or was last ready. A claim that is newer than the readiness of the pod is that of
+// the next pod, which the operator does not see yet.
 func (m *memberView) placement() *posthornv1.MemberPlacement {
-	if m.Ready && m.volume != "" {
-		return &posthornv1.MemberPlacement{Volume: m.volume, Machine: m.machine}
+	if !m.Ready || m.claim == nil || condition(m.pod, corev1.PodReady).LastTransitionTime.Before(&m.claim.CreationTimestamp) {
+		return m.lastReady
 	}
-	return m.lastReady
+	return &posthornv1.MemberPlacement{Volume: m.claim.Spec.VolumeName, Machine: m.machine}
 }
 
 // hasLostVolume reports whether a node that is not ready has another volume than before, or none.
 func (m *memberView) hasLostVolume() bool {
-	return !m.Ready && m.lastReady != nil && m.volume != m.lastReady.Volume
+	return !m.Ready && m.lastReady != nil && (m.claim == nil || m.claim.Spec.VolumeName != m.lastReady.Volume)
 }
 
 func (m *memberView) isUnschedulable() bool {

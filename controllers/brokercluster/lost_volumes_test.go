@@ -34,7 +34,7 @@ func withVolumes(in *inputs, volumes [3]string, ready [3]bool) *observed {
 		}
 		m := viewPod(name, pod, "new", "")
 		m.machine = in.lastMachine(&m)
-		m.volume, m.lastReady = seen.volumeOf(name), in.lastReady(&m)
+		m.claim, m.lastReady = seen.claimOf(name), in.lastReady(&m)
 		seen.members = append(seen.members, m)
 	}
 	return seen
@@ -81,10 +81,27 @@ func TestMajorityWithoutItsVolumesIsNamed(t *testing.T) {
 	}
 }
 
+func TestClaimOfTheNextPodIsNotThatOfAReadyPod(t *testing.T) {
+	pod := podOn("w0", corev1.ConditionTrue)
+	since := condition(pod, corev1.PodReady).LastTransitionTime
+	before := &posthornv1.MemberPlacement{Volume: "a", Machine: "w0"}
+	for _, row := range []struct {
+		created metav1.Time
+		want    string
+	}{{metav1.NewTime(since.Add(-time.Minute)), "b"}, {since, "b"}, {metav1.NewTime(since.Add(time.Second)), "a"}} {
+		m := viewPod("c-0", pod, "new", "")
+		m.lastReady, m.machine = before, "w0"
+		m.claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: row.created}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "b"}}
+		if got := m.placement().Volume; got != row.want {
+			t.Errorf("claim of %s, ready since %s: volume %s", row.created, since, got)
+		}
+	}
+}
+
 func TestVolumesMayChangeDuringHibernation(t *testing.T) {
 	in := inputs{cluster: testCluster()}
 	in.cluster.Status.Members = []posthornv1.MemberStatus{{Name: "c-0", LastReady: &posthornv1.MemberPlacement{Volume: "a"}}}
-	m := &memberView{rollMember: rollMember{Name: "c-0"}, volume: "b"}
+	m := &memberView{rollMember: rollMember{Name: "c-0"}, claim: &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "b"}}}
 	if m.lastReady = in.lastReady(m); !m.hasLostVolume() {
 		t.Error("the volume of a cluster that is not hibernated was replaced")
 	}

@@ -41,8 +41,8 @@ type memberView struct {
 	trouble string
 	// machine is the Kubernetes node on which the pod runs, or on which the previous pod ran; empty when neither is known.
 	machine string
-	// volume is the PersistentVolume to which the node's claim is bound; empty while there is none.
-	volume string
+	// claim is the node's claim while it is bound to a volume; nil otherwise.
+	claim *corev1.PersistentVolumeClaim
 	// lastReady is where the node was last ready; nil when the status does not know it.
 	lastReady *posthornv1.MemberPlacement
 	// isUntrusted: the node showed a certificate that the operator does not trust.
@@ -78,7 +78,7 @@ func (r *reconciliation) observe(ctx context.Context) error {
 			}
 		}
 		m.machine = r.in.lastMachine(m)
-		m.volume, m.lastReady = r.seen.volumeOf(m.Name), r.in.lastReady(m)
+		m.claim, m.lastReady = r.seen.claimOf(m.Name), r.in.lastReady(m)
 		if m.isUnschedulable() && m.lastReady != nil {
 			m.trouble += fmt.Sprintf("; it was last ready with volume %s on machine %s", m.lastReady.Volume, m.lastReady.Machine)
 		}

@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
@@ -78,8 +79,8 @@ var _ = Describe("safety of running clusters", func() {
 		lose := func(name string) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 			w.broker.SetNotReady(name, "this node has not joined the metadata group")
-			Expect(deleteClaim(ctx, k8s, w.namespace, "data-"+name)).To(Succeed())
 			change(pod, func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, unreadyAnnotation, "yes") })
+			Expect(deleteClaim(ctx, k8s, w.namespace, "data-"+name)).To(Succeed())
 		}
 		By("losing one, which the others survive")
 		lose("c-1")
@@ -97,9 +98,8 @@ var _ = Describe("safety of running clusters", func() {
 		Expect(w.cluster().Status.Members[1].LastReady).To(HaveField("Volume", before[1]), "until the node is ready again")
 		By("getting the nodes back with their new volumes")
 		for _, name := range []string{"c-1", "c-2"} {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 			w.broker.SetNotReady(name, "")
-			change(pod, func(p *corev1.Pod) { delete(p.Annotations, unreadyAnnotation) })
+			Expect(k8s.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}, client.GracePeriodSeconds(0))).To(Succeed())
 		}
 		w.readyWorld()
 		Eventually(placed).WithArguments(1).Should(HaveField("Volume", volume("c-1")))

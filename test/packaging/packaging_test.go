@@ -326,8 +326,17 @@ func TestTheCommandsOfTheGuide(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name := range install(t, string(text)) {
-			seen[name] = true
+		texts, err := renderedTexts(t, loadedChart(t), string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, each := range texts {
+			// A Role has the same name in each watched namespace.
+			one := map[string]object{}
+			put(t, one, each)
+			for name := range one {
+				seen[name] = true
+			}
 		}
 	}
 	for _, name := range []string{"Deployment posthorn-operator", "ClusterRole posthorn-operator", "Role posthorn-operator", "PodMonitor posthorn-operator"} {
