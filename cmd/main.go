@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"go.uber.org/zap/zapcore"
+	"k8s.io/apimachinery/pkg/util/validation"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -31,7 +33,8 @@ const convertCommand = "convert"
 
 // options are the flags of the command line.
 type options struct {
-	namespace      string
+	// namespaces are watched; none stands for all.
+	namespaces     namespaceList
 	metrics, probe string
 	leaderElection bool
 	// leaderNamespace has the lease; empty stands for the operator's own namespace.
@@ -45,10 +48,33 @@ type options struct {
 	logging         zap.Options
 }
 
+// namespaceList is a flag with names of namespaces, separated by commas.
+type namespaceList []string
+
+func (l *namespaceList) String() string { return strings.Join(*l, ",") }
+
+// Set replaces the list.
+func (l *namespaceList) Set(text string) error {
+	*l = nil
+	if text == "" {
+		return nil
+	}
+	for _, name := range strings.Split(text, ",") {
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return fmt.Errorf("%q is not the name of a namespace: %s", name, strings.Join(problems, "; "))
+		}
+		if slices.Contains(*l, name) {
+			return fmt.Errorf("the namespace %s is listed twice", name)
+		}
+		*l = append(*l, name)
+	}
+	return nil
+}
+
 func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("posthorn-operator", flag.ContinueOnError)
-	flags.StringVar(&o.namespace, "watch-namespace", "", "watch this namespace only (empty: all)")
+	flags.Var(&o.namespaces, "watch-namespace", "watch only these namespaces, separated by commas (empty: all)")
 	flags.StringVar(&o.metrics, "metrics-bind-address", ":8080", "address of the metrics endpoint (0 disables it)")
 	flags.StringVar(&o.probe, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.BoolVar(&o.leaderElection, "leader-elect", false, "elect a leader, so that only one of several operators is active")
@@ -124,7 +150,7 @@ func run(o options) error {
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig or the service account: %w", err)
 	}
-	cacheOptions, clientOptions := setup.Cache(o.namespace)
+	cacheOptions, clientOptions := setup.Cache(o.namespaces...)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         cacheOptions,
@@ -150,7 +176,7 @@ func run(o options) error {
 		Resync: o.resync, ForgetBound: o.forgetBound, ImageRepository: o.repository, DefaultImage: o.defaultImage,
 		Resolver: connect.DNS{}, Transport: broker.NewTransport(), Now: time.Now,
 		DefaultProtocols:  brokercluster.DefaultProtocols(),
-		WatchNamespaces:   o.namespace == "",
+		WatchNamespaces:   len(o.namespaces) == 0,
 		OperatorNamespace: o.namespaceOfPods, Metrics: metrics.Registry,
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,14 +14,15 @@ import (
 
 func TestParse(t *testing.T) {
 	o, err := parse(nil)
-	if err != nil || o.resync != time.Minute || o.namespace != "" || o.leaderElection {
+	if err != nil || o.resync != time.Minute || len(o.namespaces) != 0 || o.leaderElection {
 		t.Errorf("defaults: %+v %v", o, err)
 	}
-	o, err = parse([]string{"--watch-namespace=a", "--leader-elect", "--resync-period=5s"})
-	if err != nil || o.namespace != "a" || !o.leaderElection || o.resync != 5*time.Second {
+	o, err = parse([]string{"--watch-namespace=a,b-2", "--leader-elect", "--resync-period=5s"})
+	if err != nil || !slices.Equal(o.namespaces, []string{"a", "b-2"}) || !o.leaderElection || o.resync != 5*time.Second {
 		t.Errorf("given: %+v %v", o, err)
 	}
-	for _, bad := range []string{"--resync-period=0s", "--forget-timeout=-1s", "--resync-period=often", "--nonsense"} {
+	for _, bad := range []string{"--resync-period=0s", "--forget-timeout=-1s", "--resync-period=often", "--nonsense",
+		"--watch-namespace=a,", "--watch-namespace=a,b,a", "--watch-namespace=a, b", "--watch-namespace=A", "--watch-namespace=a/b"} {
 		if _, err := parse([]string{bad}); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", bad, err)
 		}

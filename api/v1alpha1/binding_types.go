@@ -33,18 +33,21 @@ type BindingSpec struct {
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	Vhost string `json:"vhost,omitempty"`
 
 	// Source is the exchange that the messages come from. The default exchange, which is empty or amq.default, has
 	// no bindings that can be changed. Immutable.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	// +kubebuilder:validation:XValidation:rule="self != 'amq.default'",message="the default exchange has no bindings: source must be another exchange"
 	Source string `json:"source"`
 
 	// Destination is the queue or exchange that the messages go to. Immutable.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	Destination string `json:"destination"`
 
 	// DestinationType is queue or exchange. Immutable.
@@ -57,6 +60,7 @@ type BindingSpec struct {
 	// +optional
 	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	RoutingKey string `json:"routingKey"`
 
 	// Arguments of the binding, for example x-match for an exchange of type headers. The operator refuses a change:

@@ -73,7 +73,7 @@ type BrokerClusterSpec struct {
 	// each keeps its old settings until then. The key shards can change only while the cluster is hibernated.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*(/[a-z0-9_.-]+)?$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash, and a slash in names of listeners such as mqtt/ssl"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !self[k].matches('[\\\\r\\\\n]'))",message="configuration values are one line"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !k.startsWith('management.ssl') && !k.startsWith('operator.') && !k.startsWith('mqtt.listeners') && !k.startsWith('web_mqtt.tcp') && !k.startsWith('web_mqtt.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, management.ssl.*, operator.*, mqtt.listeners.*, web_mqtt.tcp.*, web_mqtt.ssl.*, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.protocols, spec.tls)"
 	Config map[string]ConfigValue `json:"config,omitempty"`
@@ -489,6 +489,18 @@ type MemberStatus struct {
 	// Message is why the node is not ready; empty while it is ready.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// LastReady is where the node was last ready. The operator forgets it when the cluster is hibernated.
+	// +optional
+	LastReady *MemberPlacement `json:"lastReady,omitempty"`
+}
+
+// MemberPlacement is the place of a node and of its data.
+type MemberPlacement struct {
+	// Volume is the PersistentVolume with the node's data.
+	Volume string `json:"volume"`
+	// Machine is the Kubernetes node on which the pod ran.
+	// +optional
+	Machine string `json:"machine,omitempty"`
 }
 
 // RolloutStatus is the progress of a replacement of pods.

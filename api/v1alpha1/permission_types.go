@@ -24,6 +24,7 @@ type PermissionSpec struct {
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	Vhost string `json:"vhost,omitempty"`
 
 	// User is the user's name in the broker. Outside the cluster's namespace it must begin with this namespace and a
@@ -31,6 +32,7 @@ type PermissionSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('[[:cntrl:]]')",message="must not contain control characters"
 	User string `json:"user,omitempty"`
 

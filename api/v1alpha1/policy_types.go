@@ -29,11 +29,14 @@ type PolicySpec struct {
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	Vhost string `json:"vhost,omitempty"`
 
 	// Name of the policy in the broker; metadata.name when empty. Immutable.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('[[:cntrl:]]')",message="must not contain control characters"
 	Name string `json:"name,omitempty"`
 
 	// Scope of the policy. Operator policies limit user policies and declarations, and are allowed only in

@@ -25,6 +25,7 @@ type TopicPermissionSpec struct {
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	Vhost string `json:"vhost,omitempty"`
 
 	// User is the user's name in the broker. Outside the cluster's namespace it must begin with this namespace and a
@@ -32,6 +33,7 @@ type TopicPermissionSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('[[:cntrl:]]')",message="must not contain control characters"
 	User string `json:"user,omitempty"`
 
@@ -42,6 +44,7 @@ type TopicPermissionSpec struct {
 	// Exchange of type topic to which the permission applies. It need not exist. Immutable.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	// +kubebuilder:validation:XValidation:rule="self != 'amq.default'",message="the default exchange has no topics: name an exchange of type topic"
 	Exchange string `json:"exchange"`
 

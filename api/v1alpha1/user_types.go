@@ -119,6 +119,7 @@ type UserPermission struct {
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	Vhost string `json:"vhost"`
 	// Configure matches exchanges and queues that the user may declare and delete.
 	// +optional
@@ -144,10 +145,12 @@ type UserTopicPermission struct {
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	Vhost string `json:"vhost"`
 	// Exchange of the permission.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	Exchange string `json:"exchange"`
 	// Write matches routing keys with which the user may publish.
 	// +optional

@@ -18,6 +18,7 @@ type VhostSpec struct {
 	// be <vhostPrefix><namespace>, or begin with that and a dot. Immutable.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 255",message="must have at most 255 bytes"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('[[:cntrl:]]')",message="must not contain control characters"
 	Name string `json:"name,omitempty"`
 

@@ -66,7 +66,7 @@ type summary struct {
 //	 #  when                                                  | phase      | Ready                  | Progressing
 //	 1  a retry does not help                                 | by work    | False, its reason      | no
 //	 2  hibernated                                            | Hibernated | by pods that are left  | by pods
-//	 3  settings, version, size or volumes are refused        | by work    | False, its reason      | if not stalled
+//	 3  most volumes are lost, or a part of the spec refused  | by work    | False, its reason      | if not stalled
 //	 4  all nodes ready, Ready before, failed recently        | Ready      | True AttemptFailed     | no
 //	 5  the reconciliation failed                             | by work    | False ReconcileFailed  | no
 //	 6  a pause keeps the spec from being applied             | Paused     | False PendingChanges   | no

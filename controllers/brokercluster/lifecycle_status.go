@@ -21,8 +21,8 @@ type readyCondition struct {
 	stalled bool
 }
 
-// lifecycleCondition returns the condition Ready of a cluster that is hibernated, or whose settings, version, size or
-// volumes cannot be what the spec asks for; false when none of these applies.
+// lifecycleCondition returns the condition Ready of a cluster that is hibernated or has lost most of its volumes, or whose
+// settings, version, size or volumes cannot be what the spec asks for; false when none of these applies.
 func (out *decided) lifecycleCondition(in *inputs, seen *observed) (readyCondition, bool) {
 	scaling, pods := out.status.Scaling, len(seen.pods)
 	stalled := func(reason, message string) (readyCondition, bool) {
@@ -36,6 +36,8 @@ func (out *decided) lifecycleCondition(in *inputs, seen *observed) (readyConditi
 	case seen.refusesCredentials():
 		return stalled("CredentialsRefused", fmt.Sprintf("the broker refuses the default user's password in Secret %s: somebody changed it in the broker; write the password that the broker accepts into key password of Secret %s",
 			names.OperatorSecret(in.cluster.Name), names.DefaultUserSecret(in.cluster.Name)))
+	case seen.describeLostMajority() != "":
+		return stalled(reasonMajorityLost, seen.describeLostMajority())
 	case out.invalidConfig != "":
 		return stalled(reasonInvalidConfig, out.invalidConfig)
 	case out.refusal.reason != "":

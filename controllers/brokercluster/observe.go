@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/names"
@@ -40,6 +41,10 @@ type memberView struct {
 	trouble string
 	// machine is the Kubernetes node on which the pod runs, or on which the previous pod ran; empty when neither is known.
 	machine string
+	// claim is the node's claim while it is bound to a volume; nil otherwise.
+	claim *corev1.PersistentVolumeClaim
+	// lastReady is where the node was last ready; nil when the status does not know it.
+	lastReady *posthornv1.MemberPlacement
 	// isUntrusted: the node showed a certificate that the operator does not trust.
 	isUntrusted bool
 	// unauthorized: the node refused the operator's credentials.
@@ -59,6 +64,9 @@ func (r *reconciliation) observe(ctx context.Context) error {
 	if r.seen.pods, err = r.listPods(ctx); err != nil {
 		return err
 	}
+	if r.seen.claims, err = r.listClaims(ctx); err != nil {
+		return err
+	}
 	r.seen.members = make([]memberView, r.out.sizes.Nodes)
 	for i := range r.seen.members {
 		name := r.in.podName(int32(i))
@@ -70,9 +78,10 @@ func (r *reconciliation) observe(ctx context.Context) error {
 			}
 		}
 		m.machine = r.in.lastMachine(m)
-	}
-	if r.seen.claims, err = r.listClaims(ctx); err != nil {
-		return err
+		m.claim, m.lastReady = r.seen.claimOf(m.Name), r.in.lastReady(m)
+		if m.isUnschedulable() && m.lastReady != nil {
+			m.trouble += fmt.Sprintf("; it was last ready with volume %s on machine %s", m.lastReady.Volume, m.lastReady.Machine)
+		}
 	}
 	r.queryNodes(ctx)
 	return nil
@@ -125,7 +134,7 @@ var notRunningReasons = map[string]bool{
 func notRunningReason(pod *corev1.Pod) (bool, string) {
 	if scheduled := condition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse &&
 		scheduled.Reason == corev1.PodReasonUnschedulable {
-		return true, "Unschedulable: " + scheduled.Message
+		return true, troubleUnschedulable + ": " + scheduled.Message
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		switch waiting, ended := status.State.Waiting, status.State.Terminated; {
@@ -178,8 +187,10 @@ func (in *inputs) lastMachine(m *memberView) string {
 	return ""
 }
 
-// Troubles of machines, with which memberView.trouble begins.
+// Troubles with which memberView.trouble begins.
 const (
+	troubleUnschedulable = "Unschedulable"
+
 	troubleMachineDown = "MachineDown"
 	troubleMachineLost = "MachineLost"
 )

@@ -39,6 +39,7 @@ func (out *decided) decideStatus(in *inputs, seen *observed, failed failure) {
 		status.Replicas, status.ReadyReplicas = int32(counts.present), int32(counts.ready)
 		status.Members = memberStatuses(seen.members)
 		out.warnOfMachines(in, seen)
+		out.warnOfLostMajority(in, seen)
 		if failed.err == nil || out.roll.Action != "" {
 			// A reconciliation that ended early has no news about the roll.
 			out.setRollout(in, seen, counts)
@@ -67,7 +68,7 @@ func memberStatuses(members []memberView) []posthornv1.MemberStatus {
 		m := &members[i]
 		status := posthornv1.MemberStatus{
 			Name: m.Name, Version: m.version, State: memberState(m), QuorumCritical: m.Health == healthCritical,
-			Machine: m.machine, Message: topology.OneLine(m.trouble),
+			Machine: m.machine, Message: topology.OneLine(m.trouble), LastReady: m.placement(),
 		}
 		if m.pod != nil {
 			status.Zone = m.pod.Labels[names.LabelZone]
@@ -85,10 +86,15 @@ func (out *decided) warnOfMachines(in *inputs, seen *observed) {
 	}
 	for i := range seen.members {
 		m := &seen.members[i]
-		kind, _, _ := strings.Cut(m.trouble, ":")
-		isMachine := kind == troubleMachineDown || kind == troubleMachineLost
-		if isMachine && !strings.HasPrefix(before[m.Name], kind+":") {
-			out.warn(kind, "Observe", "%s: %s", m.Name, strings.TrimPrefix(m.trouble, kind+": "))
+		trouble := func(kind string) (string, bool) {
+			message, is := strings.CutPrefix(m.trouble, kind+": ")
+			return message, is && !strings.HasPrefix(before[m.Name], kind+": ")
+		}
+		if message, is := trouble(troubleMachineDown); is {
+			out.warn(troubleMachineDown, "Observe", "%s: %s", m.Name, message)
+		}
+		if message, is := trouble(troubleMachineLost); is {
+			out.warn(troubleMachineLost, "Observe", "%s: %s", m.Name, message)
 		}
 	}
 }
@@ -134,6 +140,8 @@ func (out *decided) setConditions(in *inputs, seen *observed, counts memberCount
 		out.setCondition(in, posthornv1.ConditionAvailable, metav1.ConditionFalse, "Hibernated", "spec.hibernated is true: no node runs")
 	case n > 0 && counts.ready > n/2:
 		out.setCondition(in, posthornv1.ConditionAvailable, metav1.ConditionTrue, "MajorityReady", nodesReady)
+	case seen.describeLostMajority() != "":
+		out.setCondition(in, posthornv1.ConditionAvailable, metav1.ConditionFalse, reasonMajorityLost, nodesReady+"; "+seen.describeLostMajority())
 	default:
 		out.setCondition(in, posthornv1.ConditionAvailable, metav1.ConditionFalse, "NoMajority", strings.Join(append([]string{nodesReady}, counts.trouble...), "; "))
 	}

@@ -77,15 +77,18 @@ func Scheme() (*runtime.Scheme, error) {
 }
 
 // Cache keeps in memory only objects that are read often: of pods and volumes only the brokers', and no Secret's
-// data. An empty namespace stands for all.
-func Cache(namespace string) (cache.Options, client.Options) {
+// data. It has the objects of the given namespaces, or of all when none is given.
+func Cache(namespaces ...string) (cache.Options, client.Options) {
 	ours := labels.SelectorFromSet(labels.Set{names.LabelManagedBy: names.Manager})
 	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                   {Label: ours},
 		&corev1.PersistentVolumeClaim{}: {Label: ours},
 	}}
-	if namespace != "" {
-		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	for _, namespace := range namespaces {
+		if options.DefaultNamespaces == nil {
+			options.DefaultNamespaces = map[string]cache.Config{}
+		}
+		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	uncached := []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &corev1.ServiceAccount{}}
 	return options, client.Options{Cache: &client.CacheOptions{DisableFor: uncached}}

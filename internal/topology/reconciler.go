@@ -347,8 +347,12 @@ func (a *attempt[T]) apply(ctx context.Context, b broker.Client, tenant Tenant, 
 		now := metav1.NewTime(a.Now())
 		a.object.Topology().LastSyncTime = &now
 	}
+	// A node that is behind may also miss the object, or its vhost, in the reads of the report.
+	if err := a.work.Report(ctx, b); err != nil {
+		return a.awaitChange(err)
+	}
 	a.changeSeen(client.ObjectKeyFromObject(a.object))
-	return a.work.Report(ctx, b)
+	return nil
 }
 
 // owned reports whether the resource owns its object. When the cache says no and the object exists, it asks the API

@@ -17,8 +17,10 @@ const (
 	// maxInvisible is how long an accepted change may be missing from the broker's answers. Each request may reach
 	// another node, and a loaded node applies the metadata log with a delay.
 	maxInvisible = 30 * time.Second
-	// recheckChange is the time between two checks of an accepted change.
-	recheckChange = 500 * time.Millisecond
+	// recheckChange is the least time between two checks of an accepted change, maxRecheckChange the most. The time grows,
+	// so that the checks of many changes do not keep a loaded broker from catching up.
+	recheckChange    = 500 * time.Millisecond
+	maxRecheckChange = 4 * time.Second
 )
 
 // Invisible is an answer that does not show a change which the broker has just accepted.
@@ -43,7 +45,7 @@ func (a *attempt[T]) awaitChange(err error) error {
 		return Refuse(ReasonChangeNotVisible, "the broker accepted the change but has not shown it for %s; check that all its nodes are online: %v", maxInvisible, err)
 	}
 	message := fmt.Sprintf("the broker accepted the change and does not show it yet: %v", err)
-	return &Pending{Reason: ReasonChangePending, Message: message, RetryAfter: recheckChange}
+	return &Pending{Reason: ReasonChangePending, Message: message, RetryAfter: min(max(recheckChange, now.Sub(since)), maxRecheckChange)}
 }
 
 // changeSeen ends the wait that awaitChange began.

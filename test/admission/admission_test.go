@@ -91,6 +91,35 @@ func TestSettingsAreTheBrokers(t *testing.T) {
 	sameSet(t, "settings with any name", all(literal, variable(t, "configuration.yaml", "configuration.posthorn.io", "prefixes")), prefixes)
 }
 
+// TestListenersAreTheBrokers compares with the listeners of the protocols that the broker registers.
+func TestListenersAreTheBrokers(t *testing.T) {
+	const registrations = "broker/crates/posthorn/src/protocols.rs"
+	pair := regexp.MustCompile(`listener_names(?:\(&self\) -> \[&'static str; 2\] \{\s*|: )\["([^"]+)", "([^"]+)"\]`)
+	var listeners []string
+	collect := func(source string) {
+		for _, match := range pair.FindAllStringSubmatch(source, -1) {
+			listeners = append(listeners, match[1], match[2])
+		}
+	}
+	source := read(t, registrations)
+	collect(source)
+	for _, crate := range all(regexp.MustCompile(`(?m)^use (session_[a-z0-9]+)::`), source) {
+		files, err := filepath.Glob(filepath.Join(root, "broker/crates", strings.ReplaceAll(crate, "_", "-"), "src/*.rs"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has no sources: %v", crate, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			collect(string(text))
+		}
+	}
+	slices.Sort(listeners)
+	sameSet(t, "listeners", all(literal, variable(t, "configuration.yaml", "configuration.posthorn.io", "listeners")), slices.Compact(listeners))
+}
+
 func TestPolicyKeysAreTheBrokers(t *testing.T) {
 	const file, policy = "policies.yaml", "policies.posthorn.io"
 	source := read(t, "broker/crates/metadata/src/policy_keys.rs")

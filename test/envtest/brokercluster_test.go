@@ -109,11 +109,13 @@ var _ = Describe("BrokerCluster", func() {
 		} {
 			Eventually(conditionOf(w.cluster(), kind)).Should(HavePrefix(want), kind)
 		}
-		Expect(w.cluster().Status.Members).To(HaveExactElements(
-			posthornv1.MemberStatus{Name: "c-0", Zone: "zone-0", Version: "1.0.0", State: "Running"},
-			posthornv1.MemberStatus{Name: "c-1", Zone: "zone-1", Version: "1.0.0", State: "Running"},
-			posthornv1.MemberStatus{Name: "c-2", Zone: "zone-2", Version: "1.0.0", State: "Running"},
-		))
+		running := func(name, zone string) posthornv1.MemberStatus {
+			return posthornv1.MemberStatus{
+				Name: name, Zone: zone, Version: "1.0.0", State: "Running",
+				LastReady: &posthornv1.MemberPlacement{Volume: w.claim(name).Spec.VolumeName},
+			}
+		}
+		Expect(w.cluster().Status.Members).To(HaveExactElements(running("c-0", "zone-0"), running("c-1", "zone-1"), running("c-2", "zone-2")))
 	})
 
 	It("repairs children that somebody changed", func() {

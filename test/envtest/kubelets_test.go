@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -152,6 +153,7 @@ func (k *kubelets) claim(ctx context.Context, sts *appsv1.StatefulSet, name stri
 		return err
 	}
 	claim.Spec = sts.Spec.VolumeClaimTemplates[0].Spec
+	claim.Spec.VolumeName = "pv-" + string(uuid.NewUUID())
 	if err := k.client.Create(ctx, claim); err != nil {
 		return client.IgnoreAlreadyExists(err)
 	}

@@ -180,7 +180,8 @@ var _ = Describe("the remains after a deletion of everything", func() {
 
 var _ = Describe("objects that are deleted after their cluster", func() {
 	It("are deleted in the broker when the cluster is created again with its volumes", func() {
-		w := newWorld()
+		// No garbage collector deletes ServiceMonitors here.
+		w := newWorld(setMonitor("Off"))
 		w.readyWorld()
 		deleted := w.queue("deleted", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" })
 		kept := w.queue("kept", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Retain" })
@@ -199,7 +200,9 @@ var _ = Describe("objects that are deleted after their cluster", func() {
 		}
 
 		create(w.queue("again", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" }))
-		create(newCluster(w.namespace))
+		cluster := newCluster(w.namespace)
+		setMonitor("Off")(cluster)
+		create(cluster)
 		w.readyWorld()
 		Eventually(w.there("/", "deleted")).Should(BeFalse())
 		Eventually(func() bool { _, found := w.broker.User(w.namespace + "-app"); return found }).Should(BeFalse())

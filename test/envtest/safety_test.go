@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
@@ -58,6 +59,53 @@ var _ = Describe("safety of running clusters", func() {
 		}
 		w.readyWorld()
 		Eventually(func() string { return w.cluster().Status.Members[2].Message }).Should(BeEmpty())
+	})
+
+	It("names the lost volumes of a majority", func() {
+		w := newWorld()
+		w.readyWorld()
+		placed := func(node int) *posthornv1.MemberPlacement {
+			if members := w.cluster().Status.Members; len(members) > node {
+				return members[node].LastReady
+			}
+			return nil
+		}
+		volume := func(node string) string { return w.claim(node).Spec.VolumeName }
+		var before []string
+		for i, name := range []string{"c-0", "c-1", "c-2"} {
+			Eventually(placed).WithArguments(i).Should(HaveField("Volume", volume(name)))
+			before = append(before, volume(name))
+		}
+		lose := func(name string) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+			w.broker.SetNotReady(name, "this node has not joined the metadata group")
+			change(pod, func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, unreadyAnnotation, "yes") })
+			Expect(deleteClaim(ctx, k8s, w.namespace, "data-"+name)).To(Succeed())
+		}
+		By("losing one, which the others survive")
+		lose("c-1")
+		Eventually(ready(w.cluster())).Should(HavePrefix("False NodesNotReady"))
+		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("True"))
+		By("losing another one")
+		lose("c-2")
+		words := And(ContainSubstring("2 of 3 nodes no longer have the volumes"), ContainSubstring("c-1 (volume "+before[1]+"), c-2 (volume "+before[2]+")"),
+			ContainSubstring("start a new cluster"))
+		for _, kind := range []string{posthornv1.ConditionReady, posthornv1.ConditionAvailable} {
+			Eventually(conditionOf(w.cluster(), kind)).Should(And(HavePrefix("False MajorityLost"), words))
+		}
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionStalled)).Should(HavePrefix("True MajorityLost"))
+		Eventually(eventsOf(w.cluster(), "MajorityLost")).Should(Equal(1))
+		Expect(w.cluster().Status.Members[1].LastReady).To(HaveField("Volume", before[1]), "until the node is ready again")
+		By("getting the nodes back with their new volumes")
+		for _, name := range []string{"c-1", "c-2"} {
+			w.broker.SetNotReady(name, "")
+			Expect(k8s.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}, client.GracePeriodSeconds(0))).To(Succeed())
+		}
+		w.readyWorld()
+		Eventually(placed).WithArguments(1).Should(HaveField("Volume", volume("c-1")))
+		Expect(volume("c-1")).NotTo(Equal(before[1]))
+		Expect(conditionOf(w.cluster(), posthornv1.ConditionStalled)()).NotTo(HavePrefix("True"))
+		Expect(eventsOf(w.cluster(), "MajorityLost")()).To(Equal(1))
 	})
 
 	It("reports queues whose only copy was lost until they are gone", func() {

@@ -97,7 +97,7 @@ var _ = BeforeSuite(func() {
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:posthorn-system", "system:authenticated"},
 	}
 	restricted.Wrap(asked.wrap)
-	cacheOptions, clientOptions := setup.Cache("")
+	cacheOptions, clientOptions := setup.Cache()
 	mgr, err := ctrl.NewManager(restricted, ctrl.Options{
 		Scheme: scheme, Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "posthorn-operator", LeaderElectionNamespace: "posthorn-system",

@@ -342,7 +342,8 @@ var _ = Describe("bad input is refused by the API server", func() {
 		p.Spec.Definition["dead-letter-exchange"], p.Spec.Definition["stream-filter-size-bytes"] = value(`"a"`), value("16")
 		Expect(k8s.Create(ctx, p, client.DryRunAll)).To(Succeed())
 		c := newCluster("default")
-		c.Spec.Config = map[string]posthornv1.ConfigValue{"log.level": "debug", "loopback_users.guest": "false", "mqtt.vhost": "/"}
+		c.Spec.Config = map[string]posthornv1.ConfigValue{"log.level": "debug", "loopback_users.guest": "false", "mqtt.vhost": "/",
+			"advertised_listeners.amqp/ssl": "[2001:db8::1]:30671", "advertised_listeners.http/web-mqtt": "broker.example.org:30080"}
 		Expect(k8s.Create(ctx, c, client.DryRunAll)).To(Succeed())
 	})
 

@@ -108,6 +108,40 @@ func TestNoRightsOutsideTheWatchedNamespace(t *testing.T) {
 	}
 }
 
+func TestRightsInEachWatchedNamespace(t *testing.T) {
+	const values = "{watchNamespace: 'brokers,staging', rbac: {userRoles: false}}"
+	texts, err := renderedTexts(t, loadedChart(t), values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, text := range texts {
+		one := map[string]object{}
+		put(t, one, text)
+		for name, o := range one {
+			if strings.HasPrefix(name, "ClusterRole") || strings.HasPrefix(name, "Role") && strings.HasSuffix(name, " posthorn-operator") {
+				found = append(found, fmt.Sprintf("%s in %v", name, at(o, "metadata", "namespace")))
+			}
+			if name == "Deployment posthorn-operator" && !slices.Contains(arguments(one), "--watch-namespace=brokers,staging") {
+				t.Errorf("started with %v", arguments(one))
+			}
+		}
+	}
+	slices.Sort(found)
+	want := []string{
+		"Role posthorn-operator in brokers", "Role posthorn-operator in staging",
+		"RoleBinding posthorn-operator in brokers", "RoleBinding posthorn-operator in staging",
+	}
+	if !slices.Equal(found, want) {
+		t.Errorf("%v", found)
+	}
+	for _, wrong := range []string{"'brokers,'", "'a,,b'", "A", "'a, b'", "-a"} {
+		if _, err := rendered(t, "watchNamespace: "+wrong); err == nil {
+			t.Errorf("watchNamespace %s was accepted", wrong)
+		}
+	}
+}
+
 // container returns the container of the operator.
 func container(objects map[string]object) map[string]any {
 	list, _ := at(objects["Deployment posthorn-operator"], "spec", "template", "spec", "containers").([]any)
@@ -279,7 +313,7 @@ func TestTheCommandsOfTheGuide(t *testing.T) {
 					t.Fatalf("%q", line)
 				}
 				if rest[0] == "--set" {
-					if err := strvals.ParseInto(rest[1], values); err != nil {
+					if err := strvals.ParseInto(strings.Trim(rest[1], "'"), values); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -292,8 +326,17 @@ func TestTheCommandsOfTheGuide(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name := range install(t, string(text)) {
-			seen[name] = true
+		texts, err := renderedTexts(t, loadedChart(t), string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, each := range texts {
+			// A Role has the same name in each watched namespace.
+			one := map[string]object{}
+			put(t, one, each)
+			for name := range one {
+				seen[name] = true
+			}
 		}
 	}
 	for _, name := range []string{"Deployment posthorn-operator", "ClusterRole posthorn-operator", "Role posthorn-operator", "PodMonitor posthorn-operator"} {

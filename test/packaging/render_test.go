@@ -78,15 +78,31 @@ const (
 // rendered renders the chart with values (YAML).
 func rendered(t *testing.T, values string) (map[string]object, error) {
 	t.Helper()
+	return renderedChart(t, loadedChart(t), values)
+}
+
+func loadedChart(t *testing.T) *helmchart.Chart {
+	t.Helper()
 	chart, err := loader.Load(filepath.Join("..", "..", "charts", "posthorn"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return renderedChart(t, chart, values)
+	return chart
 }
 
 // renderedChart renders a chart with values (YAML).
 func renderedChart(t *testing.T, chart *helmchart.Chart, values string) (map[string]object, error) {
+	t.Helper()
+	texts, err := renderedTexts(t, chart, values)
+	objects := map[string]object{}
+	for _, text := range texts {
+		put(t, objects, text)
+	}
+	return objects, err
+}
+
+// renderedTexts renders a chart with values (YAML), and returns the text of each object.
+func renderedTexts(t *testing.T, chart *helmchart.Chart, values string) ([]string, error) {
 	t.Helper()
 	given, err := chartutil.ReadValues([]byte(values))
 	if err != nil {
@@ -101,15 +117,13 @@ func renderedChart(t *testing.T, chart *helmchart.Chart, values string) (map[str
 	if err != nil {
 		return nil, err
 	}
-	objects := map[string]object{}
+	var texts []string
 	for name, text := range files {
 		if strings.HasSuffix(name, ".yaml") {
-			for _, each := range strings.Split("\n"+text, "\n---\n") {
-				put(t, objects, each)
-			}
+			texts = append(texts, strings.Split("\n"+text, "\n---\n")...)
 		}
 	}
-	return objects, nil
+	return texts, nil
 }
 
 // install renders the chart and must succeed.

@@ -14,6 +14,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"time"
 
 	"posthorn.io/posthorn/internal/broker"
 )
@@ -52,6 +53,10 @@ type Server struct {
 	catchingUp string
 	// hidden has, for each path prefix, the number of reads that still answer 404.
 	hidden map[string]int
+	// lag is how long reads of a new object with the prefix lagPrefix answer 404; shown has when each can be read.
+	lag       time.Duration
+	lagPrefix string
+	shown     map[string]time.Time
 	// refuseClosing makes requests to close connections fail.
 	refuseClosing bool
 	// forgetStopped makes the server forget only stopped nodes.
@@ -106,6 +111,7 @@ func Start(username, password string) *Server {
 		nodes:       map[string]*node{},
 		flags:       map[string]broker.FeatureFlag{},
 		hidden:      map[string]int{},
+		shown:       map[string]time.Time{},
 		version:     "1.0.0",
 	}
 	s.AddVhost("/")
@@ -169,6 +175,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		escaped = "/" + escaped
 	}
 	answer := s.route(&request{Request: r, node: nodeName}, escaped)
+	if s.lag > 0 && r.Method == http.MethodPut && answer.status == http.StatusCreated && strings.HasPrefix(escaped, s.lagPrefix) {
+		s.shown[escaped] = time.Now().Add(s.lag)
+	}
 	s.calls = append(s.calls, Call{r.Method, escaped, nodeName, r.TLS != nil, fromOperator(r), answer.status})
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(answer.status)

@@ -6,6 +6,7 @@ package brokertest
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"posthorn.io/posthorn/internal/broker"
 )
@@ -24,8 +25,18 @@ func (s *Server) HideReads(prefix string, reads int) {
 	s.hidden[prefix] = reads
 }
 
+// LagReads makes reads of each new object whose path has a prefix fail with 404 for a time, like nodes that are behind.
+func (s *Server) LagReads(prefix string, lag time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lagPrefix, s.lag = prefix, lag
+}
+
 // hides counts a read of a path and reports whether it is hidden.
 func (s *Server) hides(path string) bool {
+	if time.Now().Before(s.shown[path]) {
+		return true
+	}
 	for prefix, reads := range s.hidden {
 		if strings.HasPrefix(path, prefix) && reads > 0 {
 			s.hidden[prefix]--

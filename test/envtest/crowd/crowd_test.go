@@ -48,6 +48,11 @@ const (
 	// patience is exceeded only by a failing test.
 	patience = 30 * time.Minute
 	poll     = 100 * time.Millisecond
+	// behind is the number of queues in a broker whose reads lag, and lag is by how much.
+	behind = 800
+	lag    = 4 * time.Second
+	// maxDeclarations is how often one queue may be declared while it is not visible.
+	maxDeclarations = 8
 	// resync of a real operator: anything that happens earlier did not wait for it.
 	resync = time.Minute
 )
@@ -55,7 +60,7 @@ const (
 // crowd is an API server, a broker and a client with all permissions.
 type crowd struct {
 	config *rest.Config
-	k8s    client.Client
+	k8s    client.WithWatch
 	broker *brokertest.Server
 	size   int
 }
@@ -102,7 +107,7 @@ func start(ctx context.Context, t *testing.T) *crowd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.k8s, err = client.New(c.config, client.Options{Scheme: scheme}); err != nil {
+	if c.k8s, err = client.NewWithWatch(c.config, client.Options{Scheme: scheme}); err != nil {
 		t.Fatal(err)
 	}
 	// The operator creates these Secrets of a new cluster only when they do not exist.
@@ -135,7 +140,7 @@ func (c *crowd) operator(ctx context.Context, t *testing.T) (counted *writes, st
 		counted.next = next
 		return counted
 	})
-	cacheOptions, clientOptions := setup.Cache("")
+	cacheOptions, clientOptions := setup.Cache()
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: c.k8s.Scheme(), Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
 		// This process runs several operators one after the other.
@@ -233,9 +238,9 @@ func (c *crowd) looked(since int) (different, most int) {
 	return len(times), most
 }
 
-// TestNewQueueOvertakesTheResync restarts the operator, which then reconciles every object, and creates another one,
-// which must come first. The reconciliations write nothing and happen once.
-func TestNewQueueOvertakesTheResync(t *testing.T) {
+// needAPIServer skips or fails a test that has no API server.
+func needAPIServer(t *testing.T) {
+	t.Helper()
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		if testing.Short() {
 			t.Skip("needs an API server")
@@ -243,6 +248,82 @@ func TestNewQueueOvertakesTheResync(t *testing.T) {
 		t.Fatal("set KUBEBUILDER_ASSETS to a directory with kube-apiserver and etcd, or leave this out with -short")
 	}
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+}
+
+// seenStates counts the states of Ready that queues had, by reason.
+type seenStates struct {
+	sync.Mutex
+	byReason map[string]int
+	stalled  []string
+}
+
+// follow records every state of every queue until the context ends.
+func (c *crowd) follow(ctx context.Context, t *testing.T) *seenStates {
+	t.Helper()
+	watcher, err := c.k8s.Watch(ctx, &posthornv1.QueueList{}, client.InNamespace(namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watcher.Stop)
+	seen := &seenStates{byReason: map[string]int{}}
+	go func() {
+		for event := range watcher.ResultChan() {
+			q, is := event.Object.(*posthornv1.Queue)
+			if !is {
+				continue
+			}
+			seen.Lock()
+			if ready := meta.FindStatusCondition(q.Status.Conditions, posthornv1.ConditionReady); ready != nil {
+				seen.byReason[ready.Reason]++
+			}
+			if stalled := meta.FindStatusCondition(q.Status.Conditions, posthornv1.ConditionStalled); stalled != nil {
+				seen.stalled = append(seen.stalled, q.Name+" "+stalled.Reason+": "+stalled.Message)
+			}
+			seen.Unlock()
+		}
+	}()
+	return seen
+}
+
+// TestQueuesThatReadsMissAreNotRefused creates many queues in a broker whose reads do not show a new queue for some
+// seconds. kstatus takes Stalled for a failure, after which Flux and Argo CD give up.
+func TestQueuesThatReadsMissAreNotRefused(t *testing.T) {
+	needAPIServer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c := start(ctx, t)
+	c.size = max(c.size, behind)
+	c.broker.LagReads("/api/queues/", lag)
+	seen := c.follow(ctx, t)
+	_, stop := c.operator(ctx, t)
+	defer stop()
+	c.createAll(ctx, t)
+	all := await(ctx, t, "all are ready", time.Second, func() bool { return c.ready(ctx, t) == c.size })
+	writes := len(c.broker.Calls("/api/queues/", http.MethodPut))
+	t.Logf("%d objects, each invisible for %s: all ready %.1f s after the last was created, %d requests to declare them", c.size, lag, all.Seconds(), writes)
+	await(ctx, t, "the watch has shown all", poll, func() bool {
+		seen.Lock()
+		defer seen.Unlock()
+		return seen.byReason["InSync"] >= c.size
+	})
+	seen.Lock()
+	defer seen.Unlock()
+	t.Logf("reasons of Ready: %v", seen.byReason)
+	if len(seen.stalled) > 0 {
+		t.Errorf("%d states were Stalled, for example %s", len(seen.stalled), seen.stalled[0])
+	}
+	if seen.byReason["ChangePending"] == 0 {
+		t.Error("no queue waited for its declaration to become visible, so the test proves nothing")
+	}
+	if most := c.size * maxDeclarations; writes > most {
+		t.Errorf("%d requests to declare %d queues, at most %d expected", writes, c.size, most)
+	}
+}
+
+// TestNewQueueOvertakesTheResync restarts the operator, which then reconciles every object, and creates another one,
+// which must come first. The reconciliations write nothing and happen once.
+func TestNewQueueOvertakesTheResync(t *testing.T) {
+	needAPIServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	c := start(ctx, t)

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package namespaced runs the operator of config/namespaced, installed like a user would, with the permissions of
-// that installation: in its own namespace only.
+// that installation: in its own namespace and in one other namespace only.
 package namespaced
 
 import (
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +39,7 @@ import (
 
 const (
 	home      = "posthorn-system"
+	second    = "staging"
 	elsewhere = "default"
 	// deadline of every wait.
 	deadline = 2 * time.Minute
@@ -90,6 +92,7 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 		t.Fatal(err)
 	}
 	served(ctx, t, k8s)
+	grantIn(ctx, t, k8s, second)
 	if err := apiserver.AwaitRights(ctx, k8s, home, "posthorn-operator"); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +106,7 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 		refused.next = next
 		return refused
 	})
-	cacheOptions, clientOptions := setup.Cache(home)
+	cacheOptions, clientOptions := setup.Cache(home, second)
 	mgr, err := ctrl.NewManager(restricted, ctrl.Options{
 		Scheme: scheme, Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "posthorn-operator", LeaderElectionNamespace: home,
@@ -129,6 +132,28 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 		}
 	})
 	return k8s, refused
+}
+
+// grantIn creates a namespace and gives the operator the permissions there that it has in its own namespace.
+func grantIn(ctx context.Context, t *testing.T, k8s client.Client, namespace string) {
+	t.Helper()
+	var role rbacv1.Role
+	var binding rbacv1.RoleBinding
+	for _, object := range []client.Object{&role, &binding} {
+		if err := k8s.Get(ctx, client.ObjectKey{Namespace: home, Name: "posthorn-operator"}, object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := metav1.ObjectMeta{Namespace: namespace, Name: "posthorn-operator"}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&rbacv1.Role{ObjectMeta: there, Rules: role.Rules},
+		&rbacv1.RoleBinding{ObjectMeta: there, RoleRef: binding.RoleRef, Subjects: binding.Subjects},
+	} {
+		if err := k8s.Create(ctx, object); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // served waits until the installed kinds can be used.
@@ -166,7 +191,7 @@ func newCluster(namespace string) *posthornv1.BrokerCluster {
 	}
 }
 
-func TestNamespacedOperatorUsesOnlyItsNamespace(t *testing.T) {
+func TestNamespacedOperatorUsesOnlyItsNamespaces(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		if testing.Short() {
 			t.Skip("needs an API server")
@@ -178,21 +203,27 @@ func TestNamespacedOperatorUsesOnlyItsNamespace(t *testing.T) {
 	defer cancel()
 	k8s, refused := start(ctx, t)
 
-	cluster, foreign := newCluster(home), newCluster(elsewhere)
-	queue := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "q"}, Spec: posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}}}
-	for _, object := range []client.Object{foreign, cluster, queue} {
-		if err := k8s.Create(ctx, object); err != nil {
-			t.Fatal(err)
-		}
+	foreign := newCluster(elsewhere)
+	if err := k8s.Create(ctx, foreign); err != nil {
+		t.Fatal(err)
 	}
-	// A reconciliation that could not create a child ends with Progressing False.
-	await(ctx, t, "the cluster has all its children and waits for its node", func() bool {
-		condition := meta.FindStatusCondition(get(ctx, t, k8s, cluster).Status.Conditions, posthornv1.ConditionProgressing)
-		return condition != nil && condition.Status == metav1.ConditionTrue && condition.Reason == "Creating"
-	})
-	await(ctx, t, "the queue waits for the cluster", func() bool {
-		return len(get(ctx, t, k8s, queue).Finalizers) == 1
-	})
+	for _, namespace := range []string{home, second} {
+		cluster := newCluster(namespace)
+		queue := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "q"}, Spec: posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}}}
+		for _, object := range []client.Object{cluster, queue} {
+			if err := k8s.Create(ctx, object); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// A reconciliation that could not create a child ends with Progressing False.
+		await(ctx, t, "the cluster in "+namespace+" has all its children and waits for its node", func() bool {
+			condition := meta.FindStatusCondition(get(ctx, t, k8s, cluster).Status.Conditions, posthornv1.ConditionProgressing)
+			return condition != nil && condition.Status == metav1.ConditionTrue && condition.Reason == "Creating"
+		})
+		await(ctx, t, "the queue in "+namespace+" waits for the cluster", func() bool {
+			return len(get(ctx, t, k8s, queue).Finalizers) == 1
+		})
+	}
 	if status := get(ctx, t, k8s, foreign).Status; status.ObservedGeneration != 0 {
 		t.Errorf("a cluster in another namespace was looked at: %+v", status)
 	}
