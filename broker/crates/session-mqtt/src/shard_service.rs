@@ -508,7 +508,7 @@ mod tests {
         let mut states = ServiceStates::default();
         states.push(Box::new(MqttShard::new(Arc::new(settings))));
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
-        let mut turns = |states: &mut ServiceStates, now| {
+        let turns = |states: &mut ServiceStates, now| {
             for _ in 0..100 {
                 MqttService.tick(states, at(now), WallTime(0));
             }

@@ -1,6 +1,5 @@
 //! Keys of MQTT and AMQP 1.0 over WebSocket. Names and values are RabbitMQ's.
 
-use super::Config;
 use super::keys::{ConfigKey, LISTEN, filled, number};
 use super::values::{Listen, parse_bytes};
 use session_websocket::WebSocketSettings;
@@ -40,7 +39,7 @@ fn frame(text: &str) -> Option<u64> {
     }
 }
 
-/// Defines the keys of one protocol: the field of [`Config`], the prefix of the keys, the name of the protocol, its
+/// Defines the keys of one protocol: the field of the configuration, the prefix of the keys, the name of the protocol, its
 /// conventional ports, and the key of the limit of the protocol in the frames.
 macro_rules! web_keys {
     ($field:ident, $prefix:literal, $protocol:literal, $plain:literal, $tls:literal, $limit:literal) => {
@@ -121,7 +120,7 @@ macro_rules! web_keys {
 }
 
 /// The keys of MQTT over WebSocket, in the order of the reference.
-pub const WEB_MQTT_KEYS: &[ConfigKey] = web_keys!(
+pub(super) const WEB_MQTT_KEYS: &[ConfigKey] = web_keys!(
     web_mqtt,
     "web_mqtt",
     "MQTT",
@@ -131,5 +130,5 @@ pub const WEB_MQTT_KEYS: &[ConfigKey] = web_keys!(
 );
 
 /// The keys of AMQP 1.0 over WebSocket, in the order of the reference.
-pub const WEB_AMQP_KEYS: &[ConfigKey] =
+pub(super) const WEB_AMQP_KEYS: &[ConfigKey] =
     web_keys!(web_amqp, "web_amqp", "AMQP 1.0", 15678, 15677, "frame_max");
