@@ -4,7 +4,7 @@ mod fake;
 
 use codec_amqp091::{Method, Properties};
 use fake::{Conn, consume, queue_declare};
-use metadata::SessionId;
+use metadata::{Change, SessionId};
 use session_amqp091::SessionConfig;
 
 const REPLY_TO: &str = "amq.rabbitmq.reply-to";
@@ -128,16 +128,26 @@ fn reply_is_delivered_without_a_declared_queue() {
 fn reply_waits_for_the_log_if_the_tree_may_be_outdated() {
     let name = "amq.rabbitmq.reply-to.a.b";
     let mut conn = Conn::with_channel();
-    conn.broker.hold_log = true;
+    let queue = metadata::QueueRecord {
+        id: metadata::QueueId::default(),
+        vhost: "/".into(),
+        name: name.into(),
+        kind: queue::QueueType::Classic,
+        durable: false,
+        auto_delete: false,
+        exclusive: None,
+        arguments: message::Table::default(),
+        members: vec![env::NodeId(1)],
+        declared_by: "guest".into(),
+    };
+    (conn.broker).change_from_other_node(Change::DeclareQueue(queue));
     let properties = Properties::default();
     conn.publish_with(1, "", name, true, &properties, b"answer");
     conn.publish_with(1, "", name, true, &properties, b"another");
     conn.expect_nothing();
-    conn.broker.hold_log = false;
-    conn.open_channel(2);
-    conn.declare(2, name);
-    assert!(conn.broker.apply_next());
-    conn.settle();
+    while conn.broker.apply_next() {
+        conn.settle();
+    }
     let stored = |conn: &Conn| conn.broker.queue("/", name).unwrap().ready.len();
     assert_eq!(stored(&conn), 2);
     // A mandatory one is returned as well.

@@ -722,7 +722,7 @@ fn server_disconnect_states_the_reason() {
 fn login_during_a_shutdown_is_told_that_the_server_is_unavailable() {
     for (version, connack) in [
         (Version::V5, "CONNACK 0x88 (the node stops)"),
-        (Version::V311, "CONNACK 0x03"),
+        (Version::V311, "CONNACK 0x88"),
     ] {
         let mut w = World::default();
         w.node.password_check = Some(PasswordCheck::Later);
