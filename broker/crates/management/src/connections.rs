@@ -28,6 +28,7 @@ fn protocol(label: &str) -> &str {
         "web_mqtt310" => "Web MQTT 3-1-0",
         "web_mqtt311" => "Web MQTT 3-1-1",
         "web_mqtt50" => "Web MQTT 5-0",
+        "web_amqp10" => "Web AMQP 1-0",
         other => other,
     }
 }
@@ -116,7 +117,7 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames, range: Optio
     if !connection.client_name.is_empty() {
         shown["user_provided_name"] = object!(connection.client_name);
     }
-    if connection.protocol == "amqp10" {
+    if connection.protocol.ends_with("amqp10") {
         shown["container_id"] = object!(connection.client_name);
     }
     shown

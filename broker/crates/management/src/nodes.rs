@@ -36,6 +36,7 @@ fn plugins(config: &Config) -> Vec<&'static str> {
     };
     let optional = [
         ("web-mqtt", "rabbitmq_web_mqtt"),
+        ("web-amqp", "rabbitmq_web_amqp"),
         ("mqtt", "rabbitmq_mqtt"),
         ("prometheus", "rabbitmq_prometheus"),
     ];

@@ -11,17 +11,18 @@ mod mqtt_keys;
 mod parse;
 mod tls_keys;
 mod values;
-mod web_mqtt_keys;
+mod web_keys;
 
 pub use budget_keys::BudgetConfig;
 pub use keys::{ConfigKey, keys, reference};
 pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load};
 pub use mqtt_keys::MqttConfig;
 pub use values::{Listen, PeerAddress, parse_bytes};
-pub use web_mqtt_keys::WebMqttConfig;
+pub use web_keys::WebConfig;
 
 use auth::Mechanism;
 use metadata::QueueType;
+use session_websocket::WebSocketSettings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,7 +40,8 @@ pub struct Config {
     /// Addresses of client listeners as clients reach them, by the name of the listener.
     pub advertised_listeners: BTreeMap<String, PeerAddress>,
     pub mqtt: MqttConfig,
-    pub web_mqtt: WebMqttConfig,
+    pub web_mqtt: WebConfig,
+    pub web_amqp: WebConfig,
     pub tls: TlsConfig,
     pub management_tls: Listen,
     pub prometheus_tls: Listen,
@@ -247,7 +249,8 @@ impl Default for Config {
             amqp_tls: Listen::None,
             advertised_listeners: BTreeMap::new(),
             mqtt: MqttConfig::default(),
-            web_mqtt: WebMqttConfig::default(),
+            web_mqtt: WebConfig::new(WebSocketSettings::MQTT),
+            web_amqp: WebConfig::new(WebSocketSettings::AMQP10),
             tls: TlsConfig::default(),
             management_tls: Listen::None,
             prometheus_tls: Listen::None,
@@ -290,7 +293,7 @@ impl Default for Config {
                 peer_buffer: 64 << 20,
             },
             product: "RabbitMQ".to_owned(),
-            version: "4.1.0".to_owned(),
+            version: "4.3.0".to_owned(),
             disk_free_limit: 50_000_000,
             memory_watermark: 0.6,
             memory_budget: BudgetConfig::default(),

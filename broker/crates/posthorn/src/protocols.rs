@@ -13,6 +13,14 @@ use std::sync::Arc;
 
 /// All protocols with their listeners and settings.
 pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
+    let amqp = amqp(config);
+    let web_amqp = WebSocket {
+        inner: amqp.amqp10.clone(),
+        listener_names: ["http/web-amqp", "https/web-amqp"],
+        settings: Arc::new(config.web_amqp.settings.clone()),
+    };
+    // A method frame and the beginning of the next one.
+    let largest_amqp_frame = config.limits.frame_max as usize * 2;
     let mqtt = Arc::new(mqtt(config));
     let web_mqtt = WebSocket {
         inner: mqtt.clone(),
@@ -21,11 +29,10 @@ pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
     };
     vec![
         Registration {
-            protocol: Arc::new(amqp(config)),
+            protocol: Arc::new(amqp),
             plain: config.amqp,
             secure: config.amqp_tls,
-            // A method frame and the beginning of the next one.
-            largest_frame: config.limits.frame_max as usize * 2,
+            largest_frame: largest_amqp_frame,
         },
         Registration {
             protocol: mqtt,
@@ -38,6 +45,12 @@ pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
             plain: config.web_mqtt.plain,
             secure: config.web_mqtt.tls,
             largest_frame: config.mqtt.limits.packet,
+        },
+        Registration {
+            protocol: Arc::new(web_amqp),
+            plain: config.web_amqp.plain,
+            secure: config.web_amqp.tls,
+            largest_frame: largest_amqp_frame,
         },
     ]
 }

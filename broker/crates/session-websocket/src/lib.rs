@@ -1,4 +1,4 @@
-//! Protocol sessions over WebSocket (RFC 6455; MQTT 5.0, section 6).
+//! Protocol sessions over WebSocket (RFC 6455; MQTT 5.0, section 6; AMQP WebSocket Binding 1.0).
 //!
 //! [`WebSocketSession`] wraps a session that is unaware of WebSocket and adds and removes the
 //! frames. Between two events it owns no buffer: incomplete input stays in the driver's buffer.
@@ -270,6 +270,7 @@ impl Session for WebSocketSession {
             "mqtt310" => "web_mqtt310",
             "mqtt311" => "web_mqtt311",
             "mqtt50" => "web_mqtt50",
+            "amqp10" => "web_amqp10",
             other => other,
         };
         SessionInfo { protocol, ..info }

@@ -176,7 +176,7 @@ impl Connection {
     fn new() -> Connection {
         let settings = Arc::new(WebSocketSettings {
             max_frame: 1_000_000,
-            ..WebSocketSettings::default()
+            ..WebSocketSettings::new(WebSocketSettings::MQTT)
         });
         let peer = "127.0.0.1:1".parse().expect("an address");
         Connection {

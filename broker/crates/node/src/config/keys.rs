@@ -5,7 +5,7 @@ use super::budget_keys::BUDGET_KEYS;
 use super::mqtt_keys::MQTT_KEYS;
 use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
-use super::web_mqtt_keys::WEB_MQTT_KEYS;
+use super::web_keys::{WEB_AMQP_KEYS, WEB_MQTT_KEYS};
 use super::{AuthFiles, Config};
 use metadata::QueueType;
 use std::fmt::Write;
@@ -76,8 +76,9 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 
 /// All keys, in the order of the reference.
 pub fn keys() -> impl Iterator<Item = &'static ConfigKey> {
-    let mqtt = MQTT_KEYS.iter().chain(WEB_MQTT_KEYS);
-    KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS).chain(mqtt)
+    let web = WEB_MQTT_KEYS.iter().chain(WEB_AMQP_KEYS);
+    let all = KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS);
+    all.chain(MQTT_KEYS).chain(web)
 }
 
 const KEYS: &[ConfigKey] = &[
@@ -148,10 +149,10 @@ const KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         name: "server_properties.version",
-        accepts: "three numbers with dots, as 4.1.0",
-        default: "4.1.0",
-        doc: "Version of RabbitMQ in the server properties of AMQP 0.9.1, which some clients \
-              evaluate; Celery with kombu 5.7 and classic queues needs 3.13.7 for tasks with ETA \
+        accepts: "three numbers with dots, as 4.3.0",
+        default: "4.3.0",
+        doc: "Version of RabbitMQ in the server properties of AMQP 0.9.1 and 1.0, which some \
+              clients evaluate; Celery with kombu 5.7 and classic queues needs 3.13.7 for tasks with ETA \
               or countdown.",
         set: |c, _, v| is_version(v).then(|| c.version = v.to_owned()),
     },

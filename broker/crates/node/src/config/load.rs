@@ -248,6 +248,7 @@ fn check_tls(config: &Config) -> Vec<String> {
         ("listeners.ssl.default", config.amqp_tls),
         ("mqtt.listeners.ssl.default", config.mqtt.tls),
         ("web_mqtt.ssl.port", config.web_mqtt.tls),
+        ("web_amqp.ssl.port", config.web_amqp.tls),
     ];
     for (listener, _) in listeners.iter().filter(|l| l.1 != Listen::None) {
         let files = [("certfile", &tls.certfile), ("keyfile", &tls.keyfile)];
@@ -479,6 +480,27 @@ mod tests {
     }
 
     #[test]
+    fn web_amqp_is_configured_apart_from_web_mqtt() -> Result<(), String> {
+        let config = flags(&[
+            "web_amqp.tcp.port=15678",
+            "web_amqp.ws_path=/amqp",
+            "web_amqp.ws_opts.max_frame_size=64KiB",
+            "web_amqp.allow_origins.1=https://a.example",
+        ])?;
+        let web = config.web_amqp;
+        assert_eq!((web.plain, web.tls), (Listen::Any(15678), Listen::None));
+        assert_eq!(
+            (&*web.settings.path, web.settings.max_frame),
+            ("/amqp", 65536)
+        );
+        assert_eq!(web.settings.origins, ["https://a.example"]);
+        assert_eq!(web.settings.protocols, ["amqp"]);
+        assert_eq!(config.web_mqtt.settings.path, "/ws");
+        assert_eq!(config.web_mqtt.settings.protocols, ["mqtt", "mqttv3.1"]);
+        Ok(())
+    }
+
+    #[test]
     fn web_mqtt_is_configured_with_rabbitmq_keys() -> Result<(), String> {
         let config = flags(&[
             "web_mqtt.tcp.listener=127.0.0.1:15675",
@@ -570,6 +592,10 @@ mod tests {
             (
                 &["web_mqtt.ssl.listener=0", "ssl_options.certfile=/x"],
                 "`web_mqtt.ssl.port` needs `ssl_options.keyfile`",
+            ),
+            (
+                &["web_amqp.ssl.port=0", "ssl_options.certfile=/x"],
+                "`web_amqp.ssl.port` needs `ssl_options.keyfile`",
             ),
             (
                 &["mqtt.listeners.ssl.default=0", "ssl_options.certfile=/x"],
