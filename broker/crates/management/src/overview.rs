@@ -10,7 +10,7 @@ use control::{ControlRequest, Counters};
 use serde_json::{Value as Json, json as object};
 
 /// The RabbitMQ version whose API is implemented; clients depend on it.
-pub(crate) const RABBITMQ_VERSION: &str = "4.1.0";
+pub(crate) const RABBITMQ_VERSION: &str = "4.3.0";
 
 /// RabbitMQ's name for rates that are not kept per channel and queue.
 pub(crate) const RATES_MODE: &str = "basic";

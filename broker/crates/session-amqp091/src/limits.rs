@@ -88,7 +88,7 @@ impl Default for Limits {
 pub const PRODUCT: &str = "RabbitMQ";
 /// The default `version` in the server properties and in the HTTP API. Clients compare it with
 /// RabbitMQ's versions.
-pub const VERSION: &str = "4.1.0";
+pub const VERSION: &str = "4.3.0";
 
 /// The configuration of a session, created when its connection is accepted.
 #[derive(Clone, Debug)]
