@@ -75,7 +75,7 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:MaxProperties=256
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !self[k].matches('[\\\\r\\\\n]'))",message="configuration values are one line"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !k.startsWith('management.ssl') && !k.startsWith('operator.') && !k.startsWith('mqtt.listeners') && !k.startsWith('web_mqtt.tcp') && !k.startsWith('web_mqtt.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, management.ssl.*, operator.*, mqtt.listeners.*, web_mqtt.tcp.*, web_mqtt.ssl.*, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.protocols, spec.tls)"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !k.startsWith('management.ssl') && !k.startsWith('operator.') && !k.startsWith('mqtt.listeners') && !k.startsWith('web_mqtt.tcp') && !k.startsWith('web_mqtt.ssl') && !k.startsWith('web_amqp.tcp') && !k.startsWith('web_amqp.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, management.ssl.*, operator.*, mqtt.listeners.*, web_mqtt.tcp.*, web_mqtt.ssl.*, web_amqp.tcp.*, web_amqp.ssl.*, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.protocols, spec.tls)"
 	Config map[string]ConfigValue `json:"config,omitempty"`
 
 	// Protocols that clients may use. Each has a listener, and another one with TLS when tls is set. When
@@ -84,7 +84,8 @@ type BrokerClusterSpec struct {
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:XValidation:rule="!self.exists(p, p == 'web-amqp') || self.exists(p, p == 'amqp')",message="protocols: web-amqp needs amqp, because credentials name its port"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(p, p == 'stream')",message="protocols: this version of the broker has no stream listener"
 	Protocols []Protocol `json:"protocols,omitempty"`
 
@@ -159,13 +160,15 @@ type BrokerClusterSpec struct {
 }
 
 // Protocol of clients.
-// +kubebuilder:validation:Enum=amqp;mqtt;stream
+// +kubebuilder:validation:Enum=amqp;web-amqp;mqtt;stream
 type Protocol string
 
-// Values of Protocol. ProtocolMQTT is MQTT over TCP and over WebSocket.
+// Values of Protocol. ProtocolAMQP is AMQP 0.9.1 and 1.0 over TCP, ProtocolWebAMQP is AMQP 1.0 over WebSocket, and
+// ProtocolMQTT is MQTT over TCP and over WebSocket.
 const (
-	ProtocolAMQP Protocol = "amqp"
-	ProtocolMQTT Protocol = "mqtt"
+	ProtocolAMQP    Protocol = "amqp"
+	ProtocolWebAMQP Protocol = "web-amqp"
+	ProtocolMQTT    Protocol = "mqtt"
 )
 
 // ConfigValue is the value of one broker setting.

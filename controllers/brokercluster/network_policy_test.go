@@ -58,6 +58,8 @@ func TestStrictPolicyAdmitsOnlyNamedPeers(t *testing.T) {
 		"MQTT, not asked for":              {nil, "op", portSet{plain: true}, names.PortMQTT, 0, false, nil},
 		"MQTT":                             {speak("amqp", "mqtt"), "op", portSet{plain: true}, names.PortMQTT, 0, true, nil},
 		"MQTT over WebSocket":              {speak("mqtt"), "op", portSet{plain: true}, names.PortWebMQTT, 0, true, nil},
+		"AMQP over WebSocket":              {speak("amqp", "web-amqp"), "op", portSet{plain: true}, names.PortWebAMQP, 0, true, nil},
+		"no AMQP over WebSocket":           {speak("amqp"), "op", portSet{plain: true}, names.PortWebAMQP, 0, false, nil},
 		"MQTT with TLS, there is none":     {speak("mqtt"), "op", portSet{plain: true}, names.PortMQTTS, 0, false, nil},
 		"no AMQP":                          {speak("mqtt"), "op", portSet{plain: true}, names.PortAMQP, 0, false, nil},
 		"scrapers":                         {nil, "op", portSet{plain: true}, names.PortPrometheus, 0, true, nil},

@@ -40,6 +40,8 @@ type listener struct {
 var listeners = []listener{
 	{posthornv1.ProtocolAMQP, "amqp", names.PortAMQP, false, ""},
 	{posthornv1.ProtocolAMQP, "amqps", names.PortAMQPS, true, "POSTHORN_LISTENERS_SSL_DEFAULT"},
+	{posthornv1.ProtocolWebAMQP, "web-amqp", names.PortWebAMQP, false, "POSTHORN_WEB__AMQP_TCP_PORT"},
+	{posthornv1.ProtocolWebAMQP, "web-amqp-tls", names.PortWebAMQPS, true, "POSTHORN_WEB__AMQP_SSL_PORT"},
 	{posthornv1.ProtocolMQTT, "mqtt", names.PortMQTT, false, "POSTHORN_MQTT_LISTENERS_TCP_DEFAULT"},
 	{posthornv1.ProtocolMQTT, "mqtts", names.PortMQTTS, true, "POSTHORN_MQTT_LISTENERS_SSL_DEFAULT"},
 	{posthornv1.ProtocolMQTT, "web-mqtt", names.PortWebMQTT, false, "POSTHORN_WEB__MQTT_TCP_PORT"},

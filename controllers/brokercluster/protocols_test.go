@@ -14,7 +14,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-const amqp, mqtt = posthornv1.ProtocolAMQP, posthornv1.ProtocolMQTT
+const amqp, webAMQP, mqtt = posthornv1.ProtocolAMQP, posthornv1.ProtocolWebAMQP, posthornv1.ProtocolMQTT
 
 func protocols(all ...posthornv1.Protocol) []posthornv1.Protocol { return all }
 
@@ -31,6 +31,9 @@ func TestListenersReachThePodAndTheServices(t *testing.T) {
 		"AMQP":                 {protocols(amqp), nil, "amqp", ""},
 		"AMQP, TLS":            {protocols(amqp), tls, "amqp amqps", "LISTENERS_SSL_DEFAULT=5671"},
 		"AMQP, TLS only":       {protocols(amqp), only, "amqps", "LISTENERS_SSL_DEFAULT=5671 LISTENERS_TCP=none"},
+		"WebSocket":            {protocols(amqp, webAMQP), nil, "amqp web-amqp", "WEB__AMQP_TCP_PORT=15678"},
+		"WebSocket, TLS":       {protocols(amqp, webAMQP), tls, "amqp amqps web-amqp web-amqp-tls", "LISTENERS_SSL_DEFAULT=5671 WEB__AMQP_SSL_PORT=15677 WEB__AMQP_TCP_PORT=15678"},
+		"WebSocket, TLS only":  {protocols(amqp, webAMQP), only, "amqps web-amqp-tls", "LISTENERS_SSL_DEFAULT=5671 LISTENERS_TCP=none WEB__AMQP_SSL_PORT=15677"},
 		"both":                 {protocols(amqp, mqtt), nil, "amqp mqtt web-mqtt", "MQTT_LISTENERS_TCP_DEFAULT=1883 WEB__MQTT_TCP_PORT=15675"},
 		"both, TLS":            {protocols(amqp, mqtt), tls, "amqp amqps mqtt mqtts web-mqtt web-mqtt-tls", "LISTENERS_SSL_DEFAULT=5671 MQTT_LISTENERS_SSL_DEFAULT=8883 MQTT_LISTENERS_TCP_DEFAULT=1883 WEB__MQTT_SSL_PORT=15676 WEB__MQTT_TCP_PORT=15675"},
 		"both, TLS only":       {protocols(amqp, mqtt), only, "amqps mqtts web-mqtt-tls", "LISTENERS_SSL_DEFAULT=5671 LISTENERS_TCP=none MQTT_LISTENERS_SSL_DEFAULT=8883 WEB__MQTT_SSL_PORT=15676"},

@@ -58,19 +58,21 @@ func TestBindingURIEscapesThePassword(t *testing.T) {
 
 func TestBindingHasTheEndpoint(t *testing.T) {
 	cases := []struct {
-		endpoint                 Endpoint
-		uri, port, mqtt, webMQTT string
+		endpoint                          Endpoint
+		uri, port, mqtt, webMQTT, webAMQP string
 	}{
-		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "", ""},
-		{Endpoint{Host: "c.ns.svc", AMQP: true, MQTT: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "1883", "15675"},
-		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true, MQTT: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "8883", "15676"},
-		{Endpoint{Host: "c.ns.svc", MQTT: true}, "mqtt://u:p@c.ns.svc:1883", "1883", "1883", "15675"},
-		{Endpoint{Host: "c.ns.svc", TLSOnly: true, MQTT: true}, "mqtts://u:p@c.ns.svc:8883", "8883", "8883", "15676"},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "", "", ""},
+		{Endpoint{Host: "c.ns.svc", AMQP: true, WebAMQP: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "", "", "15678"},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true, WebAMQP: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "", "", "15677"},
+		{Endpoint{Host: "c.ns.svc", AMQP: true, MQTT: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "1883", "15675", ""},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true, MQTT: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "8883", "15676", ""},
+		{Endpoint{Host: "c.ns.svc", MQTT: true}, "mqtt://u:p@c.ns.svc:1883", "1883", "1883", "15675", ""},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, MQTT: true}, "mqtts://u:p@c.ns.svc:8883", "8883", "8883", "15676", ""},
 	}
 	for _, c := range cases {
 		data := map[string][]byte{}
 		Bind(data, c.endpoint, "u", "p")
-		for key, want := range map[string]string{"uri": c.uri, "port": c.port, "mqtt-port": c.mqtt, "web-mqtt-port": c.webMQTT} {
+		for key, want := range map[string]string{"uri": c.uri, "port": c.port, "mqtt-port": c.mqtt, "web-mqtt-port": c.webMQTT, "web-amqp-port": c.webAMQP} {
 			if got := string(data[key]); got != want {
 				t.Errorf("%+v: %s is %q", c.endpoint, key, got)
 			}

@@ -35,8 +35,8 @@ type Endpoint struct {
 	Host string
 	// TLSOnly: clients can only connect over TLS.
 	TLSOnly bool
-	// AMQP and MQTT: the cluster accepts the protocol.
-	AMQP, MQTT bool
+	// AMQP, WebAMQP and MQTT: the cluster accepts the protocol.
+	AMQP, WebAMQP, MQTT bool
 }
 
 // EndpointOf returns the endpoint of a cluster's client Service.
@@ -45,7 +45,8 @@ func EndpointOf(cluster *posthornv1.BrokerCluster, protocols []posthornv1.Protoc
 	return Endpoint{
 		Host: names.Host(cluster.Namespace, cluster.Name), TLSOnly: cluster.Spec.TLSOnly(),
 		// The status has no protocols before the first reconciliation; AMQP is the likely one.
-		AMQP: len(protocols) == 0 || speaks(posthornv1.ProtocolAMQP), MQTT: speaks(posthornv1.ProtocolMQTT),
+		AMQP: len(protocols) == 0 || speaks(posthornv1.ProtocolAMQP), WebAMQP: speaks(posthornv1.ProtocolWebAMQP),
+		MQTT: speaks(posthornv1.ProtocolMQTT),
 	}
 }
 
@@ -84,12 +85,18 @@ func Bind(data map[string][]byte, e Endpoint, username, password string) {
 		data[key] = []byte(value)
 	}
 	// Names of the keys in RabbitMQ's cluster operator.
-	for key, port := range map[string]string{
-		"mqtt-port": e.port(names.PortMQTT, names.PortMQTTS), "web-mqtt-port": e.port(names.PortWebMQTT, names.PortWebMQTTS),
+	for _, each := range []struct {
+		key           string
+		open          bool
+		plain, secure int
+	}{
+		{"web-amqp-port", e.WebAMQP, names.PortWebAMQP, names.PortWebAMQPS},
+		{"mqtt-port", e.MQTT, names.PortMQTT, names.PortMQTTS},
+		{"web-mqtt-port", e.MQTT, names.PortWebMQTT, names.PortWebMQTTS},
 	} {
-		delete(data, key)
-		if e.MQTT {
-			data[key] = []byte(port)
+		delete(data, each.key)
+		if each.open {
+			data[each.key] = []byte(e.port(each.plain, each.secure))
 		}
 	}
 }

@@ -14,8 +14,11 @@ const (
 	PortMQTT          = 1883
 	PortMQTTS         = 8883
 	// PortWebMQTT and PortWebMQTTS are MQTT over WebSocket, without and with TLS.
-	PortWebMQTT    = 15675
-	PortWebMQTTS   = 15676
+	PortWebMQTT  = 15675
+	PortWebMQTTS = 15676
+	// PortWebAMQP and PortWebAMQPS are AMQP 1.0 over WebSocket, without and with TLS.
+	PortWebAMQP    = 15678
+	PortWebAMQPS   = 15677
 	PortPrometheus = 15692
 	// PortOperator is the HTTP API for the operator, over TLS with its client certificate.
 	PortOperator = 15670
