@@ -2,6 +2,7 @@
 'use strict';
 
 const rhea = require('rhea');
+const WebSocket = require('ws');
 const { within, PATIENCE } = require('../javascript/checks');
 
 let numbers = 0;
@@ -31,6 +32,12 @@ async function connect(options = {}) {
   connection.on('error', () => {});
   await event(connection, 'connection_open', 'connection_error', 'disconnected');
   return new Client(connection);
+}
+
+/** Connects to a WebSocket listener. */
+function connectOver(url, options = {}) {
+  const dial = rhea.websocket_connect(WebSocket);
+  return connect({ connection_details: dial(url, ['amqp'], options) });
 }
 
 class Client {
@@ -171,4 +178,4 @@ async function outcome(sender, message) {
   return { name: state.constructor.composite_type, error: state.error };
 }
 
-module.exports = { connect, event, fresh, outcome, rhea };
+module.exports = { connect, connectOver, event, fresh, outcome, rhea };

@@ -3,7 +3,7 @@
 
 const assert = require('node:assert');
 const { check, run, until, node } = require('../javascript/checks');
-const { connect, event, fresh, outcome, rhea } = require('./client');
+const { connect, connectOver, event, fresh, outcome, rhea } = require('./client');
 
 const KINDS = ['classic', 'quorum'];
 const { types } = rhea;
@@ -67,6 +67,40 @@ check('heartbeats keep an idle connection', async () => {
   await until(() => frames >= 3 || !connection.is_open(), 'heartbeats of the node');
   assert.ok(connection.is_open());
   await client.close();
+});
+
+for (const [name, url] of [['WebSocket', 'ws://127.0.0.1:15678/ws'], ['WebSocket with TLS', 'wss://127.0.0.1:15677/ws']]) {
+  check(`messages and large messages over ${name}`, async () => {
+    const client = await connectOver(url, { rejectUnauthorized: false });
+    const queue = await client.queue('quorum');
+    const large = types.wrap_binary(Buffer.alloc(1_000_000, 'x'));
+    await client.send(queue, 'small', { body: large });
+    const messages = await client.take(queue, 2);
+    assert.strictEqual(messages[0].body, 'small');
+    assert.ok(messages[1].body.equals(Buffer.alloc(1_000_000, 'x')));
+    await client.close();
+  });
+}
+
+check('HTTP API shows a connection over WebSocket', async () => {
+  const client = await connectOver('ws://127.0.0.1:15678/ws');
+  const { container_id: server } = client.connection;
+  assert.ok(server);
+  const id = client.connection.local.open.container_id;
+  const found = await until(async () => {
+    const all = await (await fetch('http://127.0.0.1:15672/api/connections', {
+      headers: { authorization: `Basic ${btoa('guest:guest')}` } })).json();
+    return all.find((connection) => connection.container_id === id);
+  }, 'the connection in the listing');
+  assert.strictEqual(found.protocol, 'Web AMQP 1-0');
+  await client.close();
+});
+
+check('WebSocket with another subprotocol is refused', async () => {
+  const { WebSocket } = require('ws');
+  const socket = new WebSocket('ws://127.0.0.1:15678/ws', ['mqtt']);
+  const error = await new Promise((resolve) => socket.once('error', resolve));
+  assert.match(error.message, /400/);
 });
 
 check('small frames carry large messages', async () => {
