@@ -71,7 +71,7 @@ func TestListenersReachThePodAndTheServices(t *testing.T) {
 		all := env(template)
 		for _, key := range slices.Sorted(maps.Keys(all)) {
 			short := strings.TrimPrefix(key, "POSTHORN_")
-			if strings.Contains(short, "LISTENERS") || strings.Contains(short, "WEB__MQTT") {
+			if strings.Contains(short, "LISTENERS") || strings.Contains(short, "WEB__") {
 				settings = append(settings, short+"="+all[key])
 			}
 		}

@@ -102,7 +102,7 @@ class Peer:
 
     def is_alive(self, channel=0):
         """A session answers a flow with the flag echo; returns its flow."""
-        self.send("flow", channel, next_incoming_id=0, incoming_window=1000, next_outgoing_id=0, outgoing_window=1000, echo=True)
+        self.send("flow", channel, incoming_window=1000, next_outgoing_id=0, outgoing_window=1000, echo=True)
         return self.expect("flow", channel)
 
     # The layers of a connection.
@@ -164,7 +164,7 @@ class Peer:
     def credit(self, credit, channel=0, **fields):
         """Grants credit to a new link."""
         fields = {"handle": 0, **fields}
-        self.send("flow", channel, next_incoming_id=0, incoming_window=1000, next_outgoing_id=0, outgoing_window=1000,
+        self.send("flow", channel, incoming_window=1000, next_outgoing_id=0, outgoing_window=1000,
                   link_credit=credit, **fields)
 
     def transfer(self, payload, delivery_id=0, channel=0, **fields):

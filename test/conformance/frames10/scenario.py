@@ -296,7 +296,7 @@ def empty_frames_are_accepted():
 @each(doff3=3, doff255=255)
 def extended_header_is_skipped(doff):
     with Session() as peer:
-        flow = composite("flow", next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, echo=True)
+        flow = composite("flow", incoming_window=9, next_outgoing_id=0, outgoing_window=9, echo=True)
         peer.raw(codec.frame(encode(flow), doff=doff))
         peer.expect("flow")
 
@@ -304,7 +304,7 @@ def extended_header_is_skipped(doff):
 @check
 def frame_in_single_bytes():
     with Session() as peer:
-        flow = composite("flow", next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, echo=True)
+        flow = composite("flow", incoming_window=9, next_outgoing_id=0, outgoing_window=9, echo=True)
         for byte in codec.frame(encode(flow)):
             peer.raw(bytes([byte]))
         peer.expect("flow")
@@ -432,9 +432,9 @@ def handle_above_the_maximum_of_the_server_is_an_error():
 
 
 @each(
-    no_incoming_window=composite("flow", next_incoming_id=0, next_outgoing_id=0, outgoing_window=1),
-    no_next_outgoing_id=composite("flow", next_incoming_id=0, incoming_window=1, outgoing_window=1),
-    link_credit_is_a_string=composite("flow", next_incoming_id=0, incoming_window=1, next_outgoing_id=0, outgoing_window=1, link_credit="9"),
+    no_incoming_window=composite("flow", next_outgoing_id=0, outgoing_window=1),
+    no_next_outgoing_id=composite("flow", incoming_window=1, outgoing_window=1),
+    link_credit_is_a_string=composite("flow", incoming_window=1, next_outgoing_id=0, outgoing_window=1, link_credit="9"),
 )
 def wrong_flow_ends_the_session_or_the_connection(body):
     with Session() as peer:
@@ -484,10 +484,11 @@ def server_renews_its_window():
     address = queue()
     with Session() as peer:
         peer.sender(address)
-        for number in range(1500):
-            peer.transfer(message(), number, settled=True)
-        peer.transfer(message(), 1500)
-        peer.expect("disposition", first=1500, state=ACCEPTED)
+        for number in range(0, 1500, 50):
+            for settled in range(number, number + 49):
+                peer.transfer(message(), settled, settled=True)
+            peer.transfer(message(), number + 49)
+            peer.expect("disposition", first=number + 49, state=ACCEPTED)
 
 
 # Links: attach and detach (2.6, 2.7.3, 2.7.7).
@@ -691,7 +692,15 @@ def dynamic_target_has_an_address():
         peer.expect("disposition", state=ACCEPTED)
         peer.send("detach", handle=0, closed=True)
         peer.expect("detach")
-        peer.refused(SENDER, "amqp:not-found", "me", address, handle=1)
+
+        def is_refused():
+            peer.attach(SENDER, "me", address)
+            is_gone = peer.expect("attach").target is None
+            peer.send("detach", handle=0, closed=True)
+            peer.expect("detach")
+            return is_gone
+
+        checks.until(is_refused, "the end of the queue")
 
 
 @check
@@ -906,15 +915,12 @@ def failed(peer, *conditions):
     return body
 
 
-@each(
-    other_delivery_id=dict(delivery_id=5),
-    settled_after_unsettled=dict(settled=True),
-)
-def continuation_that_contradicts_the_first_transfer_detaches(fields):
+@check
+def continuation_with_another_delivery_id_detaches():
     with Session() as peer:
         peer.sender(queue())
         peer.transfer(message()[:4], 0, more=True, settled=False)
-        peer.send("transfer", payload=message()[4:], **{"handle": 0, **fields})
+        peer.send("transfer", payload=message()[4:], handle=0, delivery_id=5)
         assert failed(peer).kind in {"detach", "end"}
 
 
@@ -962,9 +968,7 @@ def transfers_without_credit_are_an_error():
 
 
 @each(
-    no_section=b"",
     garbage=b"\xff\xff\xff",
-    no_body=codec.section(0x73, ["id"]),
     unknown_section=codec.section(0x79, b"x"),
     section_ends_early=b"\x00\x53\x75\xb0\x00\x00\x00\x09abc",
 )
@@ -973,8 +977,8 @@ def undecodable_message_detaches(payload):
     with Session() as peer:
         peer.sender(address)
         peer.transfer(payload, 0)
-        assert failed(peer, "amqp:decode-error", "amqp:invalid-field").kind == "detach"
-        peer.sender(address, handle=1)
+        assert failed(peer, "amqp:decode-error", "amqp:invalid-field", "amqp:not-implemented").kind == "detach"
+        peer.is_alive()
 
 
 @check
@@ -1002,16 +1006,8 @@ def message_larger_than_the_maximum_detaches():
             return
         part = bytes(60_000)
         peer.transfer(part, 0, more=True)
-        for number in range(size // len(part) + 1):
-            # The server renews its window.
-            if number % 100 == 99:
-                peer.send("flow", next_incoming_id=0, incoming_window=9, next_outgoing_id=number + 1, outgoing_window=1000, echo=True)
-                _, body = peer.frame()
-                while body.kind not in {"flow", "detach"}:
-                    _, body = peer.frame()
-                if body.kind == "detach":
-                    assert body.error.condition == "amqp:link:message-size-exceeded", body
-                    return
+        # Fewer transfers than the window of the session.
+        for _ in range(size // len(part) + 1):
             peer.send("transfer", payload=part, handle=0, more=True)
         assert failed(peer, "amqp:link:message-size-exceeded").kind == "detach"
 
@@ -1071,9 +1067,9 @@ def receiver_of_settled_deliveries_owes_no_disposition():
         assert peer.expect("transfer").settled and peer.expect("transfer").settled
         peer.send("detach", handle=0, closed=True)
         peer.expect("detach")
-        peer.receiver(address, handle=1)
-        peer.credit(1, handle=1, drain=True)
-        peer.expect("flow", handle=1)
+        peer.receiver(address)
+        peer.credit(1, drain=True)
+        peer.expect("flow", handle=0)
 
 
 @check
@@ -1105,9 +1101,9 @@ def outcome_removes_a_message(state):
         settle(peer, state, peer.expect("transfer").delivery_id)
         peer.send("detach", handle=0, closed=True)
         peer.expect("detach")
-        peer.receiver(address, handle=1)
-        peer.credit(1, handle=1, drain=True)
-        peer.expect("flow", handle=1)
+        peer.receiver(address)
+        peer.credit(1, drain=True)
+        peer.expect("flow", handle=0)
 
 
 @each(released=(RELEASED, None), failed=(Described(0x27, [True]), 1), modified=(Described(0x27, []), None))
@@ -1137,9 +1133,9 @@ def disposition_of_a_range():
         peer.is_alive()
         peer.send("detach", handle=0, closed=True)
         peer.expect("detach")
-        peer.receiver(address, handle=1)
-        peer.credit(1, handle=1, drain=True)
-        peer.expect("flow", handle=1)
+        peer.receiver(address)
+        peer.credit(1, drain=True)
+        peer.expect("flow", handle=0)
 
 
 @check
@@ -1177,8 +1173,8 @@ def detach_returns_unsettled_deliveries():
         peer.expect("transfer")
         peer.send("detach", handle=0, closed=True)
         peer.expect("detach")
-        peer.receiver(address, handle=1, credit=1)
-        assert peer.expect("transfer", handle=1).payload.endswith(b"a")
+        peer.receiver(address, credit=1)
+        assert peer.expect("transfer", handle=0).payload.endswith(b"a")
 
 
 @each(end="end", close="close")

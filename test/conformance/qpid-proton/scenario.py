@@ -776,7 +776,6 @@ def selector_filters_messages():
 
 
 @check
-@expected_failure("transactions are not supported")
 def transaction_coordinator_is_attached():
     with Client() as client:
         client.sender(None, lambda link: setattr(link.target, "type", Terminus.COORDINATOR))

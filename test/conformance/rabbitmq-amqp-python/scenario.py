@@ -354,7 +354,6 @@ def single_active_consumer_is_told_its_state():
 
 
 @check
-@expected_failure("receivers have no direct reply-to")
 def direct_reply_to_names_an_address():
     with Client() as client:
         options = ConsumerOptions(settle_strategy=ConsumerSettleStrategy.DirectReplyTo)

@@ -702,17 +702,7 @@ impl Connection {
             return Err(CommandError::NotRunning);
         };
         let negotiated = *negotiated;
-        let start = out.len();
-        write_open(&self.config, negotiated.channel_max, reply, out);
-        if out.len() - start > negotiated.max_frame_size {
-            // Properties are for people; the connection works without them.
-            out.truncate(start);
-            let reply = OpenReply {
-                properties: None,
-                ..reply
-            };
-            write_open(&self.config, negotiated.channel_max, reply, out);
-        }
+        write_fitting_open(&self.config, &negotiated, reply, out);
         self.phase = Phase::Running(Running::new(negotiated));
         self.phase_deadline = None;
         self.last_sent = self.now;
@@ -723,6 +713,7 @@ impl Connection {
     pub fn refuse_open(
         &mut self,
         _pending: PendingOpen,
+        reply: OpenReply<'_>,
         error: &AmqpError<'_>,
         out: &mut BytesMut,
     ) {
@@ -731,12 +722,7 @@ impl Connection {
             ..
         }) = &self.phase
         {
-            write_open(
-                &self.config,
-                negotiated.channel_max,
-                OpenReply::default(),
-                out,
-            );
+            write_fitting_open(&self.config, negotiated, reply, out);
             self.write_close(Some(error), out);
         }
     }
@@ -1065,6 +1051,26 @@ fn as_connection_fault(fault: Fault) -> Fault {
     Fault {
         level: Level::Connection,
         ..fault
+    }
+}
+
+/// Writes an answer to an open that fits in the peer's frames.
+fn write_fitting_open(
+    config: &Config,
+    negotiated: &Negotiated,
+    reply: OpenReply<'_>,
+    out: &mut BytesMut,
+) {
+    let start = out.len();
+    write_open(config, negotiated.channel_max, reply, out);
+    if out.len() - start > negotiated.max_frame_size {
+        // Properties are for people; the connection works without them.
+        out.truncate(start);
+        let reply = OpenReply {
+            properties: None,
+            ..reply
+        };
+        write_open(config, negotiated.channel_max, reply, out);
     }
 }
 

@@ -22,7 +22,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use message::{Message, Table};
 use metadata::{Change, Name, QueueId};
-use queue::{QueueReply, RejectReason, RequestBody};
+use queue::{QueueReply, RejectReason, RequestBody, SettlementOutcome};
 use session::{
     Broker, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox, PublishTag, QueueNotification,
     ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo,
@@ -254,6 +254,7 @@ impl Amqp10Session {
             }
             Event::LinkDetached { link, cause, .. } => {
                 self.log_fault("link detached", &cause);
+                self.release_unsettled(link.number(), cx);
                 self.remove_link(link.number(), cx);
             }
             Event::SessionEnded { session, cause } => {
@@ -476,6 +477,27 @@ impl Amqp10Session {
             }
             Err(_) => self.remove_link(number, cx),
         }
+    }
+
+    /// Requeues the deliveries of a link that is detached. As in RabbitMQ, they do not count as failed attempts, unlike
+    /// those of a session or connection that ends.
+    fn release_unsettled(&mut self, number: u32, cx: &mut StepContext<'_>) {
+        let Some(Link::Consumer(consumer)) = self.links.get(&number) else {
+            return;
+        };
+        if consumer.is_settled || !consumer.has_deliveries() {
+            return;
+        }
+        let (queue, consumer) = (consumer.queue, consumer.id);
+        // Without credit the consumer does not get its own deliveries back.
+        let stop = RequestBody::CreditOneWay { consumer, up_to: 0 };
+        self.state.send_oneway(queue, stop, cx);
+        let release = RequestBody::Settle {
+            consumer,
+            outcome: SettlementOutcome::Released,
+            ids: vec![(1, u64::MAX)],
+        };
+        self.state.send_oneway(queue, release, cx);
     }
 
     /// Releases everything that belongs to a link that has ended.

@@ -75,6 +75,11 @@ impl Consumer {
         }
     }
 
+    /// Returns true if the queue has sent deliveries. They may be settled.
+    pub(crate) fn has_deliveries(&self) -> bool {
+        self.last > 0
+    }
+
     /// Takes over the credit of the client.
     pub(crate) fn set_credit(
         &mut self,

@@ -112,6 +112,13 @@ impl Amqp10Session {
     }
 
     pub(crate) fn open(&mut self, open: &Open<'_>, pending: PendingOpen, cx: &mut StepContext<'_>) {
+        let node = cx.broker.tree().node(cx.broker.id().node);
+        let node = node.map_or("", |node| &*node.name);
+        let properties = connection_properties(&self.state.settings.properties, node);
+        let reply = OpenReply {
+            offered_capabilities: Multiple::new(&CAPABILITIES),
+            properties: Reader::new(&properties).read::<Map<'_>>().ok(),
+        };
         let vhost = match open
             .hostname
             .and_then(|name| name.strip_prefix(VHOST_PREFIX))
@@ -130,21 +137,15 @@ impl Amqp10Session {
             };
             let refusal = Refusal::new(condition, error.to_string());
             tracing::info!(peer = %self.peer, user = %self.state.user, error = %refusal.text, "open refused");
+            // RabbitMQ's Java client fails to report the error of a connection without properties.
             self.engine
-                .refuse_open(pending, &refusal.to_error(), cx.tail());
+                .refuse_open(pending, reply, &refusal.to_error(), cx.tail());
             return;
         }
         self.state.vhost = vhost;
         self.client_name = open.container_id.chars().take(MAX_CONTAINER_ID).collect();
         self.client_properties = open.properties.map(to_table).map(Box::new);
         self.frame_max = open.max_frame_size.min(self.state.settings.limits.frame);
-        let node = cx.broker.tree().node(cx.broker.id().node);
-        let node = node.map_or("", |node| &*node.name);
-        let properties = connection_properties(&self.state.settings.properties, node);
-        let reply = OpenReply {
-            offered_capabilities: Multiple::new(&CAPABILITIES),
-            properties: Reader::new(&properties).read::<Map<'_>>().ok(),
-        };
         ended(self.engine.accept_open(pending, reply, cx.tail()));
         self.phase = Phase::Open;
         self.set_alarm(cx.broker.publishers_blocked(), cx);

@@ -88,6 +88,8 @@ fn open_is_refused_with_the_condition_of_its_cause() {
         // A close must not be the first frame (section 2.4.3).
         client.expect(Seen::Opened);
         assert_eq!(client.server_container, "posthorn");
+        let mut properties = client.server_properties.iter();
+        assert!(properties.any(|(key, _)| key == "node"));
         client.seen.pop_front()
     };
     let closed = |condition: &str| Some(Seen::Closed(Some(condition.into())));
@@ -476,6 +478,33 @@ fn deleted_queue_detaches_its_consumers_only() {
     client.expect(Seen::Detached(Some("amqp:resource-deleted".into())));
     let id = client.send(other, "a");
     client.expect(accepted(id));
+}
+
+#[test]
+fn deliveries_of_a_detached_link_are_released_without_a_failed_attempt() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let publisher = client.publisher(session, "/queues/q");
+    for body in ["a", "b"] {
+        client.send(publisher, body);
+        client.seen.clear();
+    }
+    let consumer = client.consumer(session, "/queues/q");
+    client.credit(consumer, 2, false);
+    client.expect_message("a");
+    client.expect_message("b");
+    client.detach(consumer);
+    client.nothing_seen();
+    let released = Some((SettlementOutcome::Released, vec![(1, u64::MAX)]));
+    assert_eq!(settlements(&client).pop(), released);
+
+    // A session that ends leaves them to the queue, which counts the attempt.
+    let consumer = client.consumer(session, "/queues/q");
+    client.credit(consumer, 1, false);
+    client.expect_message("a");
+    let before = settlements(&client).len();
+    client.end(session);
+    assert_eq!(settlements(&client).len(), before);
 }
 
 fn delete(client: &mut Client, queue: &str) {

@@ -1,15 +1,14 @@
-//! A connection with a pair of management links.
+//! A connection, and the HTTP API of the node: the client cannot attach the pair of management links, because a session of it has one
+//! link of a name.
 
 use crate::Result;
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::link::receiver::CreditMode;
 use fe2o3_amqp::session::SessionHandle;
-use fe2o3_amqp::types::definitions::{Fields, SenderSettleMode};
-use fe2o3_amqp::types::messaging::{
-    AmqpValue, Message, MessageId, Outcome, Properties, Source, Target,
-};
-use fe2o3_amqp::types::primitives::{OrderedMap, Symbol, Value};
+use fe2o3_amqp::types::messaging::Outcome;
 use fe2o3_amqp::{Connection, Receiver, Sender, Session};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub const URL: &str = "amqp://guest:guest@127.0.0.1:5672";
@@ -20,63 +19,47 @@ pub fn fresh(prefix: &str) -> String {
     format!("{prefix}-{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-pub fn text(value: &str) -> Value {
-    Value::String(value.to_owned())
+/// Sends a request to the HTTP API; returns the status and the body.
+fn http(method: &str, path: &str, body: &str) -> Result<(u16, String)> {
+    let mut socket = TcpStream::connect("127.0.0.1:15672")?;
+    socket.set_read_timeout(Some(crate::checks::PATIENCE))?;
+    let length = body.len();
+    write!(
+        socket,
+        "{method} /api/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\nContent-Length: {length}\r\n\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer)?;
+    let status = answer.split(' ').nth(1).ok_or("no status")?.parse()?;
+    Ok((status, answer))
 }
 
-pub fn map(entries: Vec<(&str, Value)>) -> Value {
-    let mut map = OrderedMap::new();
-    for (key, value) in entries {
-        map.insert(text(key), value);
+/// Sends a request that must succeed.
+fn call(method: &str, path: &str, body: &str) -> Result<String> {
+    match http(method, path, body)? {
+        (200..300, answer) => Ok(answer),
+        (_, answer) => Err(format!("{method} {path}: {answer}").into()),
     }
-    Value::Map(map)
 }
 
-/// The value of a key in a map.
-pub fn field(map: &Value, key: &str) -> Option<Value> {
-    match map {
-        Value::Map(map) => map.get(&text(key)).cloned(),
-        _ => None,
-    }
+/// The name of a queue in its address.
+pub fn name_of(queue: &str) -> &str {
+    queue.trim_start_matches("/queues/")
 }
 
 pub struct Client {
     pub connection: ConnectionHandle<()>,
     pub session: SessionHandle<()>,
-    requests: Sender,
-    responses: Receiver,
-    next: u64,
 }
 
 impl Client {
     pub async fn open() -> Result<Client> {
         let mut connection = Connection::open(fresh("container"), URL).await?;
-        let mut session = Session::begin(&mut connection).await?;
-        let mut paired = Fields::new();
-        paired.insert(Symbol::from("paired"), Value::Bool(true));
-        let name = fresh("management");
-        let requests = Sender::builder()
-            .name(name.clone())
-            .sender_settle_mode(SenderSettleMode::Settled)
-            .source(Source::builder().address("me").build())
-            .target(Target::builder().address("/management").build())
-            .properties(paired.clone())
-            .attach(&mut session)
-            .await?;
-        let responses = Receiver::builder()
-            .name(name)
-            .sender_settle_mode(SenderSettleMode::Settled)
-            .source(Source::builder().address("/management").build())
-            .target(Target::builder().address("me").build())
-            .properties(paired)
-            .attach(&mut session)
-            .await?;
+        let session = Session::begin(&mut connection).await?;
         Ok(Client {
             connection,
             session,
-            requests,
-            responses,
-            next: 0,
         })
     }
 
@@ -86,71 +69,44 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request to the management node; returns the status and the body.
-    pub async fn request(
-        &mut self,
-        method: &str,
-        path: &str,
-        body: Value,
-    ) -> Result<(String, Value)> {
-        self.next += 1;
-        let id = MessageId::Ulong(self.next);
-        let properties = Properties::builder()
-            .message_id(id.clone())
-            .to(path.to_owned())
-            .subject(method)
-            .reply_to("$me".to_owned())
-            .build();
-        let request = Message::builder()
-            .properties(properties)
-            .value(body)
-            .build();
-        self.requests.send(request).await?;
-        let delivery = self.responses.recv::<AmqpValue<Value>>().await?;
-        let properties = delivery
-            .message()
-            .properties
-            .clone()
-            .ok_or("a response without properties")?;
-        if properties.correlation_id != Some(id) {
-            return Err(format!("correlation id {:?}", properties.correlation_id).into());
+    /// Declares a queue; returns its address. The arguments are JSON.
+    pub fn queue(&self, kind: &str, arguments: &[(&str, &str)]) -> Result<String> {
+        let name = fresh(kind);
+        let mut all = format!(r#""x-queue-type":"{kind}""#);
+        for (key, value) in arguments {
+            all += &format!(r#","{key}":{value}"#);
         }
-        Ok((
-            properties.subject.ok_or("no status")?,
-            delivery.into_body().0,
-        ))
+        let body = format!(r#"{{"durable":true,"arguments":{{{all}}}}}"#);
+        call("PUT", &format!("queues/%2F/{name}"), &body)?;
+        Ok(format!("/queues/{name}"))
     }
 
-    pub async fn call(
-        &mut self,
-        status: &str,
-        method: &str,
-        path: &str,
-        body: Value,
-    ) -> Result<Value> {
-        let (got, body) = self.request(method, path, body).await?;
-        match got == status {
-            true => Ok(body),
-            false => Err(format!("{method} {path}: {got} {body:?}").into()),
-        }
+    pub fn delete(&self, queue: &str) -> Result {
+        call("DELETE", &format!("queues/%2F/{}", name_of(queue)), "").map(|_| ())
     }
 
-    /// Declares a queue; returns its address.
-    pub async fn queue(&mut self, kind: &str, arguments: Vec<(&str, Value)>) -> Result<String> {
-        let path = format!("/queues/{}", fresh(kind));
-        let mut all = arguments;
-        all.push(("x-queue-type", text(kind)));
-        self.call("201", "PUT", &path, map(vec![("arguments", map(all))]))
-            .await?;
-        Ok(path)
+    pub fn exists(&self, queue: &str) -> Result<bool> {
+        let (status, _) = http("GET", &format!("queues/%2F/{}", name_of(queue)), "")?;
+        Ok(status == 200)
     }
 
-    pub async fn count(&mut self, queue: &str) -> Result<u64> {
-        let status = self.call("200", "GET", queue, Value::Null).await?;
-        match field(&status, "message_count") {
-            Some(Value::Ulong(count)) => Ok(count),
-            other => Err(format!("message_count: {other:?}").into()),
-        }
+    /// Declares an exchange and binds a queue to it.
+    pub fn exchange(&self, kind: &str, queue: &str, key: &str) -> Result<String> {
+        let name = fresh("exchange");
+        let body = format!(r#"{{"type":"{kind}"}}"#);
+        call("PUT", &format!("exchanges/%2F/{name}"), &body)?;
+        let binding = format!("bindings/%2F/e/{name}/q/{}", name_of(queue));
+        call("POST", &binding, &format!(r#"{{"routing_key":"{key}"}}"#))?;
+        Ok(name)
+    }
+
+    /// The ready messages of a queue, which are looked at and requeued, because statistics are late.
+    pub fn count(&self, queue: &str) -> Result<usize> {
+        let path = format!("queues/%2F/{}/get", name_of(queue));
+        let body = r#"{"count":1000,"ackmode":"ack_requeue_true","encoding":"auto"}"#;
+        Ok(call("POST", &path, body)?
+            .matches("\"payload_bytes\"")
+            .count())
     }
 
     pub async fn sender(&mut self, address: &str) -> Result<Sender> {

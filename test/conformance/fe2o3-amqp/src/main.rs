@@ -4,7 +4,7 @@ mod checks;
 mod client;
 
 use checks::{Checks, holds, node, same, until};
-use client::{Client, URL, accepted, field, fresh, map, text};
+use client::{Client, URL, accepted, fresh, name_of};
 use fe2o3_amqp::connection::OpenError;
 use fe2o3_amqp::link::receiver::CreditMode;
 use fe2o3_amqp::types::definitions::{ReceiverSettleMode, SenderSettleMode};
@@ -12,7 +12,7 @@ use fe2o3_amqp::types::messaging::{
     AmqpValue, ApplicationProperties, Data, Header, Message, Modified, Outcome, Properties, Source,
     Target,
 };
-use fe2o3_amqp::types::primitives::{Binary, SimpleValue, Symbol, Value};
+use fe2o3_amqp::types::primitives::{Binary, Symbol, Value};
 use fe2o3_amqp::{Connection, Receiver, Sender, Session};
 
 const KINDS: [&str; 2] = ["classic", "quorum"];
@@ -44,7 +44,6 @@ async fn main() -> std::process::ExitCode {
         "missing terminus refuses the link only" missing;
         "deleted queue ends its links" deleted;
         "exchange routes by its bindings" exchange;
-        "queue describes itself" describe;
     }
     each! {
         "messages are accepted and consumed" publish;
@@ -73,7 +72,7 @@ async fn wrong_password() -> Result {
 
 async fn small_frames() -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue("quorum", vec![]).await?;
+    let queue = client.queue("quorum", &[])?;
     let mut connection = Connection::builder()
         .container_id("small")
         .max_frame_size(512u32)
@@ -97,7 +96,7 @@ async fn small_frames() -> Result {
 async fn sessions() -> Result {
     let mut client = Client::open().await?;
     let mut other = Session::begin(&mut client.connection).await?;
-    let queue = client.queue("classic", vec![]).await?;
+    let queue = client.queue("classic", &[])?;
     let mut sender = Sender::attach(&mut other, "s", queue.as_str()).await?;
     accepted(sender.send("a").await?)?;
     sender.close().await?;
@@ -108,20 +107,20 @@ async fn sessions() -> Result {
 
 async fn publish(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue(kind, vec![]).await?;
+    let queue = client.queue(kind, &[])?;
     client.send(&queue, &["a", "b"]).await?;
-    same(client.count(&queue).await?, 2)?;
+    same(client.count(&queue)?, 2)?;
     same(
         client.take(&queue, 2).await?,
         vec!["a".to_owned(), "b".to_owned()],
     )?;
-    same(client.count(&queue).await?, 0)?;
+    same(client.count(&queue)?, 0)?;
     client.close().await
 }
 
 async fn in_flight(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue(kind, vec![]).await?;
+    let queue = client.queue(kind, &[])?;
     let mut sender = client.sender(&queue).await?;
     let mut sent = Vec::new();
     for number in 0..500u32 {
@@ -143,7 +142,7 @@ async fn in_flight(kind: &str) -> Result {
 
 async fn sections(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue(kind, vec![]).await?;
+    let queue = client.queue(kind, &[])?;
     let mut sender = client.sender(&queue).await?;
     let properties = Properties::builder()
         .message_id("id-1".to_owned())
@@ -151,7 +150,7 @@ async fn sections(kind: &str) -> Result {
         .subject("subject")
         .correlation_id("id-0".to_owned())
         .content_type("text/plain")
-        .group_id("group")
+        .group_id("group".to_owned())
         .group_sequence(7u32)
         .build();
     let application = ApplicationProperties::builder()
@@ -194,7 +193,7 @@ async fn sections(kind: &str) -> Result {
 
 async fn anonymous() -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue("quorum", vec![]).await?;
+    let queue = client.queue("quorum", &[])?;
     let sender = Sender::builder()
         .name(fresh("anonymous"))
         .target(Target::builder().build());
@@ -214,7 +213,7 @@ async fn anonymous() -> Result {
         }
         other => return Err(format!("{other:?}").into()),
     }
-    same(client.count(&queue).await?, 1)?;
+    same(client.count(&queue)?, 1)?;
     sender.close().await?;
     client.close().await
 }
@@ -233,11 +232,8 @@ async fn unroutable() -> Result {
 
 async fn full(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let arguments = vec![
-        ("x-max-length", Value::Long(1)),
-        ("x-overflow", text("reject-publish")),
-    ];
-    let queue = client.queue(kind, arguments).await?;
+    let arguments = [("x-max-length", "1"), ("x-overflow", r#""reject-publish""#)];
+    let queue = client.queue(kind, &arguments)?;
     let mut sender = client.sender(&queue).await?;
     // A quorum queue refuses messages some messages later than its limit.
     for _ in 0..1000 {
@@ -256,7 +252,7 @@ async fn full(kind: &str) -> Result {
 
 async fn credit(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue(kind, vec![]).await?;
+    let queue = client.queue(kind, &[])?;
     client.send(&queue, &["a", "b", "c"]).await?;
     let mut receiver = client.receiver(&queue, CreditMode::Manual).await?;
     receiver.set_credit(2).await?;
@@ -264,18 +260,18 @@ async fn credit(kind: &str) -> Result {
     let second = receiver.recv::<String>().await?;
     same((first.body().as_str(), second.body().as_str()), ("a", "b"))?;
     // The third comes only with more credit.
-    client.count(&queue).await?;
+    client.count(&queue)?;
     receiver.set_credit(1).await?;
     let third = receiver.recv::<String>().await?;
     receiver.accept_all([&first, &second, &third]).await?;
     receiver.close().await?;
-    same(client.count(&queue).await?, 0)?;
+    same(client.count(&queue)?, 0)?;
     client.close().await
 }
 
 async fn drain(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue(kind, vec![]).await?;
+    let queue = client.queue(kind, &[])?;
     client.send(&queue, &["a"]).await?;
     let mut receiver = client.receiver(&queue, CreditMode::Manual).await?;
     receiver.set_credit(10).await?;
@@ -292,13 +288,13 @@ async fn drain(kind: &str) -> Result {
 
 async fn outcomes(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let dead = client.queue("classic", vec![]).await?;
-    let key = dead.trim_start_matches("/queues/").to_owned();
-    let arguments = vec![
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text(&key)),
+    let dead = client.queue("classic", &[])?;
+    let key = format!(r#""{}""#, name_of(&dead));
+    let arguments = [
+        ("x-dead-letter-exchange", r#""""#),
+        ("x-dead-letter-routing-key", &*key),
     ];
-    let queue = client.queue(kind, arguments).await?;
+    let queue = client.queue(kind, &arguments)?;
     client
         .send(&queue, &["accept", "reject", "release"])
         .await?;
@@ -318,12 +314,12 @@ async fn outcomes(kind: &str) -> Result {
 
 async fn modified() -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue("quorum", vec![]).await?;
+    let queue = client.queue("quorum", &[])?;
     client.send(&queue, &["a"]).await?;
     let mut receiver = client.receiver(&queue, CreditMode::Auto(2)).await?;
     let delivery = receiver.recv::<String>().await?;
     let mut annotations = fe2o3_amqp::types::definitions::Fields::new();
-    annotations.insert(Symbol::from("x-opt-why"), text("busy"));
+    annotations.insert(Symbol::from("x-opt-why"), Value::String("busy".to_owned()));
     let modified = Modified {
         delivery_failed: Some(true),
         undeliverable_here: None,
@@ -345,7 +341,7 @@ async fn modified() -> Result {
 
 async fn settled(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue(kind, vec![]).await?;
+    let queue = client.queue(kind, &[])?;
     client.send(&queue, &["a", "b"]).await?;
     let receiver = Receiver::builder()
         .name(fresh("settled"))
@@ -355,13 +351,13 @@ async fn settled(kind: &str) -> Result {
     same(receiver.recv::<String>().await?.into_body(), "a".to_owned())?;
     same(receiver.recv::<String>().await?.into_body(), "b".to_owned())?;
     receiver.close().await?;
-    same(client.count(&queue).await?, 0)?;
+    same(client.count(&queue)?, 0)?;
     client.close().await
 }
 
 async fn second_mode() -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue("quorum", vec![]).await?;
+    let queue = client.queue("quorum", &[])?;
     client.send(&queue, &["a"]).await?;
     let receiver = Receiver::builder()
         .name(fresh("second"))
@@ -371,13 +367,13 @@ async fn second_mode() -> Result {
     let delivery = receiver.recv::<String>().await?;
     receiver.accept(&delivery).await?;
     receiver.close().await?;
-    same(client.count(&queue).await?, 0)?;
+    same(client.count(&queue)?, 0)?;
     client.close().await
 }
 
 async fn unsettled(kind: &str) -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue(kind, vec![]).await?;
+    let queue = client.queue(kind, &[])?;
     client.send(&queue, &["a"]).await?;
     let mut receiver = client.receiver(&queue, CreditMode::Auto(1)).await?;
     receiver.recv::<String>().await?;
@@ -404,7 +400,7 @@ async fn dynamic() -> Result {
     receiver.accept(&delivery).await?;
     receiver.close().await?;
     for _ in 0..1000 {
-        if client.request("GET", &address, Value::Null).await?.0 == "404" {
+        if !client.exists(&address)? {
             return client.close().await;
         }
     }
@@ -413,7 +409,7 @@ async fn dynamic() -> Result {
 
 async fn missing() -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue("classic", vec![]).await?;
+    let queue = client.queue("classic", &[])?;
     let mut kept = client.sender(&queue).await?;
     for address in ["/queues/missing", "/exchanges/missing/key"] {
         let error = Sender::attach(&mut client.session, fresh("missing"), address).await;
@@ -430,9 +426,9 @@ async fn missing() -> Result {
 
 async fn deleted() -> Result {
     let mut client = Client::open().await?;
-    let queue = client.queue("quorum", vec![]).await?;
+    let queue = client.queue("quorum", &[])?;
     let mut receiver = client.receiver(&queue, CreditMode::Auto(1)).await?;
-    client.call("200", "DELETE", &queue, Value::Null).await?;
+    client.delete(&queue)?;
     let error = format!(
         "{:?}",
         receiver.recv::<String>().await.err().ok_or("a message")?
@@ -443,42 +439,12 @@ async fn deleted() -> Result {
 
 async fn exchange() -> Result {
     let mut client = Client::open().await?;
-    let name = fresh("exchange");
-    let path = format!("/exchanges/{name}");
+    let queue = client.queue("quorum", &[])?;
+    let name = client.exchange("topic", &queue, "orders.*")?;
     client
-        .call("204", "PUT", &path, map(vec![("type", text("topic"))]))
+        .send(&format!("/exchanges/{name}/orders.new"), &["a"])
         .await?;
-    let queue = client.queue("quorum", vec![]).await?;
-    let binding = map(vec![
-        ("source", text(&name)),
-        (
-            "destination_queue",
-            text(queue.trim_start_matches("/queues/")),
-        ),
-        ("binding_key", text("orders.*")),
-        ("arguments", map(vec![])),
-    ]);
-    client.call("204", "POST", "/bindings", binding).await?;
-    client.send(&format!("{path}/orders.new"), &["a"]).await?;
     same(client.take(&queue, 1).await?, vec!["a".to_owned()])?;
-    client.close().await
-}
-
-async fn describe() -> Result {
-    let mut client = Client::open().await?;
-    let queue = client.queue("quorum", vec![]).await?;
-    let status = client.call("200", "GET", &queue, Value::Null).await?;
-    same(field(&status, "type"), Some(text("quorum")))?;
-    same(field(&status, "durable"), Some(Value::Bool(true)))?;
-    holds(
-        matches!(field(&status, "leader"), Some(Value::String(name)) if !name.is_empty()),
-        "a leader",
-    )?;
-    client.send(&queue, &["a", "b"]).await?;
-    let purged = client
-        .call("200", "DELETE", &format!("{queue}/messages"), Value::Null)
-        .await?;
-    same(field(&purged, "message_count"), Some(Value::Ulong(2)))?;
     client.close().await
 }
 
@@ -486,7 +452,7 @@ async fn killed() -> Result {
     let mut client = Client::open().await?;
     let mut queues = Vec::new();
     for kind in KINDS {
-        let queue = client.queue(kind, vec![]).await?;
+        let queue = client.queue(kind, &[])?;
         let mut sender = client.sender(&queue).await?;
         for number in 0..20u32 {
             let header = Header::builder().durable(true).build();

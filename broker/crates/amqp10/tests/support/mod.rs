@@ -537,7 +537,8 @@ impl Harness {
             Event::OpenRequested { open, pending } => {
                 if open.hostname == Some("refused") {
                     let error = AmqpError::new(Condition::NotFound, "no such host");
-                    self.connection.refuse_open(pending, &error, out);
+                    self.connection
+                        .refuse_open(pending, OpenReply::default(), &error, out);
                 } else {
                     self.connection
                         .accept_open(pending, OpenReply::default(), out)

@@ -388,11 +388,14 @@ impl FakeBroker {
                 ids,
             } => {
                 let c = q.consumers.get_mut(&consumer.0)?;
-                for id in ids.into_iter().flat_map(|(from, to)| (from..=to).rev()) {
+                let unsettled = |(from, to)| c.out.range(from..=to).map(|(id, _)| *id);
+                let settled: Vec<u64> = ids.into_iter().flat_map(unsettled).collect();
+                for id in settled.into_iter().rev() {
                     match (c.out.remove(&id), outcome) {
-                        (Some((m, n)), SettlementOutcome::Requeue) => {
-                            q.ready.push_front((m, n + 1))
-                        }
+                        (
+                            Some((m, n)),
+                            SettlementOutcome::Requeue | SettlementOutcome::Released,
+                        ) => q.ready.push_front((m, n + 1)),
                         (Some((m, n)), SettlementOutcome::Unseen) => q.ready.push_front((m, n)),
                         _ => {}
                     }

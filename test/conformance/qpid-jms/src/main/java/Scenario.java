@@ -72,8 +72,8 @@ final class Scenario {
         one("a JMSContext sends and receives", (c, s) -> context());
         one("sessions of a connection are independent", Scenario::sessions);
         one("browsing does not take messages", Scenario::browser);
-        missing("a transacted session commits", "transactions are not supported", Scenario::committed);
-        missing("a transacted session rolls back", "transactions are not supported", Scenario::rolledBack);
+        one("a transacted session commits", Scenario::committed);
+        one("a transacted session rolls back", Scenario::rolledBack);
         missing("a selector filters messages", "selectors of links are not supported", Scenario::selector);
         checks.end("qpid-jms");
     }
