@@ -79,7 +79,7 @@ func (r *reconciliation) checkSettings(ctx context.Context, template *corev1.Pod
 			r.out.invalidConfig = "the broker refuses spec.config, so the cluster stays hibernated: " + message
 		}
 		if ready := meta.FindStatusCondition(r.in.cluster.Status.Conditions, posthornv1.ConditionReady); ready == nil || ready.Message != r.out.invalidConfig {
-			r.out.warn(reasonInvalidConfig, "CheckConfig", "%s", r.out.invalidConfig)
+			r.out.warnOfChange(reasonInvalidConfig, "CheckConfig", "%s", r.out.invalidConfig)
 		}
 		return false, nil
 	case configUnknown:

@@ -49,16 +49,26 @@ type decided struct {
 }
 
 // event to be recorded on the BrokerCluster.
-type event struct{ kind, reason, action, message string }
+type event struct {
+	kind, reason, action, message string
+	// isOfStatus: the event is about a change of the status, and recorded only with it.
+	isOfStatus bool
+}
 
 // warn adds an Event of type Warning.
 func (out *decided) warn(reason, action, format string, args ...any) {
-	out.events = append(out.events, event{corev1.EventTypeWarning, reason, action, fmt.Sprintf(format, args...)})
+	out.events = append(out.events, event{corev1.EventTypeWarning, reason, action, fmt.Sprintf(format, args...), false})
+}
+
+// warnOfChange adds an Event of type Warning about a change of the status. Without the write of the status, the next
+// reconciliation would find the same change again.
+func (out *decided) warnOfChange(reason, action, format string, args ...any) {
+	out.events = append(out.events, event{corev1.EventTypeWarning, reason, action, fmt.Sprintf(format, args...), true})
 }
 
 // note adds an Event of type Normal.
 func (out *decided) note(reason, action, format string, args ...any) {
-	out.events = append(out.events, event{corev1.EventTypeNormal, reason, action, fmt.Sprintf(format, args...)})
+	out.events = append(out.events, event{corev1.EventTypeNormal, reason, action, fmt.Sprintf(format, args...), false})
 }
 
 // requeueWithin makes the next reconciliation come no later than after d.

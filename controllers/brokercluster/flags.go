@@ -129,7 +129,7 @@ func (out *decided) setFlags(in *inputs, left flagPlan, refused string) {
 		status.Message = "enable them yourself: spec.featureFlags.policy is Manual, or spec.featureFlags.exclude names them"
 	}
 	if len(status.Disabled) > 0 && (before == nil || !reflect.DeepEqual(before.Disabled, status.Disabled)) {
-		out.warn("FeatureFlagsDisabled", "Enable", "not enabled: %s (%s); the operator refuses the next minor version until they are", strings.Join(status.Disabled, ", "), status.Message)
+		out.warnOfChange("FeatureFlagsDisabled", "Enable", "not enabled: %s (%s); the operator refuses the next minor version until they are", strings.Join(status.Disabled, ", "), status.Message)
 	}
 }
 

@@ -31,7 +31,7 @@ func (out *decided) setQueuesLost(in *inputs, seen *observed) {
 	message := fmt.Sprintf("the only copy of %d queues was on a lost disk: %s; delete them to declare them again", len(seen.lost), strings.Join(firstFew(lost), ", "))
 	before := meta.FindStatusCondition(*conditions, posthornv1.ConditionQueuesLost)
 	if before == nil || before.Message != message {
-		out.warn("QueuesLost", "Observe", "%s", message)
+		out.warnOfChange("QueuesLost", "Observe", "%s", message)
 	}
 	out.setCondition(in, posthornv1.ConditionQueuesLost, metav1.ConditionTrue, "LastCopyLost", message)
 }

@@ -90,6 +90,6 @@ func (out *decided) warnOfLostMajority(in *inputs, seen *observed) {
 	message := seen.describeLostMajority()
 	before := meta.FindStatusCondition(in.cluster.Status.Conditions, posthornv1.ConditionAvailable)
 	if message != "" && (before == nil || before.Reason != reasonMajorityLost) {
-		out.warn(reasonMajorityLost, "Observe", "%s", message)
+		out.warnOfChange(reasonMajorityLost, "Observe", "%s", message)
 	}
 }

@@ -104,12 +104,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if apierrors.IsConflict(err) {
 		// The other writer's change arrives as an event. The status of a reconciliation that ended early would
 		// contradict the one before and the one after it.
-		r.recordEvents(&cluster, one.out.events)
+		r.recordEvents(&cluster, one.out.events, false)
 		return reconcile.Result{RequeueAfter: staleRetry}, nil
 	}
 	one.out.decideStatus(&one.in, &one.seen, r.failureOf(one.in.key(), err, one.in.now))
-	r.recordEvents(&cluster, one.out.events)
 	patchErr := r.patchStatus(ctx, &cluster, &one.out.status)
+	r.recordEvents(&cluster, one.out.events, patchErr == nil)
 	if apierrors.IsConflict(patchErr) {
 		one.out.requeueWithin(staleRetry)
 		patchErr = nil
@@ -142,8 +142,12 @@ func (r *Reconciler) failureOf(cluster client.ObjectKey, err error, now time.Tim
 	return failure{err: err, since: at}
 }
 
-func (r *Reconciler) recordEvents(cluster *posthornv1.BrokerCluster, all []event) {
+// recordEvents records Events, those about a change of the status only if it is written.
+func (r *Reconciler) recordEvents(cluster *posthornv1.BrokerCluster, all []event, isWritten bool) {
 	for _, each := range all {
+		if each.isOfStatus && !isWritten {
+			continue
+		}
 		r.Events.Eventf(cluster, nil, each.kind, each.reason, each.action, "%s", each.message)
 	}
 }

@@ -44,7 +44,7 @@ func (out *decided) setSpread(in *inputs, seen *observed) {
 	}
 	message := "the loss of one machine stops several nodes: " + strings.Join(shared, ", ")
 	if meta.IsStatusConditionTrue(in.cluster.Status.Conditions, posthornv1.ConditionSpread) {
-		out.warn("MachineShared", "Observe", "%s", message)
+		out.warnOfChange("MachineShared", "Observe", "%s", message)
 	}
 	out.setCondition(in, posthornv1.ConditionSpread, metav1.ConditionFalse, "MachineShared", message)
 }

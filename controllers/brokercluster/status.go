@@ -91,10 +91,10 @@ func (out *decided) warnOfMachines(in *inputs, seen *observed) {
 			return message, is && !strings.HasPrefix(before[m.Name], kind+": ")
 		}
 		if message, is := trouble(troubleMachineDown); is {
-			out.warn(troubleMachineDown, "Observe", "%s: %s", m.Name, message)
+			out.warnOfChange(troubleMachineDown, "Observe", "%s: %s", m.Name, message)
 		}
 		if message, is := trouble(troubleMachineLost); is {
-			out.warn(troubleMachineLost, "Observe", "%s: %s", m.Name, message)
+			out.warnOfChange(troubleMachineLost, "Observe", "%s: %s", m.Name, message)
 		}
 	}
 }
@@ -265,7 +265,7 @@ func (out *decided) setUpgradeBlocked(in *inputs, seen *observed, counts memberC
 		message := out.rollBlockedMessage(seen)
 		before := meta.FindStatusCondition(out.status.Conditions, posthornv1.ConditionUpgradeBlocked)
 		if out.roll.Reason == reasonQuorumCritical && (before == nil || before.Message != message) {
-			out.warn("RollBlocked", "Roll", "%s", message)
+			out.warnOfChange("RollBlocked", "Roll", "%s", message)
 		}
 		out.setCondition(in, posthornv1.ConditionUpgradeBlocked, metav1.ConditionTrue, out.roll.Reason, message)
 		return

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,45 @@ func TestStatusIsNotWrittenOverANewerOne(t *testing.T) {
 	look()
 	if now := stored().Status; now.Replicas != 1 || now.Rollout == nil {
 		t.Errorf("%+v", now)
+	}
+}
+
+// TestChangeOfTheStatusIsReportedOnce uses a cache that does not have the status that reported the change.
+func TestChangeOfTheStatusIsReportedOnce(t *testing.T) {
+	ctx := context.Background()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), posthornv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	cluster := testCluster()
+	cluster.Spec.Paused = true
+	pod := podOn("w0", corev1.ConditionFalse)
+	pod.Namespace, pod.Name, pod.Labels = cluster.Namespace, "c-0", names.Selector("c")
+	base := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(cluster).WithObjects(cluster, pod).Build()
+	before := &posthornv1.BrokerCluster{}
+	if err := base.Get(ctx, client.ObjectKeyFromObject(cluster), before); err != nil {
+		t.Fatal(err)
+	}
+	cache, recorder := lagging.New(base), events.NewFakeRecorder(10)
+	r := &Reconciler{
+		Client: cache, Scheme: scheme, Events: recorder, Resync: time.Minute, Now: time.Now,
+		Brokers: &connect.Connector{Secrets: base, Resolver: connect.DNS{}, Now: time.Now},
+	}
+	for _, shown := range []client.Object{before, before, nil} {
+		cache.Show(shown)
+		if _, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(recorder.Events)
+	reported := 0
+	for text := range recorder.Events {
+		if strings.Contains(text, "MachineDown") {
+			reported++
+		}
+	}
+	if reported != 1 {
+		t.Errorf("reported %d times", reported)
 	}
 }
 

@@ -52,7 +52,7 @@ func (out *decided) hasTimedOut(in *inputs, seen *observed, revision string) boo
 		out.requeueWithin(left + time.Second)
 		return false
 	}
-	out.warn("StepTimeout", "Roll", "replacing %s takes longer than %s: the roll stops; approve it to continue, or change the spec", before.Step, limit)
+	out.warnOfChange("StepTimeout", "Roll", "replacing %s takes longer than %s: the roll stops; approve it to continue, or change the spec", before.Step, limit)
 	return true
 }
 
