@@ -25,6 +25,8 @@ mod model;
 pub mod quorum;
 mod ranges;
 
+use cursor::{StreamBatch, StreamReply, StreamRequest};
+
 pub use annotations::{
     Annotations, AnnotationsError, MAX_ANNOTATION_BYTES, MAX_QUEUE_ANNOTATION_BYTES,
 };
@@ -193,6 +195,10 @@ pub enum RequestBody {
         /// The consumer.
         consumer: ConsumerId,
     },
+    /// Publishes a batch to a stream, as a whole. Other queue types refuse it.
+    PublishBatch(StreamBatch),
+    /// Asks a stream. Other queue types refuse it.
+    Stream(StreamRequest),
     /// Drops all ready messages.
     Purge,
     /// Counts ready messages and consumers.
@@ -368,6 +374,8 @@ pub enum QueueReply {
         /// The rest of the credit was discarded.
         drained: bool,
     },
+    /// The answer of a stream.
+    Stream(StreamReply),
     /// The queue did not take a publish: negative acknowledgement.
     NotTaken(RejectReason),
     /// Refused, with a reply code and text that AMQP 0.9.1 clients know.
@@ -487,6 +495,10 @@ impl QueueMessage {
                 body: RequestBody::Publish(message),
                 ..
             }) => message.as_bytes().len(),
+            QueueMessage::Request(Request {
+                body: RequestBody::PublishBatch(batch),
+                ..
+            }) => batch.entries.len(),
             _ => 0,
         }
     }

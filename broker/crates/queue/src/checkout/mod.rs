@@ -201,6 +201,13 @@ impl<I: Weighed> Checkout<I> {
         match body {
             // The queue type handles publishes itself.
             RequestBody::Publish(_) => {}
+            RequestBody::PublishBatch(_) | RequestBody::Stream(_) => {
+                let answer = crate::QueueReply::Refused {
+                    code: 540,
+                    text: "the queue is not a stream".to_owned(),
+                };
+                store.event(session, QueueEvent::Answer { seq, answer });
+            }
             RequestBody::Consume { consumer, spec } => {
                 self.consume(store, session, seq, consumer, spec);
             }

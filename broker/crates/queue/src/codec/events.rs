@@ -1,5 +1,6 @@
 //! Encodings of [`QueueEvent`] and its parts.
 
+use crate::cursor::StreamReply;
 use crate::{
     Annotations, ConsumerId, Delivery, QueueEvent, QueueReply, RefusedPublishes, RejectReason,
 };
@@ -27,6 +28,7 @@ wire_enum!(QueueReply, "a queue reply" {
     5 = Refused { code: u16, text: String },
     6 = GoesOn,
     7 = Credited { last: u64 as Varint, available: u64 as Varint, drained: bool },
+    8 = Stream(reply: StreamReply),
 });
 wire_enum!(RejectReason, "a reason for a rejected publish" { 0 = MaxLength, 1 = Unavailable });
 wire_struct!(RefusedPublishes {

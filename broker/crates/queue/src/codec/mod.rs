@@ -6,6 +6,7 @@
 //! ([`wire::Varint`]). A message is a big-endian `u32` length and its container; a decoded message shares the buffer of
 //! the frame.
 
+mod cursor;
 mod events;
 #[cfg(test)]
 pub(crate) mod format_tests;

@@ -1,5 +1,6 @@
 //! Encodings of [`QueueMessage`] and its parts.
 
+use crate::cursor::{StreamBatch, StreamRequest};
 use crate::{
     Annotations, ConsumerId, ConsumerSpec, DeadIncarnation, DeliveryProgress, EpochConsumer,
     FlowMode, Modification, Name, QueueMessage, Request, RequestBody, ResumeConsumer, SessionEpoch,
@@ -52,6 +53,8 @@ wire_enum!(RequestBody, "a queue request" {
     13 = Credit { consumer: ConsumerId, up_to: u64 as Varint, drain: bool },
     14 = CreditOneWay { consumer: ConsumerId, up_to: u64 as Varint },
     15 = Modify { consumer: ConsumerId, ids: Vec<(u64, u64)> as RangeList, modification: Box<Modification> },
+    16 = PublishBatch(batch: StreamBatch),
+    17 = Stream(request: StreamRequest),
 });
 
 wire_newtype!(ConsumerId(u32 as Varint));

@@ -195,3 +195,76 @@ impl PublishBatch {
         }
     }
 }
+
+/// Messages that a client of the stream protocol publishes together, in that protocol's encoding: a stream stores most of
+/// it unchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamBatch {
+    /// The name of the producer, if it wants its messages to be deduplicated: the stream drops messages whose publishing
+    /// id is not higher than the highest one of the producer so far, and confirms them.
+    pub producer: Option<Name>,
+    /// Version of the publish command, which decides the encoding of `entries`: version 2 has filter values.
+    pub version: u16,
+    /// Number of entries. An entry is a message or a sub-batch of messages.
+    pub count: u32,
+    /// The entries, as in the body of the publish command. Not checked yet.
+    pub entries: Bytes,
+}
+
+/// A request to the leader of a stream that the stream protocol and the management API have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamRequest {
+    /// Stores the offset of a consumer under its name. It has no answer; a later offset replaces an earlier one.
+    StoreOffset {
+        /// The name of the consumer.
+        name: Name,
+        /// The offset.
+        offset: u64,
+    },
+    /// Asks for the offset that is stored under a name. The answer is [`StreamReply::Offset`].
+    QueryOffset {
+        /// The name of the consumer.
+        name: Name,
+    },
+    /// Asks for the highest publishing id of a producer. The answer is [`StreamReply::PublishingId`].
+    QueryPublisher {
+        /// The name of the producer.
+        name: Name,
+    },
+    /// Asks for the offset at which a cursor would start. The answer is [`StreamReply::Offset`].
+    ResolveOffset {
+        /// The position.
+        start: CursorStart,
+    },
+    /// Asks for the ends of the log. The answer is [`StreamReply::Stats`].
+    Stats,
+}
+
+impl StreamRequest {
+    /// Returns false for a request that has no answer.
+    pub fn has_answer(&self) -> bool {
+        !matches!(self, StreamRequest::StoreOffset { .. })
+    }
+}
+
+/// The answer to a [`StreamRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamReply {
+    /// An offset; None if none is stored.
+    Offset(Option<u64>),
+    /// The highest publishing id; None if the stream does not know the producer.
+    PublishingId(Option<u64>),
+    /// The ends of the log.
+    Stats(StreamStats),
+}
+
+/// The ends of a stream's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// The offset of the oldest retained message; None if the stream is empty.
+    pub first_offset: Option<u64>,
+    /// The offset of the first message of the newest committed chunk; None if nothing is committed.
+    pub last_chunk: Option<u64>,
+    /// The offset of the newest committed message; None if nothing is committed.
+    pub committed: Option<u64>,
+}
