@@ -491,6 +491,7 @@ async fn request(api: &Api, queue: QueueId, body: RequestBody) -> Result<(), Api
         | QueueReply::GoesOn
         | QueueReply::Empty
         | QueueReply::Credited { .. }
+        | QueueReply::Stream(_)
         | QueueReply::Count { .. } => Ok(()),
     }
 }

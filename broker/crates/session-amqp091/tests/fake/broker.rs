@@ -441,6 +441,8 @@ impl FakeBroker {
             RequestBody::Publish(_)
             | RequestBody::Succeed(_)
             | RequestBody::Modify { .. }
+            | RequestBody::PublishBatch(_)
+            | RequestBody::Stream(_)
             | RequestBody::Close => None,
         }
     }
