@@ -495,6 +495,10 @@ impl QueueMessage {
                 body: RequestBody::Publish(message),
                 ..
             }) => message.as_bytes().len(),
+            QueueMessage::Request(Request {
+                body: RequestBody::PublishBatch(batch),
+                ..
+            }) => batch.entries.len(),
             _ => 0,
         }
     }

@@ -18,6 +18,7 @@ mod gets;
 #[cfg(test)]
 mod tests;
 
+use crate::cursor::StreamBatch;
 use crate::ranges::Ranges;
 use crate::{
     ConsumerId, Delivery, DeliveryProgress, QueueEvent, QueueMessage, QueueReply, QueueType,
@@ -134,6 +135,8 @@ pub struct QueueClient<T> {
     session: SessionId,
     /// The queue is replicated: an owner never forgets a request that it has applied.
     is_replicated: bool,
+    /// The queue is a stream: a new leader knows nothing of the sessions, and consumers are kept by the session's side.
+    owner_forgets: bool,
     /// The members of the queue, tried in turn while the owner is unknown.
     members: Vec<NodeId>,
     try_next: usize,
@@ -179,6 +182,7 @@ impl<T: Copy> QueueClient<T> {
         QueueClient {
             session,
             is_replicated: kind.is_replicated(),
+            owner_forgets: false,
             owner: owner.or(members.first().copied()),
             members,
             try_next: 1,
@@ -201,6 +205,20 @@ impl<T: Copy> QueueClient<T> {
             probe_at: None,
             now,
         }
+    }
+
+    /// Creates the client of a stream. A new leader of a stream does not know which requests were applied. The client
+    /// then starts a new numbering epoch and sends the unapplied requests again, in order: publishes without a producer
+    /// can be stored twice.
+    pub fn of_stream(
+        session: SessionId,
+        members: Vec<NodeId>,
+        owner: Option<NodeId>,
+        now: Time,
+    ) -> Self {
+        let mut client = QueueClient::new(session, QueueType::Quorum, members, owner, now);
+        client.owner_forgets = true;
+        client
     }
 
     /// The node to send to. None: the client waits before it tries one.
@@ -252,6 +270,11 @@ impl<T: Copy> QueueClient<T> {
         self.enqueue(body, None)
     }
 
+    /// Publishes a batch to a stream. `tag` is as in [`QueueClient::publish`].
+    pub fn publish_batch(&mut self, tag: Option<T>, batch: StreamBatch) -> u64 {
+        self.enqueue(RequestBody::PublishBatch(batch), tag)
+    }
+
     fn enqueue(&mut self, body: RequestBody, tag: Option<T>) -> u64 {
         debug_assert!(self.sent <= self.unapplied.len());
         let seq = self.next_number();
@@ -271,6 +294,9 @@ impl<T: Copy> QueueClient<T> {
     }
 
     fn track_consumer(&mut self, seq: u64, body: &RequestBody) {
+        if self.owner_forgets {
+            return;
+        }
         let new_progress = |auto_settle, get| ConsumerProgress {
             expected: 1,
             received: 0,
@@ -775,6 +801,12 @@ impl<T: Copy> QueueClient<T> {
     /// The owner misses requests from `expected` on.
     fn on_expecting(&mut self, expected: u64, events: &mut Vec<ClientEvent<T>>) {
         match expected.checked_sub(self.first) {
+            None if self.owner_forgets => {
+                // Late copies name an earlier epoch.
+                if expected == self.numbering_epoch * NUMBERING_EPOCH + 1 {
+                    self.renumber(events);
+                }
+            }
             // A new leader that has not yet applied all committed entries.
             None if self.is_replicated => {}
             // The queue is not replicated and has forgotten applied requests: it was restarted.
@@ -784,6 +816,42 @@ impl<T: Copy> QueueClient<T> {
                 self.sent = self.sent.min(ahead);
             }
         }
+    }
+
+    /// The owner does not know the session (any more). Starts a new numbering epoch with the unapplied requests. An answer
+    /// that was lost with the previous owner is replaced by a refusal.
+    fn renumber(&mut self, events: &mut Vec<ClientEvent<T>>) {
+        let next = self.next_number();
+        let first = self.first;
+        let pending = std::mem::take(&mut self.unanswered);
+        let (lost, mut kept): (VecDeque<_>, VecDeque<_>) =
+            pending.into_iter().partition(|pending| pending.seq < first);
+        for pending in lost {
+            let seq = self.caller_number(&pending);
+            events.push(ClientEvent::Answer {
+                seq,
+                answer: QueueReply::Refused {
+                    code: 404,
+                    text: "the leader of the stream has changed".to_owned(),
+                },
+            });
+        }
+        self.numbering_epoch += 1;
+        self.first = self.numbering_epoch * NUMBERING_EPOCH + 1;
+        let renumbered = |seq: u64| self.first + (seq - first);
+        for pending in &mut kept {
+            pending.seq = renumbered(pending.seq);
+        }
+        self.registered_up_to = match self.registered_up_to.checked_sub(first) {
+            Some(ahead) => self.first + ahead,
+            None => self.first - 1,
+        };
+        self.early_answers = kept.iter().filter(|p| p.answer.is_some()).count();
+        self.unanswered = kept;
+        let ahead = self.first.wrapping_add(self.unapplied.len() as u64);
+        self.base = next.wrapping_sub(ahead);
+        debug_assert!(self.first % NUMBERING_EPOCH == 1 && self.next_number() == next);
+        self.resend_all();
     }
 
     /// Another node owns the queue now, or the owner is unknown. Sends everything again.
@@ -962,6 +1030,7 @@ impl<T: Copy> QueueClient<T> {
 fn buffered_bytes(body: &RequestBody) -> usize {
     match body {
         RequestBody::Publish(message) => message.as_bytes().len(),
+        RequestBody::PublishBatch(batch) => batch.entries.len(),
         RequestBody::Settle { ids, .. } => ids.len() * size_of::<(u64, u64)>(),
         RequestBody::Modify {
             ids, modification, ..
@@ -995,5 +1064,5 @@ fn has_answer(body: &RequestBody) -> bool {
             | RequestBody::Purge
             | RequestBody::Stat
             | RequestBody::Delete { .. }
-    )
+    ) || matches!(body, RequestBody::Stream(request) if request.has_answer())
 }

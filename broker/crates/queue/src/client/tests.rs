@@ -561,3 +561,91 @@ fn consumer_replaced_before_its_answer_arrived_is_cancelled() {
     let events = handle_event(&mut client, QueueEvent::Cancelled { consumer });
     assert_eq!(events, [ClientEvent::Cancelled { consumer }]);
 }
+
+fn stream_client() -> QueueClient<u64> {
+    let session = SessionId {
+        node: HERE,
+        incarnation: Incarnation(1),
+        number: 1,
+    };
+    QueueClient::of_stream(session, vec![THERE, THIRD], Some(THERE), Time(1))
+}
+
+#[test]
+fn client_of_a_stream_numbers_anew_when_its_leader_forgot_it() {
+    let mut client = stream_client();
+    for tag in 1..=3 {
+        client.publish(Some(tag), message(10));
+    }
+    let stat = client.request(RequestBody::Stat);
+    assert_eq!(sent(&mut client), [1, 2, 3, 4]);
+    let applied = handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
+    assert_eq!(applied, [ClientEvent::Published(1)]);
+    // A new leader knows nothing of the session.
+    let forgotten = QueueEvent::Expecting { expected: 1 };
+    assert_eq!(handle_event(&mut client, forgotten.clone()), []);
+    let first = NUMBERING_EPOCH + 1;
+    assert_eq!(sent(&mut client), [first, first + 1, first + 2]);
+    // Late copies of the event change nothing.
+    assert_eq!(handle_event(&mut client, forgotten), []);
+    assert_eq!(sent(&mut client), []);
+    let answer = QueueReply::Count {
+        messages: 7,
+        consumers: 0,
+    };
+    let events = [
+        QueueEvent::Answer {
+            seq: first + 2,
+            answer: answer.clone(),
+        },
+        QueueEvent::Applied { up_to: first + 2 },
+    ];
+    let told: Vec<_> = events
+        .into_iter()
+        .flat_map(|event| handle_event(&mut client, event))
+        .collect();
+    let expected = [
+        ClientEvent::Answer { seq: stat, answer },
+        ClientEvent::Published(2),
+        ClientEvent::Published(3),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(client.publish(Some(4), message(10)), stat + 1);
+    assert_eq!(sent(&mut client), [first + 3]);
+}
+
+#[test]
+fn client_of_a_stream_refuses_an_answer_that_was_lost_with_the_leader() {
+    let mut client = stream_client();
+    let stat = client.request(RequestBody::Stat);
+    client.publish(Some(1), message(10));
+    assert_eq!(sent(&mut client), [1, 2]);
+    handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
+    let told = handle_event(&mut client, QueueEvent::Expecting { expected: 1 });
+    let is_refused = matches!(
+        told[..],
+        [ClientEvent::Answer {
+            seq,
+            answer: QueueReply::Refused { code: 404, .. }
+        }] if seq == stat
+    );
+    assert!(is_refused, "{told:?}");
+    assert_eq!(sent(&mut client), [NUMBERING_EPOCH + 1]);
+}
+
+#[test]
+fn batches_of_a_stream_count_towards_the_bytes_in_flight() {
+    let mut client = stream_client();
+    let batch = StreamBatch {
+        producer: None,
+        version: 1,
+        count: 1,
+        entries: vec![0; MAX_IN_FLIGHT_BYTES].into(),
+    };
+    client.publish_batch(Some(1), batch);
+    assert!(client.is_full());
+    sent(&mut client);
+    handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
+    assert!(!client.is_full());
+    assert_eq!(client.in_flight_bytes(), 0);
+}

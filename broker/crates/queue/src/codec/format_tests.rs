@@ -1,6 +1,10 @@
 //! Messages to queues, queue events and message annotations as version 0.2 wrote them.
 
 use super::{decode_list, encode_list};
+use crate::cursor::{
+    CursorEvent, CursorRequest, CursorSpec, CursorStart, MessageBatch, StreamBatch, StreamReply,
+    StreamRequest, StreamStats,
+};
 use crate::{
     Annotations, ConsumerId, ConsumerSpec, Delivery, DeliveryProgress, EpochConsumer, FlowMode,
     Modification, QueueEvent, QueueMessage, QueueReply, RefusedPublishes, RejectReason, Request,
@@ -26,6 +30,8 @@ golden::variant_names! {
         QueueMessage::Request(Request { body: RequestBody::Modify { .. }, .. }) => "modify",
         QueueMessage::Request(Request { body: RequestBody::Get { .. }, .. }) => "get",
         QueueMessage::Request(Request { body: RequestBody::Recover { .. }, .. }) => "recover",
+        QueueMessage::Request(Request { body: RequestBody::PublishBatch(_), .. }) => "publish-batch",
+        QueueMessage::Request(Request { body: RequestBody::Stream(_), .. }) => "stream",
         QueueMessage::Request(Request { body: RequestBody::Purge, .. }) => "purge",
         QueueMessage::Request(Request { body: RequestBody::Stat, .. }) => "stat",
         QueueMessage::Request(Request { body: RequestBody::Delete { .. }, .. }) => "delete",
@@ -58,6 +64,7 @@ golden::variant_names! {
         QueueEvent::Answer { answer: QueueReply::Credited { .. }, .. } => "answer-credited",
         QueueEvent::Answer { answer: QueueReply::NotTaken(_), .. } => "answer-not-taken",
         QueueEvent::Answer { answer: QueueReply::Refused { .. }, .. } => "answer-refused",
+        QueueEvent::Answer { answer: QueueReply::Stream(_), .. } => "answer-stream",
         QueueEvent::Deliver { .. } => "deliver",
         QueueEvent::Cancelled { .. } => "cancelled",
         QueueEvent::Resumed { .. } => "resumed",
@@ -68,6 +75,36 @@ golden::variant_names! {
     fn reject_name(RejectReason) {
         RejectReason::MaxLength => "max-length",
         RejectReason::Unavailable => "unavailable",
+    }
+    fn stream_request_name(StreamRequest) {
+        StreamRequest::StoreOffset { .. } => "store-offset",
+        StreamRequest::QueryOffset { .. } => "query-offset",
+        StreamRequest::QueryPublisher { .. } => "query-publisher",
+        StreamRequest::ResolveOffset { .. } => "resolve-offset",
+        StreamRequest::Stats => "stats",
+    }
+    fn stream_reply_name(StreamReply) {
+        StreamReply::Offset(_) => "offset",
+        StreamReply::PublishingId(_) => "publishing-id",
+        StreamReply::Stats(_) => "stats",
+    }
+    fn start_name(CursorStart) {
+        CursorStart::First => "first",
+        CursorStart::Last => "last",
+        CursorStart::Next => "next",
+        CursorStart::Offset(_) => "offset",
+        CursorStart::Timestamp(_) => "timestamp",
+    }
+    fn cursor_request_name(CursorRequest) {
+        CursorRequest::Attach { .. } => "attach",
+        CursorRequest::Credit { .. } => "credit",
+        CursorRequest::Detach { .. } => "detach",
+    }
+    fn cursor_event_name(CursorEvent) {
+        CursorEvent::Attached { .. } => "attached",
+        CursorEvent::Batch { .. } => "batch",
+        CursorEvent::Detached { .. } => "detached",
+        CursorEvent::Refused { .. } => "refused",
     }
 }
 
@@ -198,10 +235,64 @@ fn request_bodies() -> Vec<RequestBody> {
     ];
     others
         .into_iter()
+        .chain(stream_requests())
         .chain(consume)
         .chain(succeed)
         .chain(settle)
         .collect()
+}
+
+fn starts() -> [CursorStart; 5] {
+    let starts = [
+        CursorStart::First,
+        CursorStart::Last,
+        CursorStart::Next,
+        CursorStart::Offset(70_000),
+        CursorStart::Timestamp(WallTime(1_790_000_000_123)),
+    ];
+    golden::assert_covers(&starts, start_name);
+    starts
+}
+
+fn stream_requests() -> Vec<RequestBody> {
+    let name = || "reader é".into();
+    let mut requests = vec![
+        StreamRequest::StoreOffset {
+            name: name(),
+            offset: 70_000,
+        },
+        StreamRequest::QueryOffset { name: name() },
+        StreamRequest::QueryPublisher { name: name() },
+        StreamRequest::Stats,
+    ];
+    let resolve = |start| StreamRequest::ResolveOffset { start };
+    requests.extend(starts().map(resolve));
+    golden::assert_covers(&requests, stream_request_name);
+    let batches = [None, Some("producer é".into())].map(|producer| StreamBatch {
+        producer,
+        version: 2,
+        count: 300,
+        entries: Bytes::from_static(b"entries"),
+    });
+    let requests = requests.into_iter().map(RequestBody::Stream);
+    let batches = batches.into_iter().map(RequestBody::PublishBatch);
+    batches.chain(requests).collect()
+}
+
+fn stream_replies() -> Vec<StreamReply> {
+    let stats = StreamStats {
+        first_offset: Some(1),
+        last_chunk: Some(70_000),
+        committed: None,
+    };
+    let replies = vec![
+        StreamReply::Offset(None),
+        StreamReply::Offset(Some(70_000)),
+        StreamReply::PublishingId(Some(u64::MAX)),
+        StreamReply::Stats(stats),
+    ];
+    golden::assert_covers(&replies, stream_reply_name);
+    replies
 }
 
 /// The only item of a frame.
@@ -281,6 +372,7 @@ fn queue_events_of_version_0_2_are_decoded() {
     ];
     let answers = replies
         .into_iter()
+        .chain(stream_replies().into_iter().map(QueueReply::Stream))
         .map(|answer| QueueEvent::Answer { seq: 300, answer });
     let mut all: Vec<QueueEvent> = answers.collect();
     all.extend([
@@ -321,5 +413,67 @@ fn message_annotations_of_version_0_2_are_decoded() {
             encode,
             crate::annotations::decode,
         );
+    });
+}
+
+fn decode_whole<T: wire::Wire>(raw: &[u8]) -> wire::Decoded<T> {
+    wire::decode("cursor", &Bytes::copy_from_slice(raw))
+}
+
+#[test]
+fn requests_and_events_of_cursors_are_decoded() {
+    let cursor = CONSUMER;
+    let attachment = 300;
+    let attach = starts().map(|start| CursorRequest::Attach {
+        cursor,
+        attachment,
+        spec: CursorSpec {
+            tag: "tag é".into(),
+            channel: 300,
+            start,
+            arguments: Table(vec![("x-stream-filter".into(), Value::from("a"))]),
+        },
+        total: 10,
+    });
+    let mut requests: Vec<CursorRequest> = attach.into_iter().collect();
+    requests.push(CursorRequest::Credit {
+        cursor,
+        attachment,
+        total: 1_000,
+        probe: true,
+    });
+    requests.push(CursorRequest::Detach { cursor });
+    golden::verify(CRATE, "0.2/cursor-request", |files| {
+        let encode = |request: &CursorRequest| wire::encode(request).to_vec();
+        files.check_enum(&requests, cursor_request_name, encode, decode_whole);
+    });
+    let batch = MessageBatch {
+        from: 60_000,
+        first: 70_000,
+        count: 300,
+        received: WallTime(1_790_000_000_123),
+        bytes: Bytes::from_static(b"chunk"),
+    };
+    let events = [
+        CursorEvent::Attached {
+            cursor,
+            attachment,
+            next: 70_000,
+        },
+        CursorEvent::Batch {
+            cursor,
+            attachment,
+            batch,
+        },
+        CursorEvent::Detached { cursor, attachment },
+        CursorEvent::Refused {
+            cursor,
+            attachment,
+            text: "no queue é".into(),
+        },
+    ];
+    golden::verify(CRATE, "0.2/cursor-event", |files| {
+        let encode = |event: &CursorEvent| wire::encode(event).to_vec();
+        files.check_enum(&events, cursor_event_name, encode, decode_whole);
     });
 }

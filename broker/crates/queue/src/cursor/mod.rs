@@ -240,6 +240,13 @@ pub enum StreamRequest {
     Stats,
 }
 
+impl StreamRequest {
+    /// Returns false for a request that has no answer.
+    pub fn has_answer(&self) -> bool {
+        !matches!(self, StreamRequest::StoreOffset { .. })
+    }
+}
+
 /// The answer to a [`StreamRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamReply {
