@@ -63,6 +63,15 @@ impl<'a> PublishedMessages<'a> {
         }
     }
 
+    /// Messages as they were encoded in a publish command of this version. They are not checked before they are read.
+    pub fn from_parts(version: u16, count: u32, bytes: &'a [u8]) -> PublishedMessages<'a> {
+        PublishedMessages {
+            count,
+            bytes,
+            version,
+        }
+    }
+
     /// Number of messages, as the publisher stated it.
     pub fn len(&self) -> usize {
         self.count as usize

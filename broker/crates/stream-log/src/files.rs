@@ -94,6 +94,45 @@ pub fn delete_stream(disk: &dyn Disk, stream: QueueId) -> Result<(), LogError> {
     }
 }
 
+/// Largest content of the file that names the machine, in bytes.
+const MAX_MACHINE_BYTES: u64 = 255;
+
+fn machine_path(stream: QueueId) -> String {
+    format!("{DIR}/{:016x}/machine", stream.0)
+}
+
+/// The run of a machine in which the log was known to be intact last; `None` if there is no such record. Chunks are
+/// not synced, so a log that another run of the machine left may have lost its end.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub fn read_machine(disk: &dyn Disk, stream: QueueId) -> Result<Option<Vec<u8>>, LogError> {
+    read_small(disk, &machine_path(stream), MAX_MACHINE_BYTES)
+}
+
+/// Records the run of the machine in which the log is intact. Not synced: a lost record only means that the log counts
+/// as not intact.
+///
+/// # Errors
+///
+/// If the file cannot be written.
+pub fn write_machine(disk: &dyn Disk, stream: QueueId, machine: &[u8]) -> Result<(), LogError> {
+    debug_assert!(machine.len() as u64 <= MAX_MACHINE_BYTES);
+    let path = machine_path(stream);
+    let io = |e: std::io::Error| LogError::io(&path, &e);
+    let file = match disk.open(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let dir = stream_dir(stream);
+            disk.create_dir(&dir).map_err(|e| LogError::io(&dir, &e))?;
+            disk.create(&path).map_err(io)?
+        }
+        other => other.map_err(io)?,
+    };
+    file.truncate(0).map_err(io)?;
+    file.write_at(0, machine).map_err(io)
+}
+
 /// Makes the directory of a stream durable in its parents.
 pub(crate) fn sync_parents(disk: &dyn Disk) -> Result<(), LogError> {
     sync_dir(disk, "")?;

@@ -34,7 +34,7 @@ pub use chunk::{
     MAX_TRAILER_BYTES, SubBatch, SubBatchMessages, snapshot_chunk,
 };
 pub use error::LogError;
-pub use files::{delete_stream, list_streams};
+pub use files::{delete_stream, list_streams, read_machine, write_machine};
 pub use filter::{FilterMatcher, MAX_FILTER_BYTES, MIN_FILTER_BYTES};
 pub use format::{EpochStart, Seal};
 pub use jobs::{AppendJob, Appended, MaintenanceJob, MaintenanceResult};

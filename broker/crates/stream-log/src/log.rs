@@ -495,7 +495,16 @@ impl StreamLog {
     /// Any [`AppendError`]; the log is unchanged.
     pub fn accept(&mut self, bytes: Bytes) -> Result<ChunkHeader, AppendError> {
         self.check_room()?;
-        let chunk = Chunk::decode(bytes)?;
+        self.accept_chunk(&Chunk::decode(bytes)?)
+    }
+
+    /// As [`StreamLog::accept`], for a chunk that was verified before.
+    ///
+    /// # Errors
+    ///
+    /// As [`StreamLog::accept`], except for damage.
+    pub fn accept_chunk(&mut self, chunk: &Chunk) -> Result<ChunkHeader, AppendError> {
+        self.check_room()?;
         let header = *chunk.header();
         if header.first_offset != self.next_offset {
             return Err(AppendError::Gap {
@@ -517,13 +526,21 @@ impl StreamLog {
             }
             _ => {}
         }
-        if !self.tracking.can_apply(&chunk) {
+        if !self.tracking.can_apply(chunk) {
             return Err(AppendError::TooManyOffsets);
         }
         let applied = chunk.apply_tracking(&mut self.tracking);
         debug_assert_eq!(applied, Ok(()), "the names were counted");
-        self.push(&chunk);
+        self.push(chunk);
         Ok(header)
+    }
+
+    /// Chunks from `offset` on that no append job has taken yet, in order.
+    pub fn pending_from(&self, offset: u64) -> impl Iterator<Item = &Bytes> {
+        let first = self
+            .pending
+            .partition_point(|chunk| chunk.next_offset <= offset);
+        self.pending.range(first..).map(|chunk| &chunk.bytes)
     }
 
     /// Adds a chunk to the last segment, or to a new one if it is a snapshot.
