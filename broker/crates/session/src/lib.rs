@@ -19,7 +19,8 @@ mod written;
 
 pub use counts::{
     ChannelDetails, LinkDetails, LinkSessionDetails, MessageCounters, PublishCounters,
-    SessionDetails, TrafficCounters,
+    SessionDetails, StreamConsumerDetails, StreamPublisherDetails, StreamSessionDetails,
+    TrafficCounters,
 };
 pub use held::HeldMemory;
 pub use login::{

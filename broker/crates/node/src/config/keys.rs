@@ -3,6 +3,7 @@
 
 use super::budget_keys::BUDGET_KEYS;
 use super::mqtt_keys::MQTT_KEYS;
+use super::stream_keys::STREAM_KEYS;
 use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
 use super::web_mqtt_keys::WEB_MQTT_KEYS;
@@ -77,7 +78,8 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 /// All keys, in the order of the reference.
 pub fn keys() -> impl Iterator<Item = &'static ConfigKey> {
     let mqtt = MQTT_KEYS.iter().chain(WEB_MQTT_KEYS);
-    KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS).chain(mqtt)
+    let common = KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS);
+    common.chain(mqtt).chain(STREAM_KEYS)
 }
 
 const KEYS: &[ConfigKey] = &[

@@ -87,31 +87,3 @@ fn filter_value_is_the_annotation_of_the_publisher() {
     encode(&super::message(b"x"), &mut bytes);
     assert_eq!(filter_value(&bytes), None);
 }
-
-#[test]
-fn header_of_amqp_0_9_1_is_a_filter_value() {
-    let name = "x-stream-filter-value";
-    let mut table = vec![name.len() as u8];
-    table.extend_from_slice(name.as_bytes());
-    table.push(b'S');
-    table.extend_from_slice(&6_u32.to_be_bytes());
-    table.extend_from_slice(b"europe");
-    // The flag of the headers, and their table.
-    let mut properties = 0x2000_u16.to_be_bytes().to_vec();
-    properties.extend_from_slice(&(table.len() as u32).to_be_bytes());
-    properties.extend_from_slice(&table);
-    let builder = MessageBuilder {
-        protocol: Protocol::Amqp091,
-        durable: true,
-        priority: None,
-        ttl_ms: None,
-        received: WallTime(5),
-        exchange: "",
-        routing_keys: &["s"],
-        properties: &properties,
-    };
-    let message = builder.build(1, [&b"b"[..]]).expect("builds");
-    let mut bytes = Vec::new();
-    encode(&message, &mut bytes);
-    assert_eq!(filter_value(&bytes), Some(&b"europe"[..]));
-}

@@ -500,31 +500,3 @@ fn leader_takes_no_more_than_its_limit_of_unwritten_bytes() {
     let done = QueueEvent::Applied { up_to: 8 };
     assert_eq!(one.events(session(1)).last(), Some(&done));
 }
-
-#[test]
-fn log_is_intact_only_in_the_run_of_the_machine_that_wrote_it() {
-    let mut one = Single::new(LogConfig::default());
-    one.request(session(1), 1, publish(b"a"));
-    one.work();
-    let is_intact = |one: &Single, machine: &[u8]| {
-        let recorded = stream_log::read_machine(&one.disk, STREAM).expect("readable");
-        recorded.as_deref() == Some(machine)
-    };
-    assert!(is_intact(&one, b"machine-1"));
-    // The machine has restarted: the only voter has everything that there is, and leads.
-    one.restart(2, b"machine-2", LogConfig::default());
-    assert!(one.replica.leads());
-    assert!(
-        is_intact(&one, b"machine-2"),
-        "the record names the new run"
-    );
-    // A replica that was not there when the stream was founded is not intact without a record.
-    one.disk.wipe();
-    let config = ReplicaConfig {
-        founds: false,
-        ..config(1, LogConfig::default())
-    };
-    one.replica = StreamReplica::new(config, one.at());
-    one.work();
-    assert!(!is_intact(&one, b"machine-1"));
-}
