@@ -2,10 +2,10 @@
 //!
 //! New messages go to a small write buffer. It is written when it is full, and at the end of the turn if a
 //! publisher waits for a confirm; under load, and while consumers acknowledge at once, some milliseconds later
-//! (see [`pacing`]). A message that is settled before the write is never written. A persistent publish is
+//! (see `pacing.rs`). A message that is settled before the write is never written. A persistent publish is
 //! confirmed when it is written (not synced) or settled, a transient one when it is buffered. A restart
 //! recovers exactly the unsettled persistent messages. After a clean stop the queue knows which of them were
-//! delivered before (see [`clean_stop`]); otherwise all of them are redelivered.
+//! delivered before (see `clean_stop.rs`); otherwise all of them are redelivered.
 //!
 //! With `x-max-priority`, messages of higher priority always go first. Limits and TTLs apply to the head of the
 //! whole queue: a limit drops messages of high priority first, and messages of low priority expire only once
