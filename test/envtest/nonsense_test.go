@@ -60,7 +60,7 @@ var _ = DescribeTable("a nonsense BrokerCluster is refused by the API server", r
 	Entry("a setting that is a list", `spec.config`, `{config: {log.level: [debug]}}`),
 	Entry("a setting in capitals", `configuration keys look like`, `{config: {LOG_LEVEL: debug}}`),
 	Entry("a setting with two slashes", `configuration keys look like`, `{config: {advertised_listeners.a/b/c: "h:1"}}`),
-	Entry("an advertised address of an unknown listener", `the broker has no listener for advertised_listeners.ampq; its listeners are amqp, amqp/ssl, http/web-mqtt`, `{config: {advertised_listeners.ampq: "broker.example.org:30672"}}`),
+	Entry("an advertised address of an unknown listener", `the broker has no listener for advertised_listeners.ampq; its listeners are amqp, amqp/ssl, http/web-amqp`, `{config: {advertised_listeners.ampq: "broker.example.org:30672"}}`),
 	Entry("an advertised address without a port", `advertised_listeners.amqp/ssl must be a host name or address, a colon and a port`, `{config: {advertised_listeners.amqp/ssl: broker.example.org}}`),
 	Entry("an advertised IPv6 address without brackets", `advertised_listeners.mqtt must be a host name or address`, `{config: {advertised_listeners.mqtt: "2001:db8::1:1883"}}`),
 	Entry("a misspelt key", `the broker knows no key log.levels; "posthorn config reference" lists the keys`, `{config: {log.levels: debug, log.format: json}}`),
