@@ -827,6 +827,9 @@ fn checks_report_by_exit_code() {
     assert_eq!(not.0, 1);
     assert!(not.1.contains("joining"), "{}", not.1);
     assert_eq!(node.ctl(&["--timeout", "1", "await_startup"]).0, 69);
+    // A node that may not know the newest password refuses none.
+    assert_eq!(node.ctl(&["authenticate_user", "guest", "wrong"]).0, 1);
+    node.fake.lock().unwrap().readiness = None;
     node.ctl(&["authenticate_user", "guest", "guest"]).ok();
     assert_eq!(node.ctl(&["authenticate_user", "guest", "wrong"]).0, 77);
     assert_eq!(ctl(&["--url", "http://127.0.0.1:1", "ping"], "").0, 69);
