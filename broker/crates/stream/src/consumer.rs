@@ -24,7 +24,7 @@ const RETRY_MOST: Duration = Duration::from_secs(2);
 /// Interval of asking a replica on another node for its position while nothing arrives.
 const PROBE_EVERY: Duration = Duration::from_secs(30);
 
-/// What a consumer has for its host.
+/// Work that a consumer leaves to its host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConsumerOutput {
     /// Send a request to a replica.
@@ -299,7 +299,7 @@ impl StreamConsumer {
         has_flow && has_credit && is_within && !self.has_ended
     }
 
-    /// Delivers what is there, as far as the limits allow.
+    /// Delivers waiting messages, as far as credit and limits allow.
     fn deliver(&mut self, out: &mut Vec<ConsumerOutput>) {
         let mut deliveries = Vec::new();
         let mut finished = 0;
@@ -371,7 +371,7 @@ impl StreamConsumer {
             }
         }
         if self.flow_mode == FlowMode::Prefetch {
-            // The client has what it settles.
+            // The client has received the messages that it settles.
             let oldest = self.unsettled.first().copied().unwrap_or(u64::MAX);
             self.forget_in_flight(oldest.saturating_sub(1));
         }
@@ -409,7 +409,7 @@ impl StreamConsumer {
         self.ask_for_more(out);
     }
 
-    /// Asks the replica for its position: it sends what it has before the answer.
+    /// Asks the replica for its position. The replica sends its waiting batches before the answer.
     fn ask_for_more(&mut self, out: &mut Vec<ConsumerOutput>) {
         self.probed = self.position;
         if self.cursor.is_attached() {
@@ -461,7 +461,7 @@ impl StreamConsumer {
         }
     }
 
-    /// The connection to a node was interrupted: what was on its way may be lost.
+    /// The connection to a node was interrupted: events in flight may be lost.
     pub fn node_restored(&mut self, node: NodeId, out: &mut Vec<ConsumerOutput>) {
         if self.replica == Some(node) && self.cursor.is_attached() && !self.has_ended {
             let send = self.cursor.probe();
@@ -486,7 +486,7 @@ impl StreamConsumer {
         }
     }
 
-    /// Repeats what has had no answer.
+    /// Repeats requests without an answer.
     pub fn tick(&mut self, now: Time, out: &mut Vec<ConsumerOutput>) {
         if self.has_ended {
             return;

@@ -6,7 +6,7 @@
 pub(crate) enum Fault {
     /// Publishes are confirmed before they are committed.
     ConfirmEarly,
-    /// Cursors read what is written and not committed.
+    /// Cursors read written chunks that are not committed.
     ReadsUncommitted,
     /// A new leader does not know the sequences of producers.
     SequencesLost,

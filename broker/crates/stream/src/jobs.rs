@@ -9,7 +9,7 @@ use stream_log::{
     write_machine,
 };
 
-/// Most chunks that one read skips because nobody wants them.
+/// Most chunks that one read skips because no cursor of the read wants them.
 const MAX_SKIPPED: usize = 4_096;
 
 /// Opens the log.

@@ -93,7 +93,7 @@ pub(crate) enum Task {
     },
 }
 
-/// What a running job is for.
+/// The purpose of a running job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Open,
@@ -417,7 +417,7 @@ impl StreamReplica {
             Ok(opened) => *opened,
             Err(error) if error.is_passing() => {
                 self.faults.push(error.to_string());
-                // A deletion that was begun is complete or is repeated: what is left of the log is opened.
+                // A deletion that was begun is complete or is repeated: the rest of the log is opened.
                 self.retry_at = Some(self.at.now + RETRY);
                 let restart_at = self.member.as_ref().map(|member| member.log().start());
                 let restart_at = restart_at.filter(|_| {
@@ -684,7 +684,7 @@ impl StreamReplica {
         more
     }
 
-    /// Ends a call: carries out what the member asks for, and starts jobs.
+    /// Ends a call: carries out the outputs of the member, and starts jobs.
     fn settle(&mut self, out: &mut QueueOutput) {
         self.carry_out(out);
         self.take_log_jobs();

@@ -1,5 +1,5 @@
-//! Sessions at the leader: request numbers, progress and answers. Nothing of it is replicated: with a new leader, a
-//! session starts a new numbering epoch and sends again what was not confirmed.
+//! Sessions at the leader: request numbers, progress and answers. They are not replicated: with a new leader, a
+//! session starts a new numbering epoch and repeats its unconfirmed requests.
 
 use queue::client::{MAX_IN_FLIGHT, MAX_UNANSWERED, NUMBERING_EPOCH};
 use queue::{

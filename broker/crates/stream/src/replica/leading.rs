@@ -19,7 +19,7 @@ impl StreamReplica {
         }
     }
 
-    /// Another replica leads, or none: what is not committed is forgotten here. The sessions send it again.
+    /// Another replica leads, or none: uncommitted requests are forgotten here. The sessions repeat them.
     pub(super) fn close(&mut self, out: &mut QueueOutput) {
         self.role = Role::Follower;
         if let Some(log) = &self.log {
@@ -65,7 +65,7 @@ impl StreamReplica {
         }
     }
 
-    /// Makes a chunk of what was published. Returns false if the log does not take it now.
+    /// Makes a chunk of the waiting publishes. Returns false if the log does not take it now.
     pub(super) fn cut(&mut self) -> bool {
         if self.builder.is_empty() {
             return true;

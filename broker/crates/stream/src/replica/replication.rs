@@ -1,4 +1,4 @@
-//! Carries out what the member of the replication asks for.
+//! Carries out the outputs of the member of the replication.
 
 use super::{Purpose, Role, StreamEffect, StreamReplica, Task, recent};
 use crate::cursors::RecentChunk;
@@ -135,7 +135,7 @@ impl StreamReplica {
                     "{label}: the confirmed messages from offset {from} to {to} are lost: more replicas lost the ends of \
                      their logs than the stream can bear"
                 ));
-                // The log refuses to drop what it knows to be committed.
+                // The log refuses to drop chunks that it knows to be committed.
                 self.tasks.push_back(Task::Restart { start: None });
             }
         }

@@ -224,7 +224,7 @@ impl StreamReplica {
         let is_small = batch.entries.len() <= MAX_BATCH_BYTES || batch.count == 1;
         let name = batch.producer.as_ref().map(|name| name.as_bytes());
         let is_named = name.is_none_or(|name| name.len() <= MAX_NAME_BYTES);
-        // All of it is checked before anything is stored.
+        // The whole batch is checked before any entry is stored.
         let is_valid = messages.iter().all(|message| {
             message.is_ok_and(|message| match message.body {
                 PublishedBody::Message(body) => body.len() <= MAX_ENTRY_BYTES,

@@ -1,6 +1,6 @@
 //! Several replicas with disks, a network that loses messages, processes and machines that stop, and changes of the leader.
 //!
-//! The Raft group is a model, as in the simulator's scenario of the replication. What is checked:
+//! The Raft group is a model, as in the simulator's scenario of the replication. The checks:
 //!
 //! - a confirmed message is in the log of every replica at the end;
 //! - an offset never changes its content, whichever replica a consumer reads from and whatever happens between;
@@ -238,7 +238,7 @@ impl World {
         if self.nodes[at].replica.is_none() {
             return;
         }
-        // More lost ends than a minority can lose what was confirmed.
+        // Confirmed messages can be lost if more members than a minority lose the ends of their logs.
         let torn = self.nodes.iter().filter(|node| node.is_torn).count();
         let power = power && (torn == 0 || self.nodes[at].is_torn);
         let node = &mut self.nodes[at];
