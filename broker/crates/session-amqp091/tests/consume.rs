@@ -902,13 +902,7 @@ fn outbox_limit_stops_deliveries_to_a_slow_client() {
         outbox_deliveries: 10_000,
         ..Limits::default()
     };
-    let mut conn = Conn::open_as(
-        SessionConfig {
-            limits: Arc::new(limits),
-            ..SessionConfig::default()
-        },
-        "guest",
-    );
+    let mut conn = Conn::open_with(limits);
     conn.open_channel(1);
     conn.declare(1, "q");
     for _ in 0..5000 {

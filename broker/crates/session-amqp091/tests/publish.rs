@@ -522,13 +522,7 @@ fn publishes_in_flight_are_limited() {
         held: 300,
         ..Limits::default()
     };
-    let mut conn = Conn::open_as(
-        SessionConfig {
-            limits: Arc::new(limits),
-            ..SessionConfig::default()
-        },
-        "guest",
-    );
+    let mut conn = Conn::open_with(limits);
     conn.open_channel(1);
     conn.declare(1, "q");
     conn.broker.silent = true;
@@ -565,13 +559,7 @@ fn records_of_unsettled_publishes_are_limited() {
         held: 300,
         ..Limits::default()
     };
-    let mut conn = Conn::open_as(
-        SessionConfig {
-            limits: Arc::new(limits),
-            ..SessionConfig::default()
-        },
-        "guest",
-    );
+    let mut conn = Conn::open_with(limits);
     conn.open_channel(1);
     conn.declare(1, "q");
     conn.broker.silent = true;
@@ -625,13 +613,7 @@ fn incomplete_bodies_are_limited() {
         partial: 1000,
         ..Limits::default()
     };
-    let mut conn = Conn::open_as(
-        SessionConfig {
-            limits: Arc::new(limits),
-            ..SessionConfig::default()
-        },
-        "guest",
-    );
+    let mut conn = Conn::open_with(limits);
     for channel in 1..4 {
         conn.open_channel(channel);
         let mut bytes = BytesMut::new();

@@ -12,7 +12,8 @@ use codec_amqp091::{
 };
 use message::Table;
 use session::{Outbox, Session, SessionState};
-use session_amqp091::{AmqpSession, SessionConfig};
+use session_amqp091::{AmqpSession, Limits, SessionConfig};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A connection: the session under test, its node, and the client side.
@@ -61,6 +62,15 @@ impl Conn {
         let mut conn = Conn::new(config);
         conn.log_in(user);
         conn
+    }
+
+    /// An open connection of `guest` with these limits.
+    pub fn open_with(limits: Limits) -> Conn {
+        let config = SessionConfig {
+            limits: Arc::new(limits),
+            ..SessionConfig::default()
+        };
+        Conn::open_as(config, "guest")
     }
 
     pub fn log_in(&mut self, user: &str) {
