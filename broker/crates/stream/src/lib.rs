@@ -5,8 +5,8 @@
 //! messages of other replicas and the results of storage jobs, and carries out its [`StreamEffect`]s.
 //!
 //! - The leader takes requests. Publishes of one turn become one chunk, and are confirmed when a majority has written it.
-//! - Any replica serves cursors ([`queue::cursor`]) from the chunks that it knows to be committed. Storage jobs read the
-//!   disk, never the shard.
+//! - Any replica serves cursors ([`queue::cursor`]) from the chunks that it knows to be committed. The shard never
+//!   reads the disk; storage jobs do.
 //! - [`StreamConsumer`] turns the batches of a cursor into the deliveries of an AMQP consumer. It belongs to the
 //!   session's side, so that a consumer survives a change of leader.
 //!
