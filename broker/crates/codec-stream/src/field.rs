@@ -482,6 +482,10 @@ impl ResponseCode {
     pub const PUBLISHER_DOES_NOT_EXIST: ResponseCode = ResponseCode(18);
     /// No offset is stored under this reference.
     pub const NO_OFFSET: ResponseCode = ResponseCode(19);
+    /// A renewal of credentials uses another SASL mechanism than the login.
+    pub const SASL_CANNOT_CHANGE_MECHANISM: ResponseCode = ResponseCode(20);
+    /// A renewal of credentials is for another user than the login.
+    pub const SASL_CANNOT_CHANGE_USERNAME: ResponseCode = ResponseCode(21);
 }
 
 impl Field<'_> for ResponseCode {

@@ -82,8 +82,14 @@ impl<'a> PublishedMessages<'a> {
         self.count == 0
     }
 
-    pub(crate) fn version(&self) -> u16 {
+    /// Version of the command, which decides the encoding.
+    pub fn version(&self) -> u16 {
         self.version
+    }
+
+    /// The messages in the encoding of the command, not verified.
+    pub fn encoded(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// The messages in order. Ends after an error.

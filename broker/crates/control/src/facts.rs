@@ -63,6 +63,57 @@ pub struct ConnectionFacts {
     pub pending_bytes: u64,
     /// Open channels.
     pub channels: Vec<ChannelFacts>,
+    /// Publishers and consumers, if the client uses the stream protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamSessionFacts>,
+}
+
+/// Publishers and consumers of a connection of the stream protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamSessionFacts {
+    /// Sorted by id.
+    pub publishers: Vec<StreamPublisherFacts>,
+    /// Sorted by id.
+    pub consumers: Vec<StreamConsumerFacts>,
+}
+
+/// A publisher of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamPublisherFacts {
+    /// The client's id of the publisher.
+    pub id: u8,
+    /// Name of the stream.
+    pub stream: String,
+    /// Name for deduplication; empty if there is none.
+    pub reference: String,
+    /// Messages received.
+    pub published: u64,
+    /// Messages confirmed.
+    pub confirmed: u64,
+    /// Messages that the stream did not store.
+    pub errored: u64,
+}
+
+/// A consumer of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamConsumerFacts {
+    /// The client's id of the consumer.
+    pub id: u8,
+    /// Name of the stream.
+    pub stream: String,
+    /// Chunks that the client may still be sent.
+    pub credit: u64,
+    /// Messages sent.
+    pub consumed: u64,
+    /// Offset of the next message.
+    pub offset: u64,
+    /// False while another consumer is the single active consumer.
+    pub active: bool,
+    /// Properties of the subscription.
+    pub properties: BTreeMap<String, String>,
 }
 
 /// A channel of a connection, or its counterpart in other protocols.

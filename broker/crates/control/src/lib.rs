@@ -15,8 +15,8 @@ mod walk;
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
-    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, TrafficCounts, TrafficFacts,
-    TrafficFilter,
+    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, StreamConsumerFacts,
+    StreamPublisherFacts, StreamSessionFacts, TrafficCounts, TrafficFacts, TrafficFilter,
 };
 pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus,

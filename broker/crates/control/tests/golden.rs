@@ -4,8 +4,8 @@
 use control::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
-    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, TrafficCounts, TrafficFacts,
-    TrafficFilter,
+    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, StreamConsumerFacts,
+    StreamPublisherFacts, StreamSessionFacts, TrafficCounts, TrafficFacts, TrafficFilter,
 };
 use env::NodeId;
 use queue::ByQueueType;
@@ -126,6 +126,35 @@ fn connection() -> ConnectionFacts {
         sent_bytes: 2,
         pending_bytes: 3,
         channels: vec![channel, ChannelFacts::default()],
+        stream: None,
+    }
+}
+
+fn stream_connection() -> ConnectionFacts {
+    let publisher = StreamPublisherFacts {
+        id: 255,
+        stream: "s".into(),
+        reference: "orders".into(),
+        published: 3,
+        confirmed: 2,
+        errored: 1,
+    };
+    let consumer = StreamConsumerFacts {
+        id: 7,
+        stream: "s".into(),
+        credit: 4,
+        consumed: 5,
+        offset: 6,
+        active: true,
+        properties: BTreeMap::from([("name".into(), "group".into())]),
+    };
+    ConnectionFacts {
+        protocol: "stream".into(),
+        stream: Some(StreamSessionFacts {
+            publishers: vec![publisher],
+            consumers: vec![consumer],
+        }),
+        ..ConnectionFacts::default()
     }
 }
 
@@ -279,6 +308,7 @@ fn facts_of_version_0_2_are_decoded() {
         }),
         ShardFacts::Closed(true),
         ShardFacts::Closed(false),
+        ShardFacts::Connections(vec![stream_connection()]),
     ];
     golden::verify(CRATE, "0.2/shard-facts", |files| {
         let decode = |raw: &[u8]| ShardFacts::decode(raw).ok_or("not an answer");

@@ -14,6 +14,8 @@ pub enum QueueType {
     Classic,
     /// A Raft group with a replica on each member.
     Quorum,
+    /// A replicated log that consumers read by offset.
+    Stream,
 }
 
 /// Number and placement of a queue's replicas.
@@ -177,18 +179,54 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
     },
 };
 
+static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
+    name: "stream",
+    module: "rabbit_stream_queue",
+    code: 3,
+    policy_target: "streams",
+    replication: Replication::Raft,
+    arguments: &[
+        "x-queue-type",
+        "x-max-length-bytes",
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+        "x-stream-filter-size-bytes",
+        "x-initial-cluster-size",
+        "x-queue-leader-locator",
+    ],
+    transient: false,
+    server_named: false,
+    conditional_delete: false,
+    local: false,
+    delivery_limit: None,
+    priorities: false,
+    overflow: &[Overflow::DropHead],
+    policy_decides_overflow: false,
+    dead_letter_at_least_once: false,
+    rejection_counts_as_failure: false,
+    all_persistent: true,
+    consumers: ConsumerRules {
+        adjustable_credit: false,
+        unlimited_prefetch: 0,
+        exclusive: false,
+        priority_replaces_active: false,
+        get_with_single_active: false,
+    },
+};
+
 impl QueueType {
     /// Number of queue types.
     pub const COUNT: usize = QueueType::ALL.len();
 
     /// All queue types, in the order of their names.
-    pub const ALL: [QueueType; 2] = [QueueType::Classic, QueueType::Quorum];
+    pub const ALL: [QueueType; 3] = [QueueType::Classic, QueueType::Quorum, QueueType::Stream];
 
     /// Facts about the type.
     pub fn descriptor(self) -> &'static QueueTypeDescriptor {
         match self {
             QueueType::Classic => &CLASSIC,
             QueueType::Quorum => &QUORUM,
+            QueueType::Stream => &STREAM,
         }
     }
 

@@ -152,10 +152,19 @@ async fn answer(
     call: &AuthenticatedRequest,
     matches: impl Fn(&ConnectionFacts) -> bool,
 ) -> ApiResult {
-    let window = ListRequest::of(&call.query)?;
-    let range = Range::of(&call.query, "data_rates")?;
     let mut found = visible_connections(api, call).await?;
     found.retain(matches);
+    respond_with(api, call, found).await
+}
+
+/// Responds with a list of connections, as the query asks for it.
+pub(crate) async fn respond_with(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    found: Vec<ConnectionFacts>,
+) -> ApiResult {
+    let window = ListRequest::of(&call.query)?;
+    let range = Range::of(&call.query, "data_rates")?;
     let names = api.read(node_names).await?;
     let (part, cut) = window.cut(found, |c| &c.name)?;
     let shown = part.iter().map(|c| show(api, c, &names, range.as_ref()));

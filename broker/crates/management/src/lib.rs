@@ -46,6 +46,7 @@ mod routes;
 mod serving;
 mod sessions;
 mod stream;
+mod stream_protocol;
 #[cfg(test)]
 mod tests;
 mod ui;

@@ -111,7 +111,8 @@ pub(crate) async fn client_logins(api: &Api) -> Result<LoginsByProtocol, ApiErro
 fn client_logins_of(config: &Config, counters: &Counters) -> LoginsByProtocol {
     let mut logins = counters.logins.clone();
     let mqtt = has_listener(config, "mqtt").then_some("mqtt");
-    for known in ["amqp091", "amqp10"].into_iter().chain(mqtt) {
+    let stream = has_listener(config, "stream").then_some("stream");
+    for known in ["amqp091", "amqp10"].into_iter().chain(mqtt).chain(stream) {
         logins.entry(known.to_owned()).or_default();
     }
     logins
@@ -203,7 +204,8 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     );
     machine(&mut page, &config.node_resources());
     let has_mqtt = has_listener(config, "mqtt");
-    globals(&mut page, &counters.protocols, has_mqtt);
+    let has_stream = has_listener(config, "stream");
+    globals(&mut page, &counters.protocols, (has_mqtt, has_stream));
     dead_letters(&mut page, &counters, has_mqtt);
     if has_mqtt {
         mqtt(&mut page, &counters);

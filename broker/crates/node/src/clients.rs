@@ -173,8 +173,13 @@ impl ClientListeners {
             let (host, port) = match config.advertised_listeners.get(name) {
                 Some(stated) => (stated.host.clone(), stated.port),
                 None => {
-                    let host = addresses::advertised_host(config, Some(bound)).ok()?;
-                    (host, bound.port())
+                    let part = config.advertised_parts.get(name);
+                    let host = match part.and_then(|part| part.host.clone()) {
+                        Some(host) => host,
+                        None => addresses::advertised_host(config, Some(bound)).ok()?,
+                    };
+                    let port = part.and_then(|part| part.port);
+                    (host, port.unwrap_or(bound.port()))
                 }
             };
             let [protocol, _] = self.protocols.get(listener.protocol)?.listener_names();

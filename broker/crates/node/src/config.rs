@@ -9,6 +9,7 @@ mod keys;
 mod load;
 mod mqtt_keys;
 mod parse;
+mod stream_keys;
 mod tls_keys;
 mod values;
 mod web_keys;
@@ -17,6 +18,7 @@ pub use budget_keys::BudgetConfig;
 pub use keys::{ConfigKey, keys, reference};
 pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load};
 pub use mqtt_keys::MqttConfig;
+pub use stream_keys::{AdvertisedPart, StreamConfig};
 pub use values::{Listen, PeerAddress, parse_bytes};
 pub use web_keys::WebConfig;
 
@@ -43,12 +45,16 @@ pub struct Config {
     pub amqp_tls: Listen,
     /// Addresses of client listeners as clients reach them, by the name of the listener.
     pub advertised_listeners: BTreeMap<String, PeerAddress>,
+    /// Parts of such addresses, which `advertised_listeners` overrides, by the name of the listener.
+    pub advertised_parts: BTreeMap<&'static str, AdvertisedPart>,
     /// MQTT.
     pub mqtt: MqttConfig,
     /// MQTT over WebSocket.
     pub web_mqtt: WebConfig,
     /// AMQP 1.0 over WebSocket.
     pub web_amqp: WebConfig,
+    /// The stream protocol.
+    pub stream: StreamConfig,
     /// Certificates of client listeners.
     pub tls: TlsConfig,
     /// HTTP API with TLS.
@@ -304,9 +310,11 @@ impl Default for Config {
             amqp: Listen::loopback(5672),
             amqp_tls: Listen::None,
             advertised_listeners: BTreeMap::new(),
+            advertised_parts: BTreeMap::new(),
             mqtt: MqttConfig::default(),
             web_mqtt: WebConfig::new(WebSocketSettings::MQTT),
             web_amqp: WebConfig::new(WebSocketSettings::AMQP10),
+            stream: StreamConfig::default(),
             tls: TlsConfig::default(),
             management_tls: Listen::None,
             prometheus_tls: Listen::None,

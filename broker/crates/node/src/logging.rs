@@ -21,6 +21,7 @@ const CATEGORIES: &[(&str, &[&str])] = &[
             "session_amqp091",
             "session_amqp10",
             "session_mqtt",
+            "session_stream",
             "session_websocket",
             "tls",
         ],

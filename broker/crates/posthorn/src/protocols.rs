@@ -8,6 +8,7 @@ use node::config::Config;
 use session_amqp10::{Amqp10, Amqp10Config};
 use session_amqp091::{Amqp091, LoginConfig};
 use session_mqtt::MqttProtocol;
+use session_stream::{StreamConfig, StreamProtocol};
 use session_websocket::WebSocket;
 use std::sync::Arc;
 
@@ -51,6 +52,12 @@ pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
             plain: config.web_amqp.plain,
             secure: config.web_amqp.tls,
             largest_frame: largest_amqp_frame,
+        },
+        Registration {
+            protocol: Arc::new(stream(config)),
+            plain: config.stream.plain,
+            secure: config.stream.tls,
+            largest_frame: largest_stream_frame(config),
         },
     ]
 }
@@ -137,6 +144,35 @@ fn mqtt(config: &Config) -> MqttProtocol {
     MqttProtocol {
         settings: Arc::new(settings),
     }
+}
+
+fn stream(config: &Config) -> StreamProtocol {
+    let logins = LoginConfig {
+        mechanisms: config.mechanisms(),
+        loopback_users: names(&config.loopback_users),
+        anonymous: anonymous(config),
+    };
+    StreamProtocol::new(StreamConfig {
+        cluster_name: config.cluster.name.clone(),
+        product: config.product.clone(),
+        version: config.version.clone(),
+        limits: session_stream::Limits {
+            frame: config.stream.frame_max,
+            heartbeat: config.stream.heartbeat,
+            handshake: config.limits.handshake_timeout,
+            ..session_stream::Limits::default()
+        },
+        logins: Arc::new(logins),
+    })
+}
+
+/// The largest frame of a stream client in bytes, with its size field.
+fn largest_stream_frame(config: &Config) -> usize {
+    let frame = match config.stream.frame_max {
+        0 => codec_stream::MAX_FRAME_MAX,
+        max => max,
+    };
+    frame as usize + codec_stream::SIZE_BYTES
 }
 
 /// The user of clients that name none.

@@ -45,6 +45,8 @@ pub enum CloseReason {
 pub enum Step<'i> {
     /// Send the output and wait for more bytes of the client.
     Starved,
+    /// The client has stated its properties.
+    PeerProperties(List<'i, Property<'i>>),
     /// Verify the credentials and call [`Connection::authenticated`]. On an open connection they are renewed.
     Authenticate {
         /// Name of the mechanism, one of [`ConnectionConfig::mechanisms`].
@@ -201,9 +203,15 @@ impl Connection {
                 Some(Step::Closed(CloseReason::Client))
             }
             (State::Closing, _) | (_, ClientCommand::Heartbeat {}) => None,
-            (State::Connected, ClientCommand::PeerProperties { correlation_id, .. }) => {
+            (
+                State::Connected,
+                ClientCommand::PeerProperties {
+                    correlation_id,
+                    properties,
+                },
+            ) => {
                 self.greet(config, correlation_id, out);
-                None
+                Some(Step::PeerProperties(properties))
             }
             (State::Greeted, ClientCommand::SaslHandshake { correlation_id }) => {
                 let mechanisms = List::from(config.mechanisms);
@@ -381,12 +389,35 @@ impl Connection {
         }
     }
 
+    /// States that the client need not have sent anything until `now`, because it was not read.
+    pub fn excuse_silence(&mut self, now: Time) {
+        self.last_received = now;
+    }
+
+    /// The heartbeat interval; None if there are no heartbeats.
+    pub fn heartbeat(&self) -> Option<Duration> {
+        self.heartbeat
+    }
+
+    /// The time at which [`Connection::tick`] has something to do, if nothing happens before.
+    pub fn deadline(&self) -> Option<Time> {
+        let interval = self.heartbeat?;
+        // A client is silent only after the second interval.
+        let silent = self.last_received + interval * 2 + Duration::from_millis(1);
+        Some(silent.min(self.last_sent + interval))
+    }
+
+    /// Returns true if the server has asked for the end of the connection and waits for the answer.
+    pub fn is_closing(&self) -> bool {
+        self.state == State::Closing
+    }
+
     /// States that bytes were sent to the client.
     pub fn sent(&mut self, now: Time) {
         self.last_sent = now;
     }
 
-    /// Sends a heartbeat if one is due. Call it about once a second.
+    /// Sends a heartbeat if one is due. Call it at [`Connection::deadline`].
     pub fn tick(&mut self, now: Time, out: &mut BytesMut) -> Step<'static> {
         if let State::Closed(reason) = self.state {
             return Step::Closed(reason);

@@ -67,12 +67,17 @@ impl Peers {
     fn send_bytes(&mut self, bytes: &[u8]) -> (String, Vec<ServerCommand<'static>>) {
         self.input.extend_from_slice(bytes);
         let input = std::mem::take(&mut self.input);
-        let received = self
-            .connection
-            .receive(&CONFIG, at(1), &input, &mut self.out);
-        let (read, step) = received;
-        let step = format!("{step:?}");
-        self.input = input[read..].to_vec();
+        let mut rest = &input[..];
+        // The properties of the client are a step of their own, after which reading goes on.
+        let step = loop {
+            let received = self.connection.receive(&CONFIG, at(1), rest, &mut self.out);
+            let (read, step) = received;
+            rest = &rest[read..];
+            if !matches!(step, Step::PeerProperties(_)) {
+                break format!("{step:?}");
+            }
+        };
+        self.input = rest.to_vec();
         (step, answers(&mut self.out))
     }
 

@@ -142,6 +142,23 @@ impl Broker for IdleBroker {
     fn place(&mut self, _: metadata::QueueType, _: u32) -> Vec<NodeId> {
         Vec::new()
     }
+    fn publish_batch(
+        &mut self,
+        _: QueueId,
+        _: PublishTag,
+        _: queue::cursor::StreamBatch,
+    ) -> FlowState {
+        unreachable!("no client of this protocol publishes batches")
+    }
+    fn cursor(&mut self, _: QueueId, _: queue::cursor::CursorSend) {
+        unreachable!("no client of this protocol has cursors")
+    }
+    fn leader_of(&self, _: &metadata::QueueRecord) -> Option<NodeId> {
+        None
+    }
+    fn is_reachable(&self, _: NodeId) -> bool {
+        true
+    }
     fn publish(&mut self, _: QueueId, _: PublishTag, _: message::Message) -> FlowState {
         FlowState::Steady
     }

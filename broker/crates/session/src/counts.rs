@@ -118,6 +118,53 @@ pub struct SessionDetails {
     pub client_properties: Table,
     /// Sorted by channel number.
     pub channels: Vec<ChannelDetails>,
+    /// Publishers and consumers, if the client uses the stream protocol.
+    pub stream: Option<Box<StreamSessionDetails>>,
+}
+
+/// Publishers and consumers of a connection of the stream protocol, for listings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamSessionDetails {
+    /// Sorted by id.
+    pub publishers: Vec<StreamPublisherDetails>,
+    /// Sorted by id.
+    pub consumers: Vec<StreamConsumerDetails>,
+}
+
+/// Details of a publisher of a stream, for listings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamPublisherDetails {
+    /// The client's id.
+    pub id: u8,
+    /// The name of the stream.
+    pub stream: String,
+    /// The name for deduplication; empty if there is none.
+    pub reference: String,
+    /// Messages received.
+    pub published: u64,
+    /// Messages confirmed.
+    pub confirmed: u64,
+    /// Messages that the stream did not store.
+    pub errored: u64,
+}
+
+/// Details of a consumer of a stream, for listings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamConsumerDetails {
+    /// The client's id.
+    pub id: u8,
+    /// The name of the stream.
+    pub stream: String,
+    /// Chunks that the client may still be sent.
+    pub credit: u64,
+    /// Messages sent.
+    pub consumed: u64,
+    /// The offset of the next message.
+    pub offset: u64,
+    /// False while another consumer is the single active consumer.
+    pub is_active: bool,
+    /// The properties of the subscription.
+    pub properties: Vec<(String, String)>,
 }
 
 /// Details of a channel, for listings.

@@ -19,7 +19,8 @@ mod written;
 
 pub use counts::{
     ChannelDetails, LinkDetails, LinkSessionDetails, MessageCounters, PublishCounters,
-    SessionDetails, TrafficCounters,
+    SessionDetails, StreamConsumerDetails, StreamPublisherDetails, StreamSessionDetails,
+    TrafficCounters,
 };
 pub use held::HeldMemory;
 pub use login::{
@@ -38,6 +39,7 @@ use bytes::BytesMut;
 use env::{Time, WallTime};
 use message::Message;
 use metadata::{Change, ChangeError, ChangeResult, Name, QueueId, SessionId, Tree};
+use queue::cursor::{CursorEvent, CursorSend, StreamBatch};
 use queue::{ConsumerId, Delivery, QueueReply, RejectReason, RequestBody};
 use std::any::Any;
 use std::net::SocketAddr;
@@ -147,6 +149,16 @@ pub trait Broker {
     /// client's previous connection on this shard: every queue gets them after all that `earlier` sent
     /// there.
     fn send_after(&mut self, _earlier: u64) {}
+    /// Publishes a batch of the stream protocol to a stream, as a whole. A tag that expects a confirm
+    /// leads to one [`QueueNotification::Published`] or [`QueueNotification::NotPublished`].
+    fn publish_batch(&mut self, queue: QueueId, tag: PublishTag, batch: StreamBatch) -> FlowState;
+    /// Sends a request of a cursor to a replica. It may be lost; its events arrive as
+    /// [`QueueNotification::Cursor`].
+    fn cursor(&mut self, queue: QueueId, send: CursorSend);
+    /// The node that leads a queue, or has it, as far as this node knows.
+    fn leader_of(&self, queue: &metadata::QueueRecord) -> Option<env::NodeId>;
+    /// Returns true if this node has a connection to the other one, or is it.
+    fn is_reachable(&self, node: env::NodeId) -> bool;
     /// Reports that the client was sent a consumer's deliveries up to this one. A queue sends at
     /// most [`queue::FLOW_WINDOW`] ahead of this position and of the settled deliveries. Sessions
     /// report each time half of the window was sent.
@@ -345,6 +357,15 @@ pub enum QueueNotification {
         consumer: ConsumerId,
         /// The messages, in order.
         deliveries: Vec<Delivery>,
+    },
+    /// An event of a replica for a cursor of this session.
+    Cursor {
+        /// The queue.
+        queue: QueueId,
+        /// The node of the replica.
+        from: env::NodeId,
+        /// The event.
+        event: CursorEvent,
     },
     /// The queue ended this consumer because it was deleted or because its node is permanently
     /// lost.

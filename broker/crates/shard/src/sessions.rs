@@ -5,7 +5,10 @@ use crate::listings::channel_counts;
 use crate::wake_times::{NEVER, WakeTimes};
 use crate::walks::COST_OF_CLIENT;
 use crate::{ConnectionInfo, ConnectionKey};
-use control::{ChannelFacts, ConnectionFacts, LinkFacts, LinkSessionFacts, WalkProgress};
+use control::{
+    ChannelFacts, ConnectionFacts, LinkFacts, LinkSessionFacts, StreamConsumerFacts,
+    StreamPublisherFacts, StreamSessionFacts, WalkProgress,
+};
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
 use session::{BufferPool, Outbox, ServiceStates, Session, SessionState};
@@ -216,7 +219,32 @@ impl ConnectionSlot {
             sent_bytes: self.outbox.sent(),
             pending_bytes: self.outbox.len() as u64,
             channels: details.channels.into_iter().map(channel).collect(),
+            stream: details.stream.map(|stream| stream_session(*stream)),
         }
+    }
+}
+
+fn stream_session(session: session::StreamSessionDetails) -> StreamSessionFacts {
+    let publisher = |p: session::StreamPublisherDetails| StreamPublisherFacts {
+        id: p.id,
+        stream: p.stream,
+        reference: p.reference,
+        published: p.published,
+        confirmed: p.confirmed,
+        errored: p.errored,
+    };
+    let consumer = |c: session::StreamConsumerDetails| StreamConsumerFacts {
+        id: c.id,
+        stream: c.stream,
+        credit: c.credit,
+        consumed: c.consumed,
+        offset: c.offset,
+        active: c.is_active,
+        properties: c.properties.into_iter().collect(),
+    };
+    StreamSessionFacts {
+        publishers: session.publishers.into_iter().map(publisher).collect(),
+        consumers: session.consumers.into_iter().map(consumer).collect(),
     }
 }
 

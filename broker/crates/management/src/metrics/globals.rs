@@ -216,15 +216,22 @@ pub(super) fn logins(page: &mut Page, logins: &LoginsByProtocol) {
     }
 }
 
-/// Counters by protocol. They never decrease while the node runs, even when clients disconnect.
-pub(super) fn globals(page: &mut Page, protocols: &BTreeMap<String, ProtocolCounters>, mqtt: bool) {
+/// Counters by protocol. They never decrease while the node runs, even when clients disconnect. `mqtt` and `stream` are
+/// true if there are listeners of these protocols.
+pub(super) fn globals(
+    page: &mut Page,
+    protocols: &BTreeMap<String, ProtocolCounters>,
+    (mqtt, stream): (bool, bool),
+) {
     // A protocol that is not used yet is reported with zeros: rates need a first sample.
     let mut all = protocols.clone();
     let mqtt: &[&str] = match mqtt {
         true => &["mqtt310", "mqtt311", "mqtt50"],
         false => &[],
     };
-    for known in mqtt.iter().chain(&["amqp091", "amqp10"]) {
+    let stream: &[&str] = if stream { &["stream"] } else { &[] };
+    let known = mqtt.iter().chain(&["amqp091", "amqp10"]);
+    for known in known.chain(stream) {
         all.entry((*known).to_owned()).or_default();
     }
     for (name, help, value) in PROTOCOL_GAUGES {

@@ -84,6 +84,7 @@ impl std::error::Error for ConfigErrors {}
 
 /// Default port of the MQTT listener of a single node without configured listeners.
 const MQTT_PORT: u16 = 1883;
+const STREAM_PORT: u16 = 5552;
 
 /// Loads the configuration, or returns all errors.
 pub fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
@@ -104,6 +105,7 @@ pub fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
     }
     if !loader.listeners && loader.config.cluster.peers.is_empty() {
         loader.config.mqtt.plain = Listen::loopback(MQTT_PORT);
+        loader.config.stream.plain = Listen::loopback(STREAM_PORT);
     }
     if loader.errors.is_empty() {
         loader.check_together();
@@ -256,6 +258,7 @@ fn check_tls(config: &Config) -> Vec<String> {
         ("mqtt.listeners.ssl.default", config.mqtt.tls),
         ("web_mqtt.ssl.port", config.web_mqtt.tls),
         ("web_amqp.ssl.port", config.web_amqp.tls),
+        ("stream.listeners.ssl.default", config.stream.tls),
     ];
     for (listener, _) in listeners.iter().filter(|l| l.1 != Listen::None) {
         let files = [("certfile", &tls.certfile), ("keyfile", &tls.keyfile)];
@@ -470,6 +473,34 @@ mod tests {
             flags(&["mqtt.listeners.tcp.default=1"])?.mqtt.plain,
             Listen::Any(1)
         );
+        Ok(())
+    }
+
+    #[test]
+    fn stream_listener_is_configured_with_rabbitmq_keys() -> Result<(), String> {
+        let config = flags(&[])?;
+        assert_eq!(config.stream.plain, Listen::loopback(STREAM_PORT));
+        assert_eq!(
+            (config.stream.frame_max, config.stream.heartbeat),
+            (1 << 20, 60)
+        );
+        let config = flags(&[
+            "stream.listeners.tcp.default=5552",
+            "stream.frame_max=2MiB",
+            "stream.heartbeat=0",
+            "stream.advertised_host=streams.example",
+            "stream.advertised_port=30552",
+        ])?;
+        assert_eq!(config.stream.plain, Listen::Any(5552));
+        assert_eq!(
+            (config.stream.frame_max, config.stream.heartbeat),
+            (2 << 20, 0)
+        );
+        let part = &config.advertised_parts["stream"];
+        assert_eq!(part.host.as_deref(), Some("streams.example"));
+        assert_eq!(part.port, Some(30_552));
+        assert!(flags(&["stream.frame_max=8191"]).is_err());
+        assert!(flags(&["stream.advertised_port=0"]).is_err());
         Ok(())
     }
 

@@ -509,6 +509,23 @@ impl Broker for FakeBroker {
     fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
         vec![NodeId(1)]
     }
+    fn publish_batch(
+        &mut self,
+        _: QueueId,
+        _: PublishTag,
+        _: queue::cursor::StreamBatch,
+    ) -> FlowState {
+        unreachable!("no client of this protocol publishes batches")
+    }
+    fn cursor(&mut self, _: QueueId, _: queue::cursor::CursorSend) {
+        unreachable!("no client of this protocol has cursors")
+    }
+    fn leader_of(&self, _: &metadata::QueueRecord) -> Option<NodeId> {
+        None
+    }
+    fn is_reachable(&self, _: NodeId) -> bool {
+        true
+    }
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState {
         if let Some(why) = self.reject {
             self.notices
