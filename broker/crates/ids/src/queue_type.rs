@@ -87,6 +87,10 @@ pub struct QueueTypeDescriptor {
     pub rejection_counts_as_failure: bool,
     /// Every message is on disk, also one that was published as transient.
     pub all_persistent: bool,
+    /// The feature flag without which queues of this type cannot be declared, because other versions cannot read them.
+    pub feature: Option<&'static str>,
+    /// Consumers read by position and remove nothing. The session's side keeps the position.
+    pub cursors: bool,
     /// Rules for consumers.
     pub consumers: ConsumerRules,
 }
@@ -128,6 +132,8 @@ static CLASSIC: QueueTypeDescriptor = QueueTypeDescriptor {
     dead_letter_at_least_once: false,
     rejection_counts_as_failure: false,
     all_persistent: false,
+    feature: None,
+    cursors: false,
     consumers: ConsumerRules {
         adjustable_credit: true,
         unlimited_prefetch: usize::MAX,
@@ -171,6 +177,8 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
     dead_letter_at_least_once: true,
     rejection_counts_as_failure: true,
     all_persistent: true,
+    feature: None,
+    cursors: false,
     consumers: ConsumerRules {
         adjustable_credit: false,
         unlimited_prefetch: 2_000,
@@ -206,6 +214,8 @@ static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
     dead_letter_at_least_once: false,
     rejection_counts_as_failure: false,
     all_persistent: true,
+    feature: Some("stream_queues"),
+    cursors: true,
     consumers: ConsumerRules {
         adjustable_credit: false,
         unlimited_prefetch: 0,
