@@ -104,6 +104,7 @@ fn encode_own_annotations(published: &Map<'_>, offset: u64, out: &mut Vec<u8>) {
         }
     }
     writer.push(&Symbol::from_static(OFFSET));
-    writer.push(&Value::Ulong(offset));
+    // A signed number, as in RabbitMQ: clients rely on the type.
+    writer.push(&Value::Long(i64::try_from(offset).unwrap_or(i64::MAX)));
     writer.finish();
 }
