@@ -270,6 +270,14 @@ commands! {
             /// Heartbeat interval in seconds; 0 for none.
             heartbeat: u32,
         }
+        /// [`ClientCommand::Tune`] as some clients send it, such as RabbitMQ's for Go: with the key of a
+        /// response.
+        TuneResponse = Tune + RESPONSE {
+            /// Maximum frame size in bytes; 0 for no limit.
+            frame_max: u32,
+            /// Heartbeat interval in seconds; 0 for none.
+            heartbeat: u32,
+        }
         /// Selects the virtual host.
         Open = Open {
             /// Correlation id.

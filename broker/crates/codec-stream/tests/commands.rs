@@ -150,6 +150,10 @@ fn client_samples() -> Vec<ClientCommand<'static>> {
             frame_max: 1 << 20,
             heartbeat: 60,
         },
+        TuneResponse {
+            frame_max: 1 << 20,
+            heartbeat: 60,
+        },
         Open {
             correlation_id,
             virtual_host: "/",

@@ -104,6 +104,8 @@ pub struct Connection {
     heartbeat: Option<Duration>,
     last_received: Time,
     last_sent: Time,
+    /// The reason in the server's close request.
+    close_reason: Option<Box<str>>,
 }
 
 impl Connection {
@@ -115,6 +117,7 @@ impl Connection {
             heartbeat: None,
             last_received: now,
             last_sent: now,
+            close_reason: None,
         }
     }
 
@@ -235,6 +238,10 @@ impl Connection {
             (
                 State::Tuning,
                 ClientCommand::Tune {
+                    frame_max,
+                    heartbeat,
+                }
+                | ClientCommand::TuneResponse {
                     frame_max,
                     heartbeat,
                 },
@@ -380,6 +387,7 @@ impl Connection {
         }
         .encode(out);
         self.state = State::Closing;
+        self.close_reason = Some(reason.into());
     }
 
     fn after_failure<'i>(&self) -> Step<'i> {
@@ -405,6 +413,11 @@ impl Connection {
         // A client is silent only after the second interval.
         let silent = self.last_received + interval * 2 + Duration::from_millis(1);
         Some(silent.min(self.last_sent + interval))
+    }
+
+    /// The reason in the server's close request; None if the server has sent none.
+    pub fn close_reason(&self) -> Option<&str> {
+        self.close_reason.as_deref()
     }
 
     /// Returns true if the server has asked for the end of the connection and waits for the answer.

@@ -262,7 +262,8 @@ impl StreamSession {
                 Step::Starved => {
                     input.advance(read);
                     if self.connection.is_closing() && !was_closing {
-                        tracing::info!(peer = %self.peer, user = %self.user, "the client sent a frame that is invalid");
+                        let why = self.connection.close_reason();
+                        tracing::info!(peer = %self.peer, user = %self.user, why, "invalid frame from the client");
                         self.begin_closing(cx);
                         continue;
                     }
@@ -497,6 +498,7 @@ impl StreamSession {
             | C::SaslHandshake { .. }
             | C::SaslAuthenticate { .. }
             | C::Tune { .. }
+            | C::TuneResponse { .. }
             | C::Open { .. }
             | C::Close { .. }
             | C::CloseResponse { .. }

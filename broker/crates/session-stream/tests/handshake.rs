@@ -212,6 +212,20 @@ fn client_is_led_to_an_open_connection() {
 }
 
 #[test]
+fn tune_may_have_the_key_of_a_response() {
+    let mut peers = Peers::new();
+    peers.send(&[peer_properties(), authenticate()]);
+    peers.authenticated(ResponseCode::OK);
+    let tune = ClientCommand::TuneResponse {
+        frame_max: 100_000,
+        heartbeat: 10,
+    };
+    let (step, _) = peers.send(&[tune, open()]);
+    assert_eq!(step, "Open { virtual_host: \"/\" }");
+    assert_eq!(peers.connection.frame_max(), 100_000);
+}
+
+#[test]
 fn nothing_is_read_while_the_owner_verifies() {
     let mut peers = Peers::new();
     let all = encode(&[peer_properties(), authenticate(), tune(), open()]);

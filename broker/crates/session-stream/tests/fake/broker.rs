@@ -242,6 +242,10 @@ impl FakeBroker {
             ],
             user: user("guest", &["administrator"]),
         });
+        for feature in metadata::features::KNOWN {
+            let name = feature.name.into();
+            broker.must(Change::EnableFeature { name });
+        }
         // A user whose permissions cover only names that start with "mine".
         broker.must(Change::PutUser(user("small", &[])));
         broker.must(Change::PutPermission(PermissionRecord {
