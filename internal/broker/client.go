@@ -90,6 +90,8 @@ type Client interface {
 
 	// ListBindings lists the bindings between a source and a destination.
 	ListBindings(ctx context.Context, between BindingEnds) ([]Binding, error)
+	// BindingsFrom lists the bindings with an exchange as source.
+	BindingsFrom(ctx context.Context, vhost, exchange string) ([]SourceBinding, error)
 	Bind(ctx context.Context, between BindingEnds, routingKey string, arguments map[string]any) error
 	Unbind(ctx context.Context, between BindingEnds, propertiesKey string) error
 

@@ -109,6 +109,14 @@ type Binding struct {
 	PropertiesKey string `json:"properties_key"`
 }
 
+// SourceBinding is a binding in the list of an exchange's bindings.
+type SourceBinding struct {
+	Binding
+	Destination string `json:"destination"`
+	// DestinationType is queue or exchange.
+	DestinationType string `json:"destination_type"`
+}
+
 // PolicyScope distinguishes user policies from operator policies.
 type PolicyScope string
 

@@ -176,7 +176,7 @@ func TestArgumentsAreTheBrokers(t *testing.T) {
 	descriptors := "broker/crates/ids/src/queue_type.rs"
 	classic := list(descriptors, "static CLASSIC: QueueTypeDescriptor", "arguments: &[")
 	quorum := list(descriptors, "static QUORUM: QueueTypeDescriptor", "arguments: &[")
-	stream := list("broker/crates/metadata/src/arguments.rs", "const STREAM_ARGUMENTS: &[&str] = &[")
+	stream := list(descriptors, "static STREAM: QueueTypeDescriptor", "arguments: &[")
 	ofTheSpec := all(literal, variable(t, file, policy, "ofTheSpec"))
 	without := func(names []string, others ...string) []string {
 		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) || slices.Contains(ofTheSpec, name) })
@@ -186,26 +186,35 @@ func TestArgumentsAreTheBrokers(t *testing.T) {
 	if !found {
 		t.Fatalf("the variable others of %s has no list", file)
 	}
-	ofClassic, ofQuorum, _ := strings.Cut(lists, "'quorum'")
-	sameSet(t, "not of classic queues", all(literal, ofClassic), without(slices.Concat(quorum, stream), classic...))
-	sameSet(t, "not of quorum queues", all(literal, ofQuorum), without(slices.Concat(classic, stream), quorum...))
+	ofClassic, lists, _ := strings.Cut(lists, "'quorum'")
+	ofQuorum, ofStream, _ := strings.Cut(lists, "'stream'")
+	sameSet(t, "not of classic queues", all(literal, ofClassic), distinct(without(slices.Concat(quorum, stream), classic...)))
+	sameSet(t, "not of quorum queues", all(literal, ofQuorum), distinct(without(slices.Concat(classic, stream), quorum...)))
+	sameSet(t, "not of streams", all(literal, ofStream), distinct(without(slices.Concat(classic, quorum), stream...)))
 
 	// A repeated declaration does not compare these two.
-	every := slices.Concat(classic, quorum, stream, []string{"x-consumer-timeout", "x-quorum-target-group-size"})
-	slices.Sort(every)
-	every = slices.Compact(every)
+	every := distinct(slices.Concat(classic, quorum, stream, []string{"x-consumer-timeout", "x-quorum-target-group-size"}))
 	sameSet(t, "known arguments", all(literal, variable(t, file, "unknown-arguments.posthorn.io", "known")), slices.Clone(every))
 
 	typed := slices.Concat(all(keyOfMap, variable(t, file, policy, "least")), all(keyOfMap, variable(t, file, policy, "choices")),
-		all(literal, variable(t, file, policy, "texts")), all(literal, variable(t, file, policy, "booleans")), ofTheSpec)
-	sameSet(t, "arguments with a type", typed, checkedByType(every, stream, ofTheSpec))
+		all(literal, variable(t, file, policy, "texts")), all(literal, variable(t, file, policy, "ages")),
+		all(literal, variable(t, file, policy, "booleans")), ofTheSpec)
+	sameSet(t, "arguments with a type", typed, every)
+
+	// Each argument of a stream, without the type, has a policy key of the same name.
+	var keys []string
+	for _, name := range stream {
+		if name != "x-queue-type" {
+			keys = append(keys, strings.TrimPrefix(name, "x-"))
+		}
+	}
+	sameSet(t, "policy keys of streams", all(literal, variable(t, "policies.yaml", "policies-of-streams.posthorn.io", "ofStreams")), keys)
 }
 
-// checkedByType excludes the arguments of streams, which no queue has, except those that the spec sets.
-func checkedByType(every, stream, ofTheSpec []string) []string {
-	return slices.DeleteFunc(slices.Clone(every), func(name string) bool {
-		return slices.Contains(stream, name) && !slices.Contains(ofTheSpec, name)
-	})
+// distinct returns the names in order, each once.
+func distinct(names []string) []string {
+	names = slices.Sorted(slices.Values(names))
+	return slices.Compact(names)
 }
 
 // TestExchangeTypesAreTheBrokers compares the types in the schema of Exchange.
