@@ -71,6 +71,15 @@ func (s *Server) Bindings(between broker.BindingEnds) []broker.Binding {
 	return slices.Clone(s.bindings[between])
 }
 
+// AddBinding creates a binding without arguments, without a request.
+func (s *Server) AddBinding(between broker.BindingEnds, routingKey string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bindings[between] = append(s.bindings[between], broker.Binding{
+		RoutingKey: routingKey, Arguments: map[string]any{}, PropertiesKey: propertiesKey(routingKey, nil),
+	})
+}
+
 // RemoveBindings deletes the bindings between a source and a destination without a request.
 func (s *Server) RemoveBindings(between broker.BindingEnds) {
 	s.mu.Lock()
