@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 pub(crate) fn serialize<T, S>(values: &ByQueueType<T>, serializer: S) -> Result<S::Ok, S::Error>
 where
-    T: Serialize,
+    T: Serialize + Default + PartialEq,
     S: Serializer,
 {
-    serializer.collect_map(values.iter().map(|(t, value)| (t.name(), value)))
+    serializer.collect_map(values.iter_compatible().map(|(t, value)| (t.name(), value)))
 }
 
 pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<ByQueueType<T>, D::Error>
@@ -45,6 +45,14 @@ mod tests {
         let counts = Counts { by_queue_type };
         let json = serde_json::to_string(&counts).unwrap();
         assert_eq!(serde_json::from_str::<Counts>(&json).unwrap(), counts);
+    }
+
+    #[test]
+    fn values_without_streams_are_written_as_before_streams_existed() {
+        let mut by_queue_type = ByQueueType::default();
+        by_queue_type[QueueType::Quorum] = 3;
+        let json = serde_json::to_string(&Counts { by_queue_type }).unwrap();
+        assert_eq!(json, r#"{"by_queue_type":{"classic":0,"quorum":3}}"#);
     }
 
     #[test]

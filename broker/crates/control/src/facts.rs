@@ -8,9 +8,10 @@ use queue::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// A client connection, for listings.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConnectionFacts {
     /// `peer:port -> host:port`, RabbitMQ's connection name.
@@ -66,6 +67,69 @@ pub struct ConnectionFacts {
     /// Publishers and consumers, if the client uses the stream protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamSessionFacts>,
+}
+
+/// Leaves out `stream` for other protocols, as the JSON encoding does.
+impl fmt::Debug for ConnectionFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without `..`, a new field does not compile until it is written here.
+        let ConnectionFacts {
+            name,
+            node,
+            number,
+            user,
+            vhost,
+            protocol,
+            client_name,
+            client_properties,
+            peer,
+            local,
+            tls,
+            state,
+            auth_mechanism,
+            tls_protocol,
+            tls_suite,
+            certificate,
+            connected_ms,
+            heartbeat_s,
+            frame_max,
+            channel_max,
+            received_bytes,
+            sent_bytes,
+            pending_bytes,
+            channels,
+            stream,
+        } = self;
+        let mut text = f.debug_struct("ConnectionFacts");
+        text.field("name", name)
+            .field("node", node)
+            .field("number", number)
+            .field("user", user)
+            .field("vhost", vhost)
+            .field("protocol", protocol)
+            .field("client_name", client_name)
+            .field("client_properties", client_properties)
+            .field("peer", peer)
+            .field("local", local)
+            .field("tls", tls)
+            .field("state", state)
+            .field("auth_mechanism", auth_mechanism)
+            .field("tls_protocol", tls_protocol)
+            .field("tls_suite", tls_suite)
+            .field("certificate", certificate)
+            .field("connected_ms", connected_ms)
+            .field("heartbeat_s", heartbeat_s)
+            .field("frame_max", frame_max)
+            .field("channel_max", channel_max)
+            .field("received_bytes", received_bytes)
+            .field("sent_bytes", sent_bytes)
+            .field("pending_bytes", pending_bytes)
+            .field("channels", channels);
+        if let Some(stream) = stream {
+            text.field("stream", &Some(stream));
+        }
+        text.finish()
+    }
 }
 
 /// Publishers and consumers of a connection of the stream protocol.

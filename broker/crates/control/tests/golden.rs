@@ -8,7 +8,7 @@ use control::{
     StreamPublisherFacts, StreamSessionFacts, TrafficCounts, TrafficFacts, TrafficFilter,
 };
 use env::NodeId;
-use queue::ByQueueType;
+use queue::{ByQueueType, QueueType};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -188,12 +188,12 @@ fn dead_letters(first: u64) -> DeadLetterTotals {
     }
 }
 
-/// One value for each queue type, in the order of the types.
-fn by_queue_type<T>(sample: impl Fn(u64) -> T) -> ByQueueType<T> {
-    let mut first = 0;
-    ByQueueType::from_fn(|_| {
-        first += 1000;
-        sample(first)
+/// One value for each queue type that version 0.2.0 had, in the order of the types.
+fn by_queue_type<T: Default>(sample: impl Fn(u64) -> T) -> ByQueueType<T> {
+    ByQueueType::from_fn(|queue_type| match queue_type {
+        QueueType::Classic => sample(1000),
+        QueueType::Quorum => sample(2000),
+        QueueType::Stream => T::default(),
     })
 }
 
@@ -268,6 +268,17 @@ fn counters() -> Counters {
     }
 }
 
+fn stream_counters() -> Counters {
+    let mut protocol = ProtocolCounters::default();
+    protocol.by_queue_type[QueueType::Stream] = message_counts(1);
+    let mut counters = Counters {
+        protocols: BTreeMap::from([("stream".into(), protocol)]),
+        ..Counters::default()
+    };
+    counters.dead_letters[QueueType::Stream] = dead_letters(2);
+    counters
+}
+
 #[test]
 fn queries_of_version_0_2_are_decoded() {
     let samples = [
@@ -309,6 +320,7 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Closed(true),
         ShardFacts::Closed(false),
         ShardFacts::Connections(vec![stream_connection()]),
+        ShardFacts::Counters(Box::new(stream_counters())),
     ];
     golden::verify(CRATE, "0.2/shard-facts", |files| {
         let decode = |raw: &[u8]| ShardFacts::decode(raw).ok_or("not an answer");

@@ -4,6 +4,7 @@
 //! variant with a descriptor here, a crate with its state machine, and one arm where a shard opens its replicas.
 
 use crate::{DeadLettering, Overflow};
+use std::fmt;
 use std::ops::{Index, IndexMut};
 
 /// The type of a queue (`x-queue-type`).
@@ -86,6 +87,10 @@ pub struct QueueTypeDescriptor {
     pub rejection_counts_as_failure: bool,
     /// Every message is on disk, also one that was published as transient.
     pub all_persistent: bool,
+    /// The feature flag without which queues of this type cannot be declared, because other versions cannot read them.
+    pub feature: Option<&'static str>,
+    /// Consumers read by position and remove nothing. The session's side keeps the position.
+    pub cursors: bool,
     /// Rules for consumers.
     pub consumers: ConsumerRules,
 }
@@ -127,6 +132,8 @@ static CLASSIC: QueueTypeDescriptor = QueueTypeDescriptor {
     dead_letter_at_least_once: false,
     rejection_counts_as_failure: false,
     all_persistent: false,
+    feature: None,
+    cursors: false,
     consumers: ConsumerRules {
         adjustable_credit: true,
         unlimited_prefetch: usize::MAX,
@@ -170,6 +177,8 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
     dead_letter_at_least_once: true,
     rejection_counts_as_failure: true,
     all_persistent: true,
+    feature: None,
+    cursors: false,
     consumers: ConsumerRules {
         adjustable_credit: false,
         unlimited_prefetch: 2_000,
@@ -205,6 +214,8 @@ static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
     dead_letter_at_least_once: false,
     rejection_counts_as_failure: false,
     all_persistent: true,
+    feature: Some("stream_queues"),
+    cursors: true,
     consumers: ConsumerRules {
         adjustable_credit: false,
         unlimited_prefetch: 0,
@@ -279,8 +290,32 @@ impl QueueType {
 }
 
 /// One value for each queue type.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct ByQueueType<T>([T; QueueType::COUNT]);
+
+impl<T: Default + PartialEq> ByQueueType<T> {
+    /// Types and values without streams that have the default value. Formats that are older than
+    /// streams list values this way, so that a node without streams writes the bytes that it always
+    /// wrote.
+    pub fn iter_compatible(&self) -> impl Iterator<Item = (QueueType, &T)> {
+        self.iter()
+            .filter(|(t, value)| *t != QueueType::Stream || **value != T::default())
+    }
+}
+
+/// Leaves out a default value of streams, as [`ByQueueType::iter_compatible`] does.
+impl<T: fmt::Debug + Default + PartialEq> fmt::Debug for ByQueueType<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        struct List<'a, T>(&'a ByQueueType<T>);
+        impl<T: fmt::Debug + Default + PartialEq> fmt::Debug for List<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let values = self.0.iter_compatible().map(|(_, value)| value);
+                f.debug_list().entries(values).finish()
+            }
+        }
+        f.debug_tuple("ByQueueType").field(&List(self)).finish()
+    }
+}
 
 impl<T> ByQueueType<T> {
     /// A value for each type, made by `value`.
@@ -340,6 +375,15 @@ mod tests {
             assert_eq!(*name, queue_type.name());
             assert_eq!(names[queue_type], *name);
         }
+    }
+
+    #[test]
+    fn debug_text_leaves_out_streams_with_the_default_value() {
+        let mut values = ByQueueType::<u64>::default();
+        values[QueueType::Quorum] = 3;
+        assert_eq!(format!("{values:?}"), "ByQueueType([0, 3])");
+        values[QueueType::Stream] = 4;
+        assert_eq!(format!("{values:?}"), "ByQueueType([0, 3, 4])");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use message::{Table, Value, bare};
 /// Longest time in milliseconds: ten years. RabbitMQ has no limit; here, sums of times must not overflow.
 const MAX_EXPIRY_MS: i64 = 315_360_000_000;
 const MAX_PRIORITY: i64 = 255;
+/// Largest segment of a stream in bytes, as in RabbitMQ.
+const MAX_SEGMENT_BYTES: i64 = 3_000_000_000;
 
 /// The result of checking a value. The error is RabbitMQ's text.
 type CheckResult = Result<(), String>;
@@ -65,6 +67,24 @@ const CHECKS: &[(&str, ArgumentCheck)] = &[
         other => Err(unacceptable_type(other)),
     }),
     ("x-quorum-initial-group-size", |v, _| check_positive(v)),
+    ("x-max-age", |v, _| match max_age_ms(string(v)?) {
+        Some(_) => Ok(()),
+        None => Err("{error,invalid_max_age}".into()),
+    }),
+    (
+        "x-stream-max-segment-size-bytes",
+        |v, _| match non_negative(v)? {
+            n if n > MAX_SEGMENT_BYTES => Err(format!("{{max_value_exceeded,{n}}}")),
+            _ => Ok(()),
+        },
+    ),
+    ("x-stream-filter-size-bytes", |v, _| {
+        match non_negative(v)? {
+            16..=255 => Ok(()),
+            n => Err(format!("{{value_out_of_range,{n},16,255}}")),
+        }
+    }),
+    ("x-initial-cluster-size", |v, _| check_positive(v)),
     ("x-queue-leader-locator", |v, _| {
         // Those after the second are old names of the second.
         let locators = [
@@ -76,13 +96,6 @@ const CHECKS: &[(&str, ArgumentCheck)] = &[
         ];
         check_one_of(v, &locators, "invalid_queue_locator_arg")
     }),
-];
-
-/// Arguments of streams only.
-const STREAM_ARGUMENTS: &[&str] = &[
-    "x-max-age",
-    "x-stream-max-segment-size-bytes",
-    "x-initial-cluster-size",
 ];
 
 /// The type that a declaration requests with `x-queue-type`, or the default type without this argument.
@@ -167,7 +180,7 @@ pub(crate) fn check_queue_arguments(
             check(value, arguments).map_err(|reason| invalid(resource, key, &reason))?;
         }
     }
-    let mut all_known = STREAM_ARGUMENTS.to_vec();
+    let mut all_known = Vec::new();
     for queue_type in QueueType::ALL {
         all_known.extend(queue_type.descriptor().arguments);
     }
@@ -239,6 +252,26 @@ fn non_negative(value: &Value) -> Result<i64, String> {
         n if n < 0 => Err(format!("{{value_negative,{n}}}")),
         n => Ok(n),
     }
+}
+
+/// Milliseconds of an age such as `7D`: a number and one of Y, M, D, h, m and s.
+pub(crate) fn max_age_ms(text: &str) -> Option<u64> {
+    let unit = text.chars().next_back()?;
+    let number = text.strip_suffix(unit)?;
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let seconds: u64 = match unit {
+        'Y' => 365 * 24 * 3600,
+        'M' => 30 * 24 * 3600,
+        'D' => 24 * 3600,
+        'h' => 3600,
+        'm' => 60,
+        's' => 1,
+        _ => return None,
+    };
+    let number: u64 = number.parse().ok()?;
+    number.checked_mul(seconds)?.checked_mul(1000)
 }
 
 fn check_positive(value: &Value) -> CheckResult {

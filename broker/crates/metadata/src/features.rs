@@ -31,9 +31,15 @@ pub const CLIENT_ADDRESSES: Feature = Feature {
     description: "Nodes state the addresses of their client listeners in the metadata",
 };
 
+/// Queues can be streams: a queue type in the metadata, and frames between replicas of a stream and its sessions.
+pub const STREAM_QUEUES: Feature = Feature {
+    name: "stream_queues",
+    description: "Queues can be streams (x-queue-type: stream)",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
-pub const KNOWN: &[Feature] = &[BASELINE, CLIENT_ADDRESSES];
+pub const KNOWN: &[Feature] = &[BASELINE, CLIENT_ADDRESSES, STREAM_QUEUES];
 
 /// The version of a node, with the flags that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ pub use ids::{
 pub use placement::{LeaderLocator, PlacementRequest};
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
-pub use settings::EffectiveSettings;
+pub use settings::{EffectiveSettings, StreamSettings};
 pub use traffic::Traffic;
 pub use tree::{Right, Tree, TreeEvent, VhostRecord};
 

@@ -1,4 +1,4 @@
-//! The arguments and policy keys that place the replicas of a quorum queue.
+//! The arguments and policy keys that place the replicas of a quorum queue or a stream.
 
 use crate::{QueueRecord, Tree};
 use message::Value;
@@ -17,7 +17,8 @@ pub enum LeaderLocator {
 /// The placement that arguments and policies request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// Number of members at declaration (`x-quorum-initial-group-size`). 0: the default.
+    /// Number of members at declaration (`x-quorum-initial-group-size`, and `x-initial-cluster-size` or
+    /// `initial-cluster-size` of a stream). 0: the default.
     pub initial: u32,
     /// Number of members that the queue grows to when there are enough nodes (`x-quorum-target-group-size` or
     /// `target-group-size`, whichever is larger). 0: no growth.
@@ -40,8 +41,14 @@ impl Tree {
             .get("queue-leader-locator")
             .or_else(|| argument("x-queue-leader-locator"))
             .and_then(Value::as_str);
+        let initial = match queue.kind.descriptor().cursors {
+            true => policy
+                .get("initial-cluster-size")
+                .or_else(|| argument("x-initial-cluster-size")),
+            false => argument("x-quorum-initial-group-size"),
+        };
         PlacementRequest {
-            initial: size(argument("x-quorum-initial-group-size")),
+            initial: size(initial),
             target: size(argument("x-quorum-target-group-size"))
                 .max(size(policy.get("target-group-size"))),
             locator: match locator {

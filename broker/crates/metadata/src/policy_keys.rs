@@ -1,5 +1,6 @@
 //! Keys of policy definitions: their valid values, the queue types that support them, and how two policies merge.
 
+use crate::arguments::max_age_ms;
 use crate::{ChangeError, PolicyScope, QueueType};
 use message::{Table, Value};
 
@@ -11,14 +12,16 @@ struct PolicyKey {
     accepted: AcceptedValues,
     /// How an operator policy merges with a user policy. `None`: operator policies cannot set the key.
     operator: Option<PolicyMerge>,
-    /// The queue type that does not support the key. A policy with the key does not apply to queues of this type.
-    unsupported_by: Option<QueueType>,
+    /// The queue types that do not support the key. A policy with the key does not apply to queues of these types.
+    unsupported_by: &'static [QueueType],
 }
 
 enum AcceptedValues {
     AtLeast(i64),
     Between(i64, i64),
     Text,
+    /// A time such as `7D`.
+    MaxAge,
     OneOf(&'static [&'static str]),
 }
 
@@ -38,7 +41,7 @@ const fn key(name: &'static str, value_name: &'static str, accepted: AcceptedVal
         value_name,
         accepted,
         operator: None,
-        unsupported_by: None,
+        unsupported_by: &[],
     }
 }
 
@@ -50,55 +53,62 @@ impl PolicyKey {
         }
     }
 
-    const fn unsupported_by(self, kind: QueueType) -> PolicyKey {
+    const fn unsupported_by(self, kinds: &'static [QueueType]) -> PolicyKey {
         PolicyKey {
-            unsupported_by: Some(kind),
+            unsupported_by: kinds,
             ..self
         }
     }
 }
 
-use AcceptedValues::{AtLeast, Between, OneOf, Text};
+use AcceptedValues::{AtLeast, Between, MaxAge, OneOf, Text};
 use PolicyMerge::{Larger, OperatorValue, Smaller, SmallerUnlessNegative};
-use QueueType::{Classic, Quorum};
+use QueueType::{Classic, Quorum, Stream};
 
 const KEYS: &[PolicyKey] = &[
     key("alternate-exchange", "alternate exchange name", Text),
     key("consumer-timeout", "consumer timeout", AtLeast(0)),
-    key("dead-letter-exchange", "dead letter exchange name", Text),
-    key("dead-letter-routing-key", "dead letter routing key", Text),
+    key("dead-letter-exchange", "dead letter exchange name", Text).unsupported_by(&[Stream]),
+    key("dead-letter-routing-key", "dead letter routing key", Text).unsupported_by(&[Stream]),
     key(
         "dead-letter-strategy",
         "dead letter strategy",
         OneOf(&["at-most-once", "at-least-once"]),
     )
-    .unsupported_by(Classic),
+    .unsupported_by(&[Classic, Stream]),
     key("delivery-limit", "delivery limit", AtLeast(-1))
         .operator(SmallerUnlessNegative)
-        .unsupported_by(Classic),
-    key("expires", "queue expiry", AtLeast(1)).operator(Smaller),
-    key("initial-cluster-size", "cluster size", AtLeast(0)),
-    key("max-age", "max age", Text),
+        .unsupported_by(&[Classic, Stream]),
+    key("expires", "queue expiry", AtLeast(1))
+        .operator(Smaller)
+        .unsupported_by(&[Stream]),
+    key("initial-cluster-size", "cluster size", AtLeast(0)).unsupported_by(&[Classic, Quorum]),
+    key("max-age", "max age", MaxAge).unsupported_by(&[Classic, Quorum]),
     key("max-in-memory-bytes", "maximum memory in bytes", AtLeast(0))
         .operator(Smaller)
-        .unsupported_by(Classic),
+        .unsupported_by(&[Classic, Stream]),
     key(
         "max-in-memory-length",
         "maximum memory in messages",
         AtLeast(0),
     )
     .operator(Smaller)
-    .unsupported_by(Classic),
-    key("max-length", "maximum length", AtLeast(0)).operator(Smaller),
+    .unsupported_by(&[Classic, Stream]),
+    key("max-length", "maximum length", AtLeast(0))
+        .operator(Smaller)
+        .unsupported_by(&[Stream]),
     key("max-length-bytes", "maximum length in bytes", AtLeast(0)).operator(Smaller),
     key("max-segment-size", "segment size", AtLeast(0)),
-    key("message-ttl", "message TTL", AtLeast(0)).operator(Smaller),
+    key("message-ttl", "message TTL", AtLeast(0))
+        .operator(Smaller)
+        .unsupported_by(&[Stream]),
     key(
         "overflow",
         "overflow value",
         OneOf(&["drop-head", "reject-publish", "reject-publish-dlx"]),
     )
-    .operator(OperatorValue),
+    .operator(OperatorValue)
+    .unsupported_by(&[Stream]),
     key(
         "queue-leader-locator",
         "queue leader locator value",
@@ -115,13 +125,14 @@ const KEYS: &[PolicyKey] = &[
         "queue-mode value",
         OneOf(&["default", "lazy"]),
     )
-    .unsupported_by(Quorum),
-    key("queue-version", "queue-version value", Between(1, 2)).unsupported_by(Quorum),
+    .unsupported_by(&[Quorum, Stream]),
+    key("queue-version", "queue-version value", Between(1, 2)).unsupported_by(&[Quorum, Stream]),
     key("stream-filter-size-bytes", "filter size", Between(16, 255)),
-    key("stream-max-segment-size-bytes", "segment size", AtLeast(0)),
+    key("stream-max-segment-size-bytes", "segment size", AtLeast(0))
+        .unsupported_by(&[Classic, Quorum]),
     key("target-group-size", "target group size", AtLeast(1))
         .operator(Larger)
-        .unsupported_by(Classic),
+        .unsupported_by(&[Classic, Stream]),
 ];
 
 fn find(name: &str) -> Option<&'static PolicyKey> {
@@ -136,6 +147,7 @@ impl AcceptedValues {
                 .as_integer()
                 .is_some_and(|n| (*min..=*max).contains(&n)),
             Text => value.as_str().is_some(),
+            MaxAge => value.as_str().is_some_and(|s| max_age_ms(s).is_some()),
             OneOf(choices) => value.as_str().is_some_and(|s| choices.contains(&s)),
         }
     }
@@ -207,7 +219,7 @@ fn term(value: &Value) -> String {
 
 /// Whether a queue type supports all keys of a definition. If not, the policy does not apply to queues of this type.
 pub(crate) fn is_applicable(definition: &Table, kind: QueueType) -> bool {
-    let is_unsupported = |name: &str| find(name).is_some_and(|k| k.unsupported_by == Some(kind));
+    let is_unsupported = |name: &str| find(name).is_some_and(|k| k.unsupported_by.contains(&kind));
     !definition.0.iter().any(|(name, _)| is_unsupported(name))
 }
 

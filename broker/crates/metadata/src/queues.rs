@@ -74,6 +74,15 @@ impl Tree {
                 record.kind.name()
             )));
         }
+        if let Some(feature) = record.kind.descriptor().feature
+            && !self.feature_enabled(feature)
+        {
+            return Err(ChangeError::PreconditionFailed(format!(
+                "{resource} of queue type {} needs the feature flag '{feature}': enable it when all nodes run a version \
+                 that knows it",
+                record.kind.module()
+            )));
+        }
         check_queue_arguments(&resource, record.kind, &record.arguments)?;
         if record.declared_by.len() > limits::NAME_BYTES {
             return Err(ChangeError::Invalid("the user's name is too long".into()));

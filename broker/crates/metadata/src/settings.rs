@@ -1,5 +1,6 @@
 //! Effective settings of a queue: its arguments combined with its policies.
 
+use crate::arguments::max_age_ms;
 use crate::policy_keys::stricter;
 use crate::{EffectivePolicy, QueueRecord, Tree};
 use ids::{DeadLettering, Name, Overflow, QueueSettings};
@@ -16,6 +17,39 @@ pub struct EffectiveSettings {
     pub dead_letter_routing_key: Option<Name>,
     /// Time without consumers and requests after which the queue is deleted, in milliseconds.
     pub expires_ms: Option<u64>,
+    /// The settings of a stream's log. Empty for other queue types.
+    pub stream: StreamSettings,
+}
+
+/// Settings of a stream's log. `None`: the default applies, or there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamSettings {
+    /// Bytes above which the oldest segments are deleted.
+    pub max_bytes: Option<u64>,
+    /// Age in milliseconds after which segments are deleted.
+    pub max_age_ms: Option<u64>,
+    /// Bytes after which a new segment is started.
+    pub max_segment_bytes: Option<u64>,
+    /// Length of the Bloom filters of new chunks in bytes.
+    pub filter_bytes: Option<u8>,
+}
+
+/// Of an argument and a policy for a stream, the policy applies, as in RabbitMQ.
+fn stream_settings(policy: &EffectivePolicy, queue: &QueueRecord) -> StreamSettings {
+    let value_of = |key: &str| {
+        let policy = policy.definition.get(key);
+        policy.or_else(|| queue.arguments.get(&format!("x-{key}")))
+    };
+    let number = |key: &str| value_of(key)?.as_integer()?.try_into().ok();
+    let filter_bytes = value_of("stream-filter-size-bytes").and_then(Value::as_integer);
+    StreamSettings {
+        max_bytes: number("max-length-bytes"),
+        max_age_ms: value_of("max-age")
+            .and_then(Value::as_str)
+            .and_then(max_age_ms),
+        max_segment_bytes: number("stream-max-segment-size-bytes"),
+        filter_bytes: filter_bytes.and_then(|n| u8::try_from(n).ok()),
+    }
 }
 
 /// The text value of a key. The queue's own argument takes precedence over the policy.
@@ -106,6 +140,10 @@ impl Tree {
             dead_letter_routing_key: text_of(&policy, queue, "dead-letter-routing-key")
                 .map(Name::from),
             expires_ms: non_negative("expires"),
+            stream: match queue.kind.descriptor().cursors {
+                true => stream_settings(&policy, queue),
+                false => StreamSettings::default(),
+            },
         }
     }
 }

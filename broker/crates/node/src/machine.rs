@@ -3,6 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Names the run of the machine since its last start. It changes when the machine starts again, and with it everything
+/// that was written and not synced may be lost. A random name if the machine does not tell: it counts as started again.
+pub fn boot_id(rng: &mut dyn env::Rng) -> Box<[u8]> {
+    match fs::read("/proc/sys/kernel/random/boot_id") {
+        Ok(id) if !id.is_empty() && id.len() <= MAX_BOOT_ID_BYTES => id.trim_ascii().into(),
+        _ => Box::from(rng.next_u64().to_le_bytes()),
+    }
+}
+
+/// The kernel's id has 36 characters.
+const MAX_BOOT_ID_BYTES: usize = 64;
+
 /// Resident memory in bytes.
 pub fn resident() -> Option<u64> {
     field_kb(&status()?, "VmRSS:")

@@ -416,6 +416,7 @@ impl Node {
             protocols: self.clients.protocols().clone(),
             program: self.version,
             client_addresses: self.client_addresses.clone(),
+            machine: crate::machine::boot_id(&mut self.rng),
             groups: group_limits(&self.config.limits),
         }
     }

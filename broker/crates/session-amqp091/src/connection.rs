@@ -528,6 +528,8 @@ impl AmqpSession {
                     Ok(())
                 });
             }
+            // This session has no cursors.
+            QueueNotification::Cursor { .. } => {}
         }
     }
 
@@ -799,6 +801,7 @@ impl Session for AmqpSession {
             channel_max: self.channel_max,
             client_properties: table::decode(&self.client_properties).unwrap_or_default(),
             channels,
+            stream: None,
         }
     }
 }

@@ -376,21 +376,21 @@ fn unsupported_queue_type_is_inequivalent_if_the_queue_exists() {
         no_wait: false,
         arguments: Table(vec![("x-queue-type".into(), kind)]),
     };
-    conn.send(1, declare(Value::from("stream")));
+    conn.send(1, declare(Value::from("tape")));
     conn.expect_channel_close(
         1,
         406,
         "PRECONDITION_FAILED - invalid arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type \
-         'stream'\"",
+         'tape'\"",
         (50, 10),
     );
     conn.open_channel(1);
     conn.declare(1, "q");
-    conn.send(1, declare(Value::from("stream")));
+    conn.send(1, declare(Value::from("tape")));
     conn.expect_channel_close(
         1,
         406,
-        "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'stream' but \
+        "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'tape' but \
          current is 'classic'",
         (50, 10),
     );

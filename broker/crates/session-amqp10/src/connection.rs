@@ -673,6 +673,8 @@ impl Amqp10Session {
             QueueNotification::Cancelled { queue, consumer } => {
                 self.handle_cancelled(queue, consumer.0, cx);
             }
+            // This session has no cursors.
+            QueueNotification::Cursor { .. } => {}
         }
     }
 
@@ -1023,6 +1025,7 @@ impl Session for Amqp10Session {
                 .cloned()
                 .unwrap_or_default(),
             channels,
+            stream: None,
         }
     }
 }

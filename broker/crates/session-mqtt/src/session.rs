@@ -433,6 +433,8 @@ impl MqttSession {
                     self.fail(failure, cx);
                 }
             }
+            // This session has no cursors.
+            QueueNotification::Cursor { .. } => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! The session of the RabbitMQ stream protocol: a state machine without I/O.
 //!
-//! [`StreamSession`] implements [`session::Session`]: bytes and events in, bytes and calls on the node out. Inside, [`Connection`]
+//! [`StreamSession`] implements [`Session`](::session::Session): bytes and events in, bytes and calls on the node out. Inside, [`Connection`]
 //! is a step function for the handshake (peer properties, SASL, tune, open), heartbeats and closing; the session verifies
 //! credentials and performs the commands of an open connection. Where the protocol leaves room, the session behaves as RabbitMQ
 //! does.

@@ -1,5 +1,7 @@
 //! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
 
+mod stream_consumers;
+
 use crate::FixedState;
 use crate::context::Context;
 use crate::precedence::Precedence;
@@ -11,9 +13,12 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use metadata::{ChangeError, QueueId, QueueType, Tree};
 use queue::client::{ClientEvent, QueueClient};
+use queue::cursor::{CursorEvent, StreamBatch};
 use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
 use session::{FlowState, PublishTag, QueueNotification, RequestSeq};
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use stream_consumers::{Handling, Output, StreamConsumers, cursor_of};
 
 /// One session's way to one queue.
 struct QueueLink {
@@ -27,9 +32,20 @@ struct QueueLink {
     bytes: usize,
     /// An earlier connection of the client has requests on their way to this queue: nothing is sent before they are applied.
     waits: bool,
+    /// Of a stream only.
+    stream: Option<Box<StreamConsumers>>,
 }
 
 impl QueueLink {
+    /// When the client or a consumer needs to be told of the time.
+    fn wake_at(&self) -> Option<Time> {
+        let client = self.client.wake_at();
+        match self.stream.as_ref().and_then(|stream| stream.wake_at()) {
+            None => client,
+            Some(consumers) => Some(client.map_or(consumers, |client| client.min(consumers))),
+        }
+    }
+
     fn has_requests(&self) -> bool {
         self.client.in_flight() > 0
     }
@@ -222,6 +238,7 @@ impl Queues {
         body: RequestBody,
     ) -> u64 {
         match self.client_link(ctx, tree, number, queue) {
+            Some(link) if link.stream.is_some() => self.request_to_stream(ctx, number, queue, body),
             Some(link) => {
                 let seq = link.client.request(body);
                 self.carry_on(ctx, number, queue);
@@ -240,6 +257,126 @@ impl Queues {
                 ctx.notify(number, notification.into());
                 0
             }
+        }
+    }
+
+    /// A session's request to a stream. The session's side carries out those about deliveries and credit.
+    fn request_to_stream(
+        &mut self,
+        ctx: &mut Context,
+        number: u64,
+        queue: QueueId,
+        body: RequestBody,
+    ) -> u64 {
+        let mut outputs = Vec::new();
+        let Some(link) = self.clients.link(number, queue) else {
+            return 0;
+        };
+        let Some(stream) = &mut link.stream else {
+            return link.client.request(body);
+        };
+        let seq = match stream.request(body, &mut outputs) {
+            Handling::Done(seq) => seq,
+            Handling::Forward(body) => {
+                let requested = match &body {
+                    RequestBody::Consume { consumer, spec } => Some((*consumer, spec.clone())),
+                    _ => None,
+                };
+                let seq = link.client.request(body);
+                if let Some((consumer, spec)) = requested {
+                    stream.requested(seq, consumer, spec);
+                }
+                seq
+            }
+        };
+        self.carry_out_consumers(ctx, number, queue, outputs);
+        self.carry_on(ctx, number, queue);
+        seq
+    }
+
+    /// Sends requests of consumers of streams to replicas, and their events to the session.
+    fn carry_out_consumers(
+        &mut self,
+        ctx: &mut Context,
+        number: u64,
+        queue: QueueId,
+        outputs: Vec<Output>,
+    ) {
+        for output in outputs {
+            match output {
+                Output::Send(send) => {
+                    let session = ctx.session(number);
+                    self.outgoing.send_cursor(ctx, session, queue, send);
+                }
+                // Sessions of the shard itself do not consume from streams.
+                Output::Notify(notification) => ctx.notify(number, notification.into()),
+            }
+        }
+    }
+
+    /// Calls `f` with the consumers of a session of a stream, if there are any.
+    fn with_consumers(
+        &mut self,
+        ctx: &mut Context,
+        number: u64,
+        queue: QueueId,
+        f: impl FnOnce(&mut StreamConsumers, &mut Vec<Output>),
+    ) {
+        let link = self.clients.link(number, queue);
+        if let Some(stream) = link.and_then(|link| link.stream.as_mut()) {
+            let mut outputs = Vec::new();
+            f(stream, &mut outputs);
+            self.carry_out_consumers(ctx, number, queue, outputs);
+        }
+    }
+
+    /// A session publishes a batch to a stream, as a whole.
+    pub fn publish_batch(
+        &mut self,
+        ctx: &mut Context,
+        tree: &Tree,
+        number: u64,
+        queue: QueueId,
+        tag: PublishTag,
+        batch: StreamBatch,
+    ) -> FlowState {
+        let wanted = tag.expects_confirm().then_some(tag);
+        match self.client_link(ctx, tree, number, queue) {
+            Some(link) => {
+                link.client.publish_batch(wanted, batch);
+                self.carry_on(ctx, number, queue)
+            }
+            None => {
+                if wanted.is_some() {
+                    let why = RejectReason::Unavailable;
+                    let notification = QueueNotification::NotPublished { queue, tag, why };
+                    ctx.notify(number, notification.into());
+                }
+                FlowState::Steady
+            }
+        }
+    }
+
+    /// An event of a replica of a stream for a cursor of a session.
+    pub fn handle_cursor_event(
+        &mut self,
+        ctx: &mut Context,
+        from: NodeId,
+        number: u64,
+        queue: QueueId,
+        event: CursorEvent,
+    ) {
+        let link = self.clients.link(number, queue);
+        let stream = link.and_then(|link| link.stream.as_mut());
+        let now = ctx.now();
+        if stream.is_some_and(|stream| stream.has(cursor_of(&event))) {
+            self.with_consumers(ctx, number, queue, |consumers, outputs| {
+                consumers.event(now, event, outputs);
+            });
+            self.carry_on(ctx, number, queue);
+        } else if InternalSession::from_number(number).is_none() {
+            let notification = QueueNotification::Cursor { queue, from, event };
+            ctx.notify(number, notification.into());
         }
     }
 
@@ -278,10 +415,16 @@ impl Queues {
         consumer: ConsumerId,
         up_to: u64,
     ) {
-        if let Some(link) = self.clients.link(number, queue) {
-            link.client.received(consumer, up_to);
-            self.carry_on(ctx, number, queue);
+        let Some(link) = self.clients.link(number, queue) else {
+            return;
+        };
+        match link.stream {
+            None => link.client.received(consumer, up_to),
+            Some(_) => self.with_consumers(ctx, number, queue, |consumers, outputs| {
+                consumers.received(consumer, up_to, outputs);
+            }),
         }
+        self.carry_on(ctx, number, queue);
     }
 
     /// None: the queue is deleted or lost.
@@ -302,14 +445,15 @@ impl Queues {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
                 let owner = self.local.leader_of(queue);
-                let client = QueueClient::new(
-                    ctx.session(number),
-                    record.kind,
-                    record.members.clone(),
-                    owner,
-                    ctx.now(),
-                );
+                let owner = owner.or_else(|| self.stream_leaders.leader_of(queue));
+                let (session, members) = (ctx.session(number), record.members.clone());
+                let is_stream = record.kind.descriptor().cursors;
+                let client = match is_stream {
+                    true => QueueClient::of_stream(session, members, owner, ctx.now()),
+                    false => QueueClient::new(session, record.kind, members, owner, ctx.now()),
+                };
                 place.insert(QueueLink {
+                    stream: is_stream.then(|| Box::new(StreamConsumers::new(Arc::clone(record)))),
                     client,
                     kind: record.kind,
                     full: false,
@@ -365,9 +509,29 @@ impl Queues {
         queue: QueueId,
         event: ClientEvent<PublishTag>,
     ) {
+        if let ClientEvent::Answer { seq, answer } = &event {
+            self.handle_answer(ctx, number, queue, (*seq, answer));
+        }
         match InternalSession::from_number(number) {
             None => ctx.notify(number, notification(queue, event).into()),
             Some(session) => self.output_for(session, queue, event),
+        }
+    }
+
+    /// The leader of a stream has answered a request: a consumer may have been accepted.
+    #[inline]
+    fn handle_answer(
+        &mut self,
+        ctx: &mut Context,
+        number: u64,
+        queue: QueueId,
+        answer: (u64, &QueueReply),
+    ) {
+        let link = self.clients.link(number, queue);
+        if let Some(stream) = link.and_then(|link| link.stream.as_mut()) {
+            let mut outputs = Vec::new();
+            stream.answered(ctx, answer, &mut outputs);
+            self.carry_out_consumers(ctx, number, queue, outputs);
         }
     }
 
@@ -394,7 +558,7 @@ impl Queues {
                 self.clients.relieved.push(number);
             }
         }
-        let wake = link.client.wake_at();
+        let wake = link.wake_at();
         if wake != link.due {
             if let Some(before) = link.due {
                 self.clients.due.remove(&(before, number, queue));
@@ -450,6 +614,9 @@ impl Queues {
                 link.due = None;
                 link.client.tick(now);
             }
+            self.with_consumers(ctx, number, queue, |consumers, outputs| {
+                consumers.each(outputs, |consumer, outputs| consumer.tick(now, outputs));
+            });
             self.carry_on(ctx, number, queue);
         }
     }
@@ -468,11 +635,21 @@ impl Queues {
         }
     }
 
-    pub fn handle_members_changed(&mut self, queue: QueueId, members: &[NodeId]) {
+    pub fn handle_members_changed(
+        &mut self,
+        ctx: &mut Context,
+        queue: QueueId,
+        members: &[NodeId],
+    ) {
+        let (now, node) = (ctx.now(), ctx.node());
         for (number, queue) in self.clients.links(|q, _| q == queue) {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.set_members(members.to_vec());
             }
+            self.with_consumers(ctx, number, queue, |consumers, outputs| {
+                consumers.set_members(now, node, members, outputs);
+            });
+            self.carry_on(ctx, number, queue);
         }
     }
 
@@ -490,11 +667,27 @@ impl Queues {
             self.clients.told = told;
             self.carry_on(ctx, number, queue);
         }
+        for (number, queue) in self.clients.links(|_, l| l.stream.is_some()) {
+            self.with_consumers(ctx, number, queue, |consumers, outputs| {
+                consumers.each(outputs, |consumer, outputs| {
+                    consumer.node_lost(node, now, outputs);
+                });
+            });
+            self.carry_on(ctx, number, queue);
+        }
     }
 
     /// Frames may have been lost on the way to that node.
     pub fn handle_node_up(&mut self, ctx: &mut Context, node: NodeId) {
         let now = ctx.now();
+        for (number, queue) in self.clients.links(|_, l| l.stream.is_some()) {
+            self.with_consumers(ctx, number, queue, |consumers, outputs| {
+                consumers.each(outputs, |consumer, outputs| {
+                    consumer.node_restored(node, outputs);
+                });
+            });
+            self.carry_on(ctx, number, queue);
+        }
         for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.link_restored(now);
@@ -514,10 +707,14 @@ impl Queues {
                 self.tell(ctx, number, queue, peer_message);
             }
             self.clients.told = told;
+            self.with_consumers(ctx, number, queue, |consumers, outputs| {
+                consumers.end(outputs)
+            });
             self.clients.drop_link(number, queue);
             self.release_later(ctx, number, queue);
         }
         self.clients.control.retain(|(q, _), _| *q != queue);
+        self.stream_leaders.forget(queue);
     }
 
     /// The session is over: its queues are told, and forgotten when they know.
@@ -529,6 +726,9 @@ impl Queues {
         let mut queues: Vec<QueueId> = session.queues.keys().copied().collect();
         queues.sort_unstable();
         for queue in queues {
+            self.with_consumers(ctx, number, queue, |consumers, outputs| {
+                consumers.each(outputs, |consumer, outputs| consumer.cancel(outputs));
+            });
             self.request(ctx, tree, number, queue, RequestBody::Close);
         }
     }

@@ -35,6 +35,9 @@ pub struct ShardConfig {
     pub program: Version,
     /// Addresses of this node's client listeners.
     pub client_addresses: Vec<ClientAddress>,
+    /// Names the run of the machine since its last start: what was written and not synced survives the end of the
+    /// process, but not the end of the machine.
+    pub machine: Box<[u8]>,
     /// Time and memory of the Raft groups.
     pub groups: consensus::HostLimits,
 }

@@ -7,8 +7,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
 use queue::codec::VersionedList;
+use queue::cursor::{CursorEvent, CursorRequest};
 use queue::{QueueCounters, QueueEvent, QueueMessage, QueueStats};
 use session::ServiceId;
+use stream::PeerMessage;
 use wire::{AtMost, Decoded, Encoding, Reader, Rest, Wire, wire_enum, wire_struct};
 
 /// Most queues in one `StatsReply`. The sender splits longer answers.
@@ -120,6 +122,27 @@ pub enum Frame {
     Service(ServiceFrame),
     /// Open connections and channels of users and virtual hosts with limits on another shard.
     Uses(LimitUsageFrame),
+    /// From a replica of a stream to another one.
+    Replica {
+        queue: QueueId,
+        message: PeerMessage,
+    },
+    /// Requests of a session's cursors to a replica of a stream, in order.
+    CursorRequests {
+        session: SessionId,
+        queue: QueueId,
+        requests: Vec<CursorRequest>,
+    },
+    /// Events from a replica of a stream for cursors of a session of the receiving shard, in order.
+    CursorEvents {
+        session: SessionId,
+        queue: QueueId,
+        events: Vec<CursorEvent>,
+    },
+    /// Streams that the sender leads, with the terms; at most `MAX_STATS`.
+    StreamLeaders {
+        streams: Vec<(QueueId, u64)>,
+    },
 }
 
 /// A frame between services. Only the incarnation of the receiving node that it names accepts it.
@@ -199,6 +222,10 @@ wire_enum!(Frame, "a frame between shards" {
     16 = Members(message: MembershipMessage),
     17 = Service(frame: ServiceFrame),
     18 = Uses(usage: LimitUsageFrame),
+    19 = Replica { queue: QueueId, message: PeerMessage },
+    20 = CursorRequests { session: SessionId, queue: QueueId, requests: Vec<CursorRequest> as VersionedList },
+    21 = CursorEvents { session: SessionId, queue: QueueId, events: Vec<CursorEvent> as VersionedList },
+    22 = StreamLeaders { streams: Vec<(QueueId, u64)> as AtMost<MAX_STATS> },
 });
 wire_enum!(AlarmReason, "an alarm" { 0 = Memory, 1 = Disk });
 wire_struct!(Origin {
@@ -273,6 +300,10 @@ impl Frame {
                 messages.iter().map(QueueMessage::message_bytes).sum()
             }
             Frame::Events { events, .. } => events.iter().map(QueueEvent::message_bytes).sum(),
+            Frame::Replica { message, .. } => message.chunk_bytes(),
+            Frame::CursorEvents { events, .. } => {
+                events.iter().map(CursorEvent::message_bytes).sum()
+            }
             _ => 0,
         }
     }

@@ -36,6 +36,7 @@ mod reports;
 mod sessions;
 mod shard;
 mod stats;
+mod stream_leaders;
 mod wake_times;
 mod walks;
 
@@ -57,6 +58,17 @@ type FixedState = foldhash::fast::FixedState;
 /// A client connection's slot at the driver, unique among the shard's live connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionKey(pub usize);
+
+/// Why a shard cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A Raft group cannot be trusted any more.
+    #[error(transparent)]
+    Group(#[from] consensus::RecoveryError),
+    /// The directory of the streams cannot be read.
+    #[error(transparent)]
+    Streams(#[from] stream_log::LogError),
+}
 
 /// Which of the receiving node's shards a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

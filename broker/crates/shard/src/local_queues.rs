@@ -5,13 +5,16 @@ mod figures;
 mod leading;
 mod reading;
 mod replica;
+mod stream;
 #[cfg(test)]
 mod tests;
 pub mod transfer_targets;
 
+use self::stream::Streams;
 use crate::FixedState;
 use crate::lease::Leases;
 use crate::peers::Peers;
+use ::stream::PeerMessage;
 use bytes::Bytes;
 use consensus::{
     CommittedEntry, GroupId, Host, HostOutput, JobId, JobResult, Membership, RaftHost, WalToken,
@@ -21,7 +24,7 @@ use env::planted::{self, Bug};
 use env::{Disk, Incarnation, NodeId, Time};
 use event_buffer::EventBuffer;
 use hashbrown::HashMap;
-use metadata::{QueueId, QueueRecord};
+use metadata::{EffectiveSettings, QueueId, QueueRecord};
 use queue::classic::ClassicQueue;
 use queue::quorum::{DeadRead, QuorumQueue, UnknownCommand};
 use queue::{
@@ -71,6 +74,12 @@ pub enum GroupOutput {
     Unreadable {
         queue: QueueId,
         unreadable: UnknownCommand,
+    },
+    /// A message of a stream's replica to another one.
+    SendToReplica {
+        to: NodeId,
+        queue: QueueId,
+        message: PeerMessage,
     },
     /// This node's replica of a queue has heard of a leader.
     QueueLeader {
@@ -124,6 +133,7 @@ pub struct LocalQueues {
     over: BTreeSet<QueueId>,
     /// Found in this turn.
     damage: Option<DamagedLog>,
+    streams: Streams,
     at: Timestamps,
 }
 
@@ -155,6 +165,7 @@ impl LocalQueues {
             dying: BTreeSet::new(),
             over: BTreeSet::new(),
             damage: None,
+            streams: Streams::default(),
             at: Timestamps::default(),
         }
     }
@@ -184,13 +195,13 @@ impl LocalQueues {
         self.host.checkpoint(METADATA, index, state, live);
     }
 
-    /// Makes this node's replica of a quorum queue. Its first members found the group; a later one starts empty.
     /// Opens this node's replica of a queue. `is_founding`: the queue has just been declared, so a member that has no
     /// group yet founds it with all members as voters; otherwise it waits for the group's leader.
-    pub fn open(&mut self, record: &QueueRecord, settings: &QueueSettings, is_founding: bool) {
+    pub fn open(&mut self, record: &QueueRecord, settings: &EffectiveSettings, is_founding: bool) {
         match record.kind {
-            QueueType::Classic => self.open_classic(record, settings),
+            QueueType::Classic => self.open_classic(record, &settings.queue),
             QueueType::Quorum => self.open_quorum(record, is_founding),
+            QueueType::Stream => self.open_stream(record, settings, is_founding),
         }
     }
 
@@ -198,34 +209,44 @@ impl LocalQueues {
         if self.queues.contains_key(&record.id) {
             return;
         }
-        let group = GroupId(record.id.0);
-        if self.host.was_removed(group) {
+        if self.host.was_removed(GroupId(record.id.0)) {
             // The tree is behind: it has yet to hear again of the queue's deletion. Founded once more, the group would not be the
             // one that other members still have.
             return;
         }
-        if !self.host.has_group(group) {
-            let voters = if declared {
-                record.members.clone()
-            } else {
-                Vec::new()
-            };
-            let founds = voters.first() == Some(&self.me);
-            let learners = Vec::new();
-            self.host.create(group, &Membership { voters, learners });
-            if founds {
-                self.host.campaign_now(group);
-            }
-        }
+        self.create_group(record, declared);
         let quorum = QuorumReplica {
             queue: QuorumQueue::new(label(record), FIRST_SETTINGS),
             counted: CountedStats::default(),
         };
-        self.ids.insert(record.id);
-        self.queues
-            .insert(record.id, QueueReplica::Quorum(Box::new(quorum)));
+        self.insert_replica(record.id, QueueReplica::Quorum(Box::new(quorum)));
+    }
+
+    /// Makes this node's replica of a queue's group, if there is none. The first members found the group; a later one
+    /// starts empty.
+    fn create_group(&mut self, record: &QueueRecord, declared: bool) {
+        let group = GroupId(record.id.0);
+        if self.host.has_group(group) {
+            return;
+        }
+        let voters = if declared {
+            record.members.clone()
+        } else {
+            Vec::new()
+        };
+        let founds = voters.first() == Some(&self.me);
+        let learners = Vec::new();
+        self.host.create(group, &Membership { voters, learners });
+        if founds {
+            self.host.campaign_now(group);
+        }
+    }
+
+    fn insert_replica(&mut self, queue: QueueId, replica: QueueReplica) {
+        self.ids.insert(queue);
+        self.queues.insert(queue, replica);
         // Before what this very turn has brought: a replica passes over entries that come after newer ones.
-        let held = self.held.remove(&record.id).unwrap_or_default();
+        let held = self.held.remove(&queue).unwrap_or_default();
         self.queue_out.splice(0..0, held);
     }
 
@@ -269,6 +290,10 @@ impl LocalQueues {
         }
         match removed {
             Some(QueueReplica::Quorum(_)) => self.host.remove(GroupId(queue.0)),
+            Some(QueueReplica::Stream(_)) => {
+                self.host.remove(GroupId(queue.0));
+                self.delete_stream_files(queue);
+            }
             Some(QueueReplica::Classic(mut classic)) => {
                 self.said.by(queue, |out| classic.queue.destroy(out));
             }
@@ -299,6 +324,7 @@ impl LocalQueues {
         for queue in stale {
             self.remove(queue);
         }
+        self.delete_unowned_streams(|queue| queue.0 > applied || known(queue));
     }
 
     pub fn has(&self, queue: QueueId) -> bool {
@@ -332,7 +358,7 @@ impl LocalQueues {
                 let mut read = commands(&self.host, queue, &mut self.damage);
                 quorum.take_dead(most, most_bytes, &mut read, out);
             }
-            None => return,
+            Some(QueueReplica::Stream(_)) | None => return,
         }
         self.touched.insert(queue);
         self.said.by(queue, |said| {
@@ -348,7 +374,7 @@ impl LocalQueues {
     /// Reads once more a message that a queue keeps until it has been passed on.
     pub fn read_dead(&mut self, queue: QueueId, id: u64) -> DeadRead {
         match self.queues.get(&queue) {
-            None | Some(QueueReplica::Classic(_)) => DeadRead::Gone,
+            None | Some(QueueReplica::Classic(_) | QueueReplica::Stream(_)) => DeadRead::Gone,
             Some(QueueReplica::Quorum(quorum)) => {
                 let mut read = commands(&self.host, queue, &mut self.damage);
                 quorum.read_dead(id, &mut read)
@@ -363,10 +389,18 @@ impl LocalQueues {
         }
     }
 
-    pub fn configure(&mut self, queue: QueueId, settings: &QueueSettings) {
+    pub fn configure(&mut self, queue: QueueId, settings: &EffectiveSettings) {
         if let Some(owned) = self.queues.get_mut(&queue) {
-            self.said
-                .by(queue, |out| owned.queue().configure(self.at, settings, out));
+            match owned {
+                QueueReplica::Stream(replica) => {
+                    replica.set_log_config(self.at, stream::log_config(&settings.stream));
+                }
+                QueueReplica::Classic(_) | QueueReplica::Quorum(_) => {
+                    let settings = &settings.queue;
+                    self.said
+                        .by(queue, |out| owned.queue().configure(self.at, settings, out));
+                }
+            }
             self.touched.insert(queue);
         }
     }
@@ -442,7 +476,12 @@ impl LocalQueues {
                 HostOutput::CheckpointDue { group: METADATA } => {
                     metadata.push(MetadataOutput::CheckpointDue)
                 }
-                HostOutput::Membership { .. } => {}
+                HostOutput::Membership { group, .. } => {
+                    let queue = QueueId(group.0);
+                    if matches!(self.queues.get(&queue), Some(QueueReplica::Stream(_))) {
+                        self.queue_out.push(output);
+                    }
+                }
                 other => self.queue_out.push(other),
             }
         }
@@ -452,6 +491,7 @@ impl LocalQueues {
     /// Carries out what the host had for queues, and ends the turn of those that were stepped.
     pub fn turn(&mut self, shard: &mut Vec<GroupOutput>) -> bool {
         if self.queue_out.is_empty() && self.touched.is_empty() {
+            self.take_stream_outputs(shard);
             self.tell_damage(shard);
             return false;
         }
@@ -471,6 +511,7 @@ impl LocalQueues {
             // Its room is used again.
             self.touched = touched;
         }
+        self.take_stream_outputs(shard);
         self.tell_damage(shard);
         true
     }
@@ -480,9 +521,13 @@ impl LocalQueues {
             return;
         };
         let queue = QueueId(group.0);
-        let Some(QueueReplica::Quorum(quorum)) = self.queues.get_mut(&queue) else {
-            self.held.entry(queue).or_default().push(output);
-            return;
+        let quorum = match self.queues.get_mut(&queue) {
+            Some(QueueReplica::Quorum(quorum)) => quorum,
+            Some(QueueReplica::Stream(_)) => return self.stream_output(queue, output, shard),
+            Some(QueueReplica::Classic(_)) | None => {
+                self.held.entry(queue).or_default().push(output);
+                return;
+            }
         };
         self.touched.insert(queue);
         match output {
@@ -559,6 +604,12 @@ impl LocalQueues {
                 }
             }
         }
+        if matches!(owned, QueueReplica::Stream(_)) {
+            self.end_stream_turn(queue);
+        }
+        let Some(owned) = self.queues.get_mut(&queue) else {
+            return;
+        };
         if let QueueReplica::Classic(classic) = owned
             && classic.auto_delete
         {
@@ -572,6 +623,7 @@ impl LocalQueues {
         let over = match owned {
             QueueReplica::Classic(classic) => classic.queue.deleted(),
             QueueReplica::Quorum(quorum) => quorum.leads() && quorum.machine().deleted(),
+            QueueReplica::Stream(stream) => stream.leads() && stream.is_deleted(),
         };
         if over {
             self.over.insert(queue);
@@ -581,11 +633,7 @@ impl LocalQueues {
             self.dying.insert(queue);
         }
         if !self.leases.is_empty() {
-            let here = match owned {
-                QueueReplica::Classic(_) => true,
-                QueueReplica::Quorum(quorum) => quorum.leads(),
-            };
-            let expiring = here && !owned.queue().in_use();
+            let expiring = owned.is_owner() && !owned.queue().in_use();
             self.leases.note(queue, self.at.now, expiring);
         }
         self.set_wake(queue, wake);
@@ -634,6 +682,9 @@ impl LocalQueues {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
+        if self.streams_wait() {
+            return Some(self.at.now);
+        }
         let due = self.due.first().map(|(at, _)| *at);
         [due, self.leases.wake_at()].into_iter().flatten().min()
     }
@@ -643,6 +694,7 @@ impl LocalQueues {
         if !self.blocked.is_empty() {
             self.touched.append(&mut self.blocked);
         }
+        self.continue_streams();
         while let Some(queue) = self.leases.take_ended(self.at.now) {
             self.unused.push(queue);
         }
@@ -688,7 +740,9 @@ impl LocalQueues {
     }
 
     pub fn job_done(&mut self, id: JobId, result: JobResult) {
-        self.host.job_done(id, result);
+        if let Some(result) = self.stream_job_done(id, result) {
+            self.host.job_done(id, result);
+        }
     }
 
     pub fn disk_is_short(&mut self, short: bool) {
@@ -699,6 +753,7 @@ impl LocalQueues {
         self.host.peer_up(node, incarnation);
         self.each_queue(|owned, at, out| match owned {
             QueueReplica::Quorum(q) => q.peer_up(node),
+            QueueReplica::Stream(s) => s.set_reachable(at, node, true, out),
             QueueReplica::Classic(c) => c.queue.peer_up(at, node, out),
         });
     }
@@ -707,6 +762,7 @@ impl LocalQueues {
         self.host.peer_down(node);
         self.each_queue(|owned, at, out| match owned {
             QueueReplica::Quorum(q) => q.peer_down(node),
+            QueueReplica::Stream(s) => s.set_reachable(at, node, false, out),
             QueueReplica::Classic(c) => c.queue.peer_down(at, node, out),
         });
     }
@@ -752,7 +808,7 @@ impl LocalQueues {
     pub fn classic_queues(&self) -> Vec<QueueId> {
         let classic = |(id, owned): (&QueueId, &QueueReplica)| match owned {
             QueueReplica::Classic(_) => Some(*id),
-            QueueReplica::Quorum(_) => None,
+            QueueReplica::Quorum(_) | QueueReplica::Stream(_) => None,
         };
         let mut all: Vec<QueueId> = self.queues.iter().filter_map(classic).collect();
         all.sort_unstable();
@@ -772,6 +828,9 @@ impl LocalQueues {
             match owned {
                 QueueReplica::Quorum(quorum) if peer.up => quorum.peer_up(node),
                 QueueReplica::Quorum(quorum) => quorum.peer_down(node),
+                QueueReplica::Stream(stream) => self.said.by(queue, |out| {
+                    stream.set_reachable(self.at, node, peer.up, out)
+                }),
                 QueueReplica::Classic(_) => {}
             }
         }

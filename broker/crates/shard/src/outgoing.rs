@@ -5,6 +5,7 @@ use crate::frame::Frame;
 use crate::{Route, sessions};
 use env::NodeId;
 use metadata::{QueueId, SessionId};
+use queue::cursor::{CursorEvent, CursorRequest, CursorSend};
 use queue::{QueueEvent, QueueMessage};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,6 +20,12 @@ pub struct Outgoing {
     pub(super) local_requests: VecDeque<(QueueId, QueueMessage)>,
     /// To sessions of this shard: the node of the queue's owner, the session and the queue.
     pub(super) local_events: VecDeque<(NodeId, u64, QueueId, QueueEvent)>,
+    /// Requests of cursors to replicas of this shard.
+    pub(super) local_cursors: VecDeque<(QueueId, SessionId, CursorRequest)>,
+    /// To cursors of sessions of this shard: the node of the replica, the session and the queue.
+    pub(super) local_cursor_events: VecDeque<(NodeId, u64, QueueId, CursorEvent)>,
+    cursors: BTreeMap<(QueueLocation, SessionId, QueueId), Vec<CursorRequest>>,
+    cursor_events: BTreeMap<((QueueLocation, u16), SessionId, QueueId), Vec<CursorEvent>>,
     requests: BTreeMap<(QueueLocation, QueueId), Vec<QueueMessage>>,
     events: BTreeMap<((QueueLocation, u16), SessionId, QueueId), Vec<QueueEvent>>,
 }
@@ -57,6 +64,50 @@ impl Outgoing {
         }
     }
 
+    /// A request of a cursor of a session of this shard to a replica.
+    pub fn send_cursor(
+        &mut self,
+        ctx: &Context,
+        session: SessionId,
+        queue: QueueId,
+        send: CursorSend,
+    ) {
+        let CursorSend { to, request } = send;
+        match ctx.locate(queue, to) {
+            QueueLocation::Here => self.local_cursors.push_back((queue, session, request)),
+            elsewhere => self
+                .cursors
+                .entry((elsewhere, session, queue))
+                .or_default()
+                .push(request),
+        }
+    }
+
+    /// An event of a replica of this shard for a cursor of a session anywhere.
+    pub fn send_cursor_event(
+        &mut self,
+        ctx: &Context,
+        session: SessionId,
+        queue: QueueId,
+        event: CursorEvent,
+    ) {
+        let shard = sessions::shard_of_session(session);
+        let location = if session.node != ctx.node() {
+            QueueLocation::Node(session.node)
+        } else if session.incarnation != ctx.config().incarnation {
+            return;
+        } else if shard == ctx.shard() {
+            let event = (ctx.node(), session.number, queue, event);
+            return self.local_cursor_events.push_back(event);
+        } else {
+            QueueLocation::Shard(shard)
+        };
+        self.cursor_events
+            .entry(((location, shard), session, queue))
+            .or_default()
+            .push(event);
+    }
+
     /// An event of a queue of this shard for a session anywhere.
     pub fn send_event(
         &mut self,
@@ -91,6 +142,31 @@ impl Outgoing {
         // To take an empty map out and drop it costs instructions in every turn.
         if !self.requests.is_empty() || !self.events.is_empty() {
             self.send_frames(ctx);
+        }
+        if !self.cursors.is_empty() || !self.cursor_events.is_empty() {
+            self.send_cursor_frames(ctx);
+        }
+    }
+
+    #[cold]
+    fn send_cursor_frames(&mut self, ctx: &mut Context) {
+        for ((location, session, queue), requests) in std::mem::take(&mut self.cursors) {
+            let frame = Frame::CursorRequests {
+                session,
+                queue,
+                requests,
+            };
+            send_to(ctx, location, Route::Owner(queue.0), &frame);
+        }
+        for (((location, shard), session, queue), all) in std::mem::take(&mut self.cursor_events) {
+            for events in pieces(all, CursorEvent::message_bytes) {
+                let frame = Frame::CursorEvents {
+                    session,
+                    queue,
+                    events,
+                };
+                send_to(ctx, location, Route::Shard(shard), &frame);
+            }
         }
     }
 

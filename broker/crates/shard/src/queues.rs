@@ -15,9 +15,11 @@ use crate::context::Context;
 use crate::local_queues::LocalQueues;
 use crate::outgoing::Outgoing;
 use crate::sessions::InternalSession;
+use crate::stream_leaders::StreamLeaders;
 use env::{NodeId, Time};
-use metadata::{QueueId, SessionId};
+use metadata::{QueueId, QueueRecord, SessionId};
 use queue::client::ClientEvent;
+use queue::cursor::{AddressedCursorEvent, CursorEvent, CursorRequest, CursorSend};
 use queue::{QueueEvent, QueueMessage};
 use session::{PublishTag, QueueNotification};
 use std::collections::{BTreeSet, VecDeque};
@@ -36,6 +38,7 @@ pub struct Queues {
     pub(super) clients: QueueClients,
     pub(super) local: LocalQueues,
     pub(super) outgoing: Outgoing,
+    pub(super) stream_leaders: StreamLeaders,
     /// Queues whose deletion this shard has requested, because nobody else may do so.
     deleting: BTreeSet<QueueId>,
     outputs: VecDeque<QueuesOutput>,
@@ -47,6 +50,7 @@ impl Queues {
             clients: QueueClients::default(),
             local,
             outgoing: Outgoing::default(),
+            stream_leaders: StreamLeaders::default(),
             deleting: BTreeSet::new(),
             outputs: VecDeque::new(),
         }
@@ -107,6 +111,10 @@ impl Queues {
             self.local.step(queue, message);
             worked = true;
         }
+        while let Some((queue, session, request)) = self.outgoing.local_cursors.pop_front() {
+            self.local.handle_cursor(queue, session, request);
+            worked = true;
+        }
         worked
     }
 
@@ -115,10 +123,70 @@ impl Queues {
         self.outgoing.local_events.pop_front()
     }
 
+    /// The next event for a cursor of a session of this shard, to be handed to [`Queues::handle_cursor_event`].
+    pub fn next_cursor_event(&mut self) -> Option<(NodeId, u64, QueueId, CursorEvent)> {
+        self.outgoing.local_cursor_events.pop_front()
+    }
+
+    /// Events of a replica of a stream on another shard or node for a session of this one.
+    pub fn handle_cursor_events(
+        &mut self,
+        from: NodeId,
+        session: u64,
+        queue: QueueId,
+        events: Vec<CursorEvent>,
+    ) {
+        let events = events
+            .into_iter()
+            .map(|event| (from, session, queue, event));
+        self.outgoing.local_cursor_events.extend(events);
+    }
+
+    /// A session sends a request of a cursor to a replica.
+    pub fn send_cursor(&mut self, ctx: &Context, session: u64, queue: QueueId, send: CursorSend) {
+        let session = ctx.session(session);
+        self.outgoing.send_cursor(ctx, session, queue, send);
+    }
+
+    /// Requests of cursors on another shard or node.
+    pub fn handle_cursor_requests(
+        &mut self,
+        queue: QueueId,
+        session: SessionId,
+        requests: Vec<CursorRequest>,
+    ) {
+        let requests = requests
+            .into_iter()
+            .map(|request| (queue, session, request));
+        self.outgoing.local_cursors.extend(requests);
+    }
+
+    /// A node leads a stream. Returns true if that is news.
+    pub fn handle_stream_leader(&mut self, queue: QueueId, term: u64, leader: NodeId) -> bool {
+        self.stream_leaders.heard(queue, term, leader)
+    }
+
+    /// The leader of a queue, or the node that has it, as far as this shard knows.
+    pub fn leader_of(&self, record: &QueueRecord) -> Option<NodeId> {
+        if !record.kind.is_replicated() {
+            return record.members.first().copied();
+        }
+        let heard = self.stream_leaders.leader_of(record.id);
+        heard.or_else(|| self.local.leader_of(record.id))
+    }
+
     /// Sends the events of this shard's queues to their sessions. Returns true if there were any.
     pub fn forward_events(&mut self, ctx: &Context) -> bool {
+        let mut has_cursor_events = false;
+        if self.local.has_cursor_events() {
+            has_cursor_events = true;
+            for (queue, addressed) in self.local.take_cursor_events() {
+                let AddressedCursorEvent { session, event } = addressed;
+                self.outgoing.send_cursor_event(ctx, session, queue, event);
+            }
+        }
         if !self.local.has_events() {
-            return false;
+            return has_cursor_events;
         }
         let mut events: Vec<(SessionId, QueueId, QueueEvent)> = self.local.take_events();
         for (session, queue, event) in events.drain(..) {

@@ -135,6 +135,11 @@ impl Shard {
                 self.state.handle_queue_event(from, number, queue, event);
                 worked = true;
             }
+            while let Some((from, number, queue, event)) = self.state.queues.next_cursor_event() {
+                let queues = &mut self.state.queues;
+                queues.handle_cursor_event(&mut self.state.ctx, from, number, queue, event);
+                worked = true;
+            }
             worked |= self.pass_on_service_outputs();
             worked |= self.evict();
             while let Some((number, session_event)) = self.state.ctx.next_notice() {
@@ -197,6 +202,36 @@ impl Shard {
                     self.state.queues.handle_events(from, number, queue, events);
                 }
             }
+            Frame::Replica { queue, message } => {
+                let local = self.state.queues.local_mut();
+                local.receive_from_replica(from, queue, message);
+            }
+            // A peer speaks for its own sessions alone.
+            Frame::CursorRequests {
+                session,
+                queue,
+                requests,
+            } if session.node == from => {
+                self.state
+                    .queues
+                    .handle_cursor_requests(queue, session, requests);
+            }
+            Frame::CursorRequests { .. } => {}
+            Frame::CursorEvents {
+                session,
+                queue,
+                events,
+            } => {
+                if session.node == self.state.ctx.node()
+                    && session.incarnation == self.state.ctx.config().incarnation
+                {
+                    let number = session.number;
+                    self.state
+                        .queues
+                        .handle_cursor_events(from, number, queue, events);
+                }
+            }
+            Frame::StreamLeaders { streams } => self.state.hear_stream_leaders(from, streams),
             Frame::Propose { origin, change } => {
                 self.state.handle_forwarded_change(origin, &change)
             }

@@ -144,6 +144,18 @@ pub enum CursorEvent {
     },
 }
 
+impl CursorEvent {
+    /// Bytes of the messages in this event.
+    pub fn message_bytes(&self) -> usize {
+        match self {
+            CursorEvent::Batch { batch, .. } => batch.bytes.len(),
+            CursorEvent::Attached { .. }
+            | CursorEvent::Detached { .. }
+            | CursorEvent::Refused { .. } => 0,
+        }
+    }
+}
+
 /// An event and the session that it is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AddressedCursorEvent {

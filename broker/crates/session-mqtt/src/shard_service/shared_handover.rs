@@ -221,6 +221,8 @@ pub(super) fn queue_notification(host: &mut dyn ServiceHost, notification: Queue
             handle_answer(host, queue, seq, &answer);
         }
         QueueNotification::Cancelled { queue, .. } => end(host, queue),
+        // The service has no cursors.
+        QueueNotification::Cursor { .. } => {}
     }
 }
 

@@ -34,17 +34,24 @@ impl LocalQueues {
                 counters: classic.queue.counters(),
             },
             QueueReplica::Quorum(quorum) if quorum.leads() => {
-                let status = self.host.status(GroupId(queue.0))?;
-                OwnerStats {
-                    queue,
-                    // Who has a vote: one that still catches up does not count yet.
-                    members: status.membership.voters,
-                    online: status.active,
-                    stats: quorum.stats(),
-                    counters: quorum.counters(),
-                }
+                self.group_stats(queue, &quorum.queue)?
             }
-            QueueReplica::Quorum(_) => return None,
+            QueueReplica::Stream(stream) if stream.leads() => {
+                self.group_stats(queue, &stream.replica)?
+            }
+            QueueReplica::Quorum(_) | QueueReplica::Stream(_) => return None,
+        })
+    }
+
+    fn group_stats(&self, queue: QueueId, replica: &dyn Queue) -> Option<OwnerStats> {
+        let status = self.host.status(GroupId(queue.0))?;
+        Some(OwnerStats {
+            queue,
+            // Who has a vote: one that still catches up does not count yet.
+            members: status.membership.voters,
+            online: status.active,
+            stats: replica.stats(),
+            counters: replica.counters(),
         })
     }
 
@@ -52,7 +59,7 @@ impl LocalQueues {
     fn counting(&self, queues: &[QueueId], node: NodeId) -> Vec<QueueId> {
         let counts = |id: &QueueId| {
             let owned = self.queues.get(id)?;
-            let follows = matches!(owned, QueueReplica::Quorum(quorum) if !quorum.leads());
+            let follows = owned.has_group() && !owned.leads_group();
             let members = self
                 .host
                 .status(GroupId(id.0))
@@ -98,6 +105,8 @@ impl LocalQueues {
         match self.queues.get(&queue) {
             Some(QueueReplica::Classic(classic)) => classic.queue.consumers(),
             Some(QueueReplica::Quorum(quorum)) if quorum.leads() => quorum.consumers(),
+            // Each replica knows the cursors that it serves.
+            Some(QueueReplica::Stream(stream)) => stream.consumers(),
             Some(QueueReplica::Quorum(_)) | None => Vec::new(),
         }
     }
@@ -106,7 +115,7 @@ impl LocalQueues {
     pub fn digests(&self) -> Vec<(QueueId, u64, u64)> {
         let quorum = self.queues.iter().filter_map(|(id, owned)| match owned {
             QueueReplica::Quorum(quorum) => Some((*id, quorum.machine())),
-            QueueReplica::Classic(_) => None,
+            QueueReplica::Classic(_) | QueueReplica::Stream(_) => None,
         });
         let mut all: Vec<_> = quorum
             .map(|(id, m)| (id, m.applied(), m.digest()))

@@ -17,9 +17,10 @@ impl LocalQueues {
 
     /// The leader of a queue as this node's replica knows it.
     pub fn leader_of(&self, queue: QueueId) -> Option<NodeId> {
-        match self.queues.get(&queue)? {
-            QueueReplica::Quorum(_) => self.host.status(GroupId(queue.0))?.leader,
-            QueueReplica::Classic(_) => None,
+        let replica = self.queues.get(&queue)?;
+        match replica.has_group() {
+            true => self.host.status(GroupId(queue.0))?.leader,
+            false => None,
         }
     }
 
@@ -27,7 +28,7 @@ impl LocalQueues {
         let mut led: Vec<_> = self
             .queues
             .iter()
-            .filter(|(_, o)| matches!(o, QueueReplica::Quorum(q) if q.leads()))
+            .filter(|(_, replica)| replica.leads_group())
             .filter_map(|(id, _)| Some((*id, self.host.status(GroupId(id.0))?)))
             .filter(|(_, status)| status.is_leader)
             .collect();
@@ -38,20 +39,18 @@ impl LocalQueues {
     /// Queues that are led here.
     pub fn led_queues(&self) -> BTreeSet<QueueId> {
         let led = self.queues.iter();
-        led.filter(|(_, o)| matches!(o, QueueReplica::Quorum(q) if q.leads()))
+        led.filter(|(_, replica)| replica.leads_group())
             .map(|(id, _)| *id)
             .collect()
     }
 
     /// Of a group that is led here.
     pub fn led_status(&self, queue: QueueId) -> Option<GroupStatus> {
-        match self.queues.get(&queue)? {
-            QueueReplica::Quorum(q) if q.leads() => {
-                let status = self.host.status(GroupId(queue.0))?;
-                status.is_leader.then_some(status)
-            }
-            _ => None,
+        if !self.queues.get(&queue)?.leads_group() {
+            return None;
         }
+        let status = self.host.status(GroupId(queue.0))?;
+        status.is_leader.then_some(status)
     }
 
     pub fn has_replica(&self, queue: QueueId) -> bool {
@@ -79,7 +78,9 @@ impl LocalQueues {
 
     /// The replica has gone, and what was made of it goes too.
     pub fn departed(&mut self, queue: QueueId) {
-        self.queues.remove(&queue);
+        if let Some(QueueReplica::Stream(_)) = self.queues.remove(&queue) {
+            self.delete_stream_files(queue);
+        }
         self.ids.remove(&queue);
         self.forget_traces(queue);
     }
@@ -141,8 +142,23 @@ impl LocalQueues {
             .filter(|s| s.is_leader)
             .map(|s| (METADATA, s));
         let all = metadata.into_iter().chain(queues);
-        all.filter_map(|(group, status)| Some((group, transfer_targets.of(group, &status)?)))
-            .collect()
+        all.filter_map(|(group, status)| {
+            let status = self.prefer_caught_up(group, status);
+            Some((group, transfer_targets.of(group, &status)?))
+        })
+        .collect()
+    }
+
+    /// Leaves only the members of a stream that have all of its messages, if there are any: another one would have to
+    /// hand the leadership on.
+    fn prefer_caught_up(&self, group: GroupId, mut status: GroupStatus) -> GroupStatus {
+        if let Some(QueueReplica::Stream(stream)) = self.queues.get(&QueueId(group.0)) {
+            let able = stream.caught_up();
+            if status.matched.iter().any(|(node, _)| able.contains(node)) {
+                status.matched.retain(|(node, _)| able.contains(node));
+            }
+        }
+        status
     }
 
     pub fn move_leaders(&mut self, transfer_targets: &TransferTargets<'_>) {

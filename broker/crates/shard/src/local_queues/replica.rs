@@ -1,5 +1,6 @@
-//! A queue of this shard: of either type, with what it has added to the shard's sums.
+//! A queue of this shard, of any type, with what it has added to the shard's sums.
 
+use super::stream::HostedStream;
 use control::QueueTotals;
 use queue::classic::ClassicQueue;
 use queue::quorum::QuorumQueue;
@@ -35,6 +36,7 @@ impl DerefMut for QuorumReplica {
 pub(super) enum QueueReplica {
     Classic(Box<ClassicReplica>),
     Quorum(Box<QuorumReplica>),
+    Stream(Box<HostedStream>),
 }
 
 impl QueueReplica {
@@ -42,7 +44,30 @@ impl QueueReplica {
         match self {
             QueueReplica::Classic(q) => &mut q.queue,
             QueueReplica::Quorum(q) => &mut q.queue,
+            QueueReplica::Stream(s) => &mut s.replica,
         }
+    }
+
+    /// Returns true if the queue lives here or this replica leads it.
+    pub(super) fn is_owner(&self) -> bool {
+        match self {
+            QueueReplica::Classic(_) => true,
+            QueueReplica::Quorum(_) | QueueReplica::Stream(_) => self.leads_group(),
+        }
+    }
+
+    /// Returns true if this replica leads the queue's Raft group and takes requests.
+    pub(super) fn leads_group(&self) -> bool {
+        match self {
+            QueueReplica::Classic(_) => false,
+            QueueReplica::Quorum(quorum) => quorum.leads(),
+            QueueReplica::Stream(stream) => stream.leads(),
+        }
+    }
+
+    /// Returns true if the queue has a Raft group.
+    pub(super) fn has_group(&self) -> bool {
+        !matches!(self, QueueReplica::Classic(_))
     }
 
     /// None: it is not led here.
@@ -50,6 +75,7 @@ impl QueueReplica {
         match self {
             QueueReplica::Classic(classic) => Some(classic.queue.stats()),
             QueueReplica::Quorum(quorum) => quorum.leads().then(|| quorum.stats()),
+            QueueReplica::Stream(stream) => stream.leads().then(|| stream.stats()),
         }
     }
 
@@ -57,6 +83,7 @@ impl QueueReplica {
         match self {
             QueueReplica::Classic(classic) => &mut classic.counted,
             QueueReplica::Quorum(quorum) => &mut quorum.counted,
+            QueueReplica::Stream(stream) => &mut stream.counted,
         }
     }
 

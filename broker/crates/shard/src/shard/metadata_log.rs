@@ -180,7 +180,7 @@ impl ShardState {
                 self.cluster.members_mut().review.queue(record.id);
                 self.queue_added(&record, false);
                 self.queues
-                    .handle_members_changed(record.id, &record.members);
+                    .handle_members_changed(&mut self.ctx, record.id, &record.members);
             }
             TreeEvent::QueueLost { queue, node } => self.queue_lost(&queue, &node),
             TreeEvent::PolicyChanged(ids) => {
@@ -227,7 +227,7 @@ impl ShardState {
         if !is_member && !leftover {
             return;
         }
-        let settings = self.metadata.tree().queue_settings(record).queue;
+        let settings = self.metadata.tree().queue_settings(record);
         let is_founding = declared && is_member;
         self.queues.local_mut().open(record, &settings, is_founding);
         self.refresh_settings(record.id);
@@ -418,6 +418,7 @@ impl ShardState {
         }
         self.queues.handle_node_up(&mut self.ctx, node);
         self.route_queue_outputs();
+        self.tell_stream_leaders(node);
         self.each_service(|service, view| service.node_up(view, node, incarnation));
         self.limits
             .handle_node_up(&mut self.ctx, self.metadata.tree(), node);

@@ -6,7 +6,7 @@ use crate::config::{RecoveredShard, ShardConfig};
 use crate::context::Context;
 use crate::dead_letter::DeadLetters;
 use crate::firehose::Firehose;
-use crate::frame::Frame;
+use crate::frame::{Frame, MAX_STATS};
 use crate::internal_client::InternalClient;
 use crate::limits::Limits;
 use crate::local_queues::{GroupOutput, LocalQueues, MetadataOutput};
@@ -16,8 +16,8 @@ use crate::queues::{Queues, QueuesOutput};
 use crate::reports::Reports;
 use crate::shard::Shard;
 use crate::shard::services::Services;
-use crate::{Effect, Route};
-use consensus::{Host, HostConfig, RecoveryError};
+use crate::{Effect, Route, StartError, shard_of};
+use consensus::{Host, HostConfig};
 use env::planted::{self, Bug};
 use env::rng::SeededRng;
 use env::{Disk, NodeId, Rng, Time, WallTime};
@@ -36,7 +36,7 @@ impl Shard {
         disk: Arc<dyn Disk>,
         now: Time,
         wall: WallTime,
-    ) -> Result<Shard, RecoveryError> {
+    ) -> Result<Shard, StartError> {
         let host_config = HostConfig {
             node: config.node,
             incarnation: config.incarnation,
@@ -44,8 +44,11 @@ impl Shard {
             limits: config.groups.clone(),
         };
         let host = Host::new(host_config, Arc::clone(&disk), recovered.groups)?;
+        let streams = stream_log::list_streams(&*disk)?;
+        let is_own = |queue: &QueueId| shard_of(queue.0, config.shards) == config.index;
         let mut local_queues = LocalQueues::new(config.node, config.incarnation, host, disk);
         local_queues.set_time(Timestamps { now, wall });
+        local_queues.set_streams(config.machine.clone(), streams.into_iter().filter(is_own));
         if config.index == 0 {
             let voters = config
                 .founding
@@ -229,12 +232,19 @@ impl ShardState {
                 let route = Route::Shard(self.ctx.shard());
                 self.ctx.send_to_peer(to, route, &Frame::Raft(frame));
             }
+            GroupOutput::SendToReplica { to, queue, message } => {
+                let frame = Frame::Replica { queue, message };
+                self.ctx.send_to_peer(to, Route::Owner(queue.0), &frame);
+            }
             GroupOutput::QueueLeader {
                 queue,
                 leader,
                 is_me,
             } => {
                 if is_me {
+                    if let Some(term) = self.queues.local().led_stream(queue) {
+                        self.tell_stream_leader(queue, term);
+                    }
                     self.queues
                         .local_mut()
                         .tell_peers(queue, self.cluster.peers());
@@ -261,6 +271,44 @@ impl ShardState {
         }
     }
 
+    /// Tells every shard of every node that this node leads a stream.
+    fn tell_stream_leader(&mut self, queue: QueueId, term: u64) {
+        let me = self.ctx.node();
+        self.queues.handle_stream_leader(queue, term, me);
+        let frame = Frame::StreamLeaders {
+            streams: vec![(queue, term)],
+        };
+        self.ctx.send_to_other_shards(&frame);
+        let others = self.cluster.peers().all_up().filter(|node| *node != me);
+        for node in others.collect::<Vec<_>>() {
+            self.ctx.send_to_shards_of_peer(node, &frame);
+        }
+    }
+
+    /// Tells a node that comes up which streams are led here.
+    pub fn tell_stream_leaders(&mut self, node: NodeId) {
+        let led = self.queues.local().led_streams();
+        for streams in led.chunks(MAX_STATS) {
+            let streams = streams.to_vec();
+            let frame = Frame::StreamLeaders { streams };
+            self.ctx.send_to_shards_of_peer(node, &frame);
+        }
+    }
+
+    /// Another shard or node leads streams.
+    pub fn hear_stream_leaders(&mut self, leader: NodeId, streams: Vec<(QueueId, u64)>) {
+        for (queue, term) in streams {
+            // The stream may have been deleted meanwhile, or is yet to be added.
+            let applied = self.metadata.applied();
+            let is_deleted =
+                queue.0 <= applied && self.metadata.tree().queue_by_id(queue).is_none();
+            if !is_deleted && self.queues.handle_stream_leader(queue, term, leader) {
+                self.queues.handle_leader(&mut self.ctx, queue, leader);
+                self.route_queue_outputs();
+            }
+        }
+    }
+
     /// The settings that arguments and policies give a queue now.
     pub fn refresh_settings(&mut self, queue: QueueId) {
         if !self.queues.local().has(queue) {
@@ -274,7 +322,7 @@ impl ShardState {
         self.queues
             .local_mut()
             .set_expires(queue, settings.expires_ms);
-        self.queues.local_mut().configure(queue, &settings.queue);
+        self.queues.local_mut().configure(queue, &settings);
     }
 
     pub fn tick(&mut self) {

@@ -7,6 +7,7 @@ use crate::metadata_client::ChangeRequester;
 use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, Name, QueueId, QueueRecord, QueueType, SessionId, Tree};
+use queue::cursor::{CursorSend, StreamBatch};
 use queue::{ConsumerId, RequestBody};
 use session::{
     AnnounceOutcome, Broker, FlowState, MessageCounters, PasswordCheck, PublishTag, RequestSeq,
@@ -97,6 +98,33 @@ impl Broker for View<'_> {
             .queues
             .clients_mut()
             .send_after(self.number, earlier);
+    }
+
+    fn publish_batch(&mut self, queue: QueueId, tag: PublishTag, batch: StreamBatch) -> FlowState {
+        let state = &mut *self.state;
+        state.queues.publish_batch(
+            &mut state.ctx,
+            state.metadata.tree(),
+            self.number,
+            queue,
+            tag,
+            batch,
+        )
+    }
+
+    fn cursor(&mut self, queue: QueueId, send: CursorSend) {
+        let state = &mut *self.state;
+        state
+            .queues
+            .send_cursor(&state.ctx, self.number, queue, send);
+    }
+
+    fn leader_of(&self, queue: &QueueRecord) -> Option<NodeId> {
+        self.state.queues.leader_of(queue)
+    }
+
+    fn is_reachable(&self, node: NodeId) -> bool {
+        node == self.state.ctx.node() || self.state.cluster.peers().is_up(node)
     }
 
     fn received(&mut self, queue: QueueId, consumer: ConsumerId, up_to: u64) {

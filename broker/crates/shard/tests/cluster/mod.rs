@@ -755,6 +755,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         program: metadata::features::Version::default(),
         client_addresses: Vec::new(),
         protocols: protocols(MESSAGE_SIZE),
+        machine: Box::from(*b"machine"),
         groups: consensus::HostLimits::default(),
     }
 }

@@ -359,6 +359,7 @@ impl Node {
             program: self.identity.version,
             client_addresses: Vec::new(),
             protocols: protocols(),
+            machine: Box::from(self.identity.incarnation.0.to_le_bytes()),
             groups: self.plan.limits.clone(),
         }
     }
