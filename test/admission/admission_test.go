@@ -53,7 +53,7 @@ var (
 	// keyOfMap matches a key of a CEL map, at its start or after a comma.
 	keyOfMap = regexp.MustCompile(`'([^']+)':`)
 	// keyOfBroker matches an entry of the broker's table of policy keys.
-	keyOfBroker = regexp.MustCompile(`\bkey\(\s*"([^"]+)",\s*"[^"]+",\s*([A-Za-z]+)(?:\(([^)]*)\))?,?\s*\)((?:\s*\.[a-z_]+\([A-Za-z]+\))*)`)
+	keyOfBroker = regexp.MustCompile(`\bkey\(\s*"([^"]+)",\s*"[^"]+",\s*([A-Za-z]+)(?:\(([^)]*)\))?,?\s*\)((?:\s*\.[a-z_]+\([^)]*\))*)`)
 	quoted      = regexp.MustCompile(`"([^"]+)"`)
 	settingRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
 )
@@ -124,7 +124,8 @@ func TestPolicyKeysAreTheBrokers(t *testing.T) {
 	const file, policy = "policies.yaml", "policies.posthorn.io"
 	source := read(t, "broker/crates/metadata/src/policy_keys.rs")
 	table := source[strings.Index(source, "const KEYS"):strings.Index(source, "fn find")]
-	var integers, choices, texts, operators, values []string
+	var integers, choices, texts, ages, operators, values []string
+	unsupported := map[string][]string{}
 	for _, match := range keyOfBroker.FindAllStringSubmatch(table, -1) {
 		name, takes, arguments, rest := match[1], match[2], match[3], match[4]
 		switch takes {
@@ -138,15 +139,23 @@ func TestPolicyKeysAreTheBrokers(t *testing.T) {
 			values = append(values, all(quoted, arguments)...)
 		case "Text":
 			texts = append(texts, name)
+		case "MaxAge":
+			ages = append(ages, name)
 		default:
 			t.Errorf("%s takes %s, which this test does not know", name, takes)
 		}
 		if strings.Contains(rest, ".operator(") {
 			operators = append(operators, name)
 		}
+		if _, types, found := strings.Cut(rest, ".unsupported_by(&["); found {
+			types, _, _ = strings.Cut(types, "]")
+			for _, each := range strings.Split(types, ", ") {
+				unsupported[each] = append(unsupported[each], name)
+			}
+		}
 	}
-	if found := strings.Count(table, "key("); found != len(integers)+len(choices)+len(texts) {
-		t.Errorf("%d keys in the table, %d understood", found, len(integers)+len(choices)+len(texts))
+	if found := strings.Count(table, "key("); found != len(integers)+len(choices)+len(texts)+len(ages) {
+		t.Errorf("%d keys in the table, %d understood", found, len(integers)+len(choices)+len(texts)+len(ages))
 	}
 	var least []string
 	for _, match := range regexp.MustCompile(`'([^']+)': (-?[0-9]+)`).FindAllStringSubmatch(variable(t, file, policy, "least"), -1) {
@@ -157,6 +166,13 @@ func TestPolicyKeysAreTheBrokers(t *testing.T) {
 	sameSet(t, "choices", all(keyOfMap, words), choices)
 	sameSet(t, "words", slices.DeleteFunc(all(literal, words), func(word string) bool { return slices.Contains(choices, word) }), values)
 	sameSet(t, "texts", all(literal, variable(t, file, policy, "texts")), texts)
+	sameSet(t, "ages", all(literal, variable(t, file, policy, "ages")), ages)
+	lists := variable(t, file, "ineffective-policies.posthorn.io", "unsupported")
+	for kind, target := range map[string]string{"Classic": "classic_queues", "Quorum": "quorum_queues", "Stream": "streams"} {
+		_, list, _ := strings.Cut(lists, "'"+target+"': [")
+		list, _, _ = strings.Cut(list, "]")
+		sameSet(t, "keys that "+target+" do not support", all(literal, list), unsupported[kind])
+	}
 	sameSet(t, "keys of operator policies", all(literal, variable(t, file, policy, "ofOperatorPolicies")), operators)
 }
 
@@ -200,15 +216,6 @@ func TestArgumentsAreTheBrokers(t *testing.T) {
 		all(literal, variable(t, file, policy, "texts")), all(literal, variable(t, file, policy, "ages")),
 		all(literal, variable(t, file, policy, "booleans")), ofTheSpec)
 	sameSet(t, "arguments with a type", typed, every)
-
-	// Each argument of a stream, without the type, has a policy key of the same name.
-	var keys []string
-	for _, name := range stream {
-		if name != "x-queue-type" {
-			keys = append(keys, strings.TrimPrefix(name, "x-"))
-		}
-	}
-	sameSet(t, "policy keys of streams", all(literal, variable(t, "policies.yaml", "policies-of-streams.posthorn.io", "ofStreams")), keys)
 }
 
 // distinct returns the names in order, each once.

@@ -158,7 +158,7 @@ var _ = DescribeTable("a nonsense Policy is refused by the API server", refuses(
 	Entry("a length that is null", `spec.definition in body should have at least 1 properties`, `{clusterRef: {name: c}, pattern: a, definition: {max-length: null}}`),
 	Entry("two settings that are wrong", `expires must be an integer of at least 1`, `{clusterRef: {name: c}, pattern: a, definition: {delivery-limit: lots, expires: 0}}`),
 	Entry("an age in words", `max-age must be a positive number and one of the units Y, M, D, h, m and s, such as 7D`, `{clusterRef: {name: c}, pattern: a, applyTo: streams, definition: {max-age: a week}}`),
-	Entry("an age of a number", `max-age must be a string`, `{clusterRef: {name: c}, pattern: a, applyTo: streams, definition: {max-age: 7}}`),
+	Entry("an age of a number", `max-age must be a positive number`, `{clusterRef: {name: c}, pattern: a, applyTo: streams, definition: {max-age: 7}}`),
 	Entry("an age of nothing", `max-age must be a positive number`, `{clusterRef: {name: c}, pattern: a, applyTo: streams, definition: {max-age: 0s}}`),
 	Entry("a filter that is too small", `stream-filter-size-bytes must be an integer of at least 16 and at most 255`, `{clusterRef: {name: c}, pattern: a, applyTo: streams, definition: {stream-filter-size-bytes: 1}}`),
 	Entry("a negative segment", `stream-max-segment-size-bytes must be an integer of at least 0`, `{clusterRef: {name: c}, pattern: a, applyTo: streams, definition: {stream-max-segment-size-bytes: -1}}`),

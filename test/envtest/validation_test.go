@@ -407,7 +407,9 @@ var _ = Describe("bad input is refused by the API server", func() {
 		p := &posthornv1.Policy{ObjectMeta: meta, Spec: posthornv1.PolicySpec{
 			ClusterRef: ref, Pattern: "^a", ApplyTo: "streams", Definition: map[string]apiextensionsv1.JSON{"max-age": value(`"7D"`), "message-ttl": value("1")},
 		}}
-		Eventually(warningsOf(p)).Should(ConsistOf(ContainSubstring("streams ignore message-ttl; they have initial-cluster-size, max-age")))
+		Eventually(warningsOf(p)).Should(ConsistOf(ContainSubstring("streams do not support message-ttl, so the policy applies to none of them")))
+		p.Spec.ApplyTo = "classic_queues"
+		Expect(warningsOf(p)()).To(ConsistOf(ContainSubstring("classic queues do not support max-age, so")))
 		p.Spec.ApplyTo = "queues"
 		Expect(warningsOf(p)()).To(BeEmpty())
 	})
