@@ -194,7 +194,7 @@ type Node struct {
 	BeingDrained bool `json:"being_drained"`
 }
 
-// Replica is a member of a quorum queue; the field names are RabbitMQ's.
+// Replica is a member of a quorum queue or stream; the field names are RabbitMQ's.
 type Replica struct {
 	Node string `json:"Node Name"`
 	// Membership is voter, or promotable while the member is catching up.
