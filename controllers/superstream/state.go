@@ -44,7 +44,8 @@ func (w *work) query(ctx context.Context, b broker.Client) (*state, error) {
 		return nil, err
 	}
 	out.exchange = &exchange
-	// The request may reach a node that does not know the exchange yet: the bindings are then made again, which changes nothing.
+	// The request may reach a node that does not know the exchange or the vhost yet: the bindings are then made again, which
+	// changes nothing.
 	all, err := b.BindingsFrom(ctx, vhost, name)
 	if err != nil && !broker.IsNotFound(err) {
 		return nil, err

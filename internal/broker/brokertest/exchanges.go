@@ -113,7 +113,7 @@ func (s *Server) serveExchanges(r *request) reply {
 	at := key{r.parts[1], exchangeName(r.parts[2])}
 	existing, exists := s.exchanges[at]
 	switch {
-	case exists && isList:
+	case isList:
 		return ok(s.bindingsFrom(at))
 	case r.Method == http.MethodPut:
 		return s.declareExchange(r, at, existing)
