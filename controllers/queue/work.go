@@ -5,6 +5,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sort"
 
@@ -158,10 +159,11 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 	if w.queue.Spec.OnImmutableChange != posthornv1.ImmutableRecreateIfEmpty {
 		return topology.Refuse(topology.ReasonImmutable, "%s (onImmutableChange: Fail)", what)
 	}
-	err := b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), true)
+	err := w.deleteIfEmpty(ctx, b)
+	var refusal *topology.Refusal
 	switch {
 	case broker.IsNotFound(err):
-	case broker.IsTerminal(err):
+	case broker.IsTerminal(err), errors.As(err, &refusal):
 		return topology.Refuse(topology.ReasonImmutable, "%s, and the queue cannot be declared again: %v", what, err)
 	case err != nil:
 		return err
@@ -199,8 +201,30 @@ func (w *work) Impediment() *topology.Impediment {
 func (w *work) Settled() bool { return queuestate.IsPlaced(w.found, int(w.members())) }
 
 func (w *work) Forget(ctx context.Context, b broker.Client) error {
-	onlyIfEmpty := w.queue.Spec.ReclaimPolicy == posthornv1.ReclaimDeleteIfEmpty
-	return b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), onlyIfEmpty)
+	if w.queue.Spec.ReclaimPolicy == posthornv1.ReclaimDeleteIfEmpty {
+		return w.deleteIfEmpty(ctx, b)
+	}
+	return b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), false)
+}
+
+// deleteIfEmpty deletes the queue if it has no messages. The broker checks that when it deletes a queue, but not when it
+// deletes a stream, as in RabbitMQ. A message that a client publishes to a stream between the check and the deletion is
+// deleted too.
+func (w *work) deleteIfEmpty(ctx context.Context, b broker.Client) error {
+	vhost, name := w.queue.Spec.Vhost, w.queue.BrokerName()
+	found, err := b.GetQueue(ctx, vhost, name)
+	if err != nil {
+		return err
+	}
+	if found.Type == posthornv1.QueueTypeStream {
+		if found.State != queuestate.Running {
+			return fmt.Errorf("the number of messages of stream %q in vhost %q is unknown, because its state is %q", name, vhost, found.State)
+		}
+		if found.Messages > 0 {
+			return topology.Refuse(topology.ReasonNotEmpty, "stream %q in vhost %q has %d messages", name, vhost, found.Messages)
+		}
+	}
+	return b.DeleteQueue(ctx, vhost, name, true)
 }
 
 func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, message string), failure error) {

@@ -23,7 +23,10 @@ const (
 	reasonNoMajority = "NoMajority"
 )
 
-// States of a queue in the broker's HTTP API.
+// Running is the state of a queue that a node answers for.
+const Running = "running"
+
+// Other states of a queue in the broker's HTTP API.
 const (
 	stateLost    = "lost"
 	stateDown    = "down"

@@ -117,7 +117,7 @@ var _ = DescribeTable("a nonsense Queue is refused by the API server", refuses("
 	Entry("a segment with a unit", `x-stream-max-segment-size-bytes must be an integer`, `{clusterRef: {name: c}, type: stream, arguments: {x-stream-max-segment-size-bytes: 500MB}}`),
 	Entry("a stream with a length in messages", `a stream has no x-max-length`, `{clusterRef: {name: c}, type: stream, arguments: {x-max-length: 1}}`),
 	Entry("a stream that expires", `a stream has no x-expires`, `{clusterRef: {name: c}, type: stream, arguments: {x-expires: 1000}}`),
-	Entry("a stream with dead letters", `a stream has no x-dead-letter-exchange, x-delivery-limit`, `{clusterRef: {name: c}, type: stream, arguments: {x-delivery-limit: 1, x-dead-letter-exchange: a}}`),
+	Entry("a stream with dead letters", `a stream has no x-dead-letter-exchange`, `{clusterRef: {name: c}, type: stream, arguments: {x-dead-letter-exchange: a}}`),
 	Entry("a stream with a single active consumer of the queue", `a stream has no x-single-active-consumer`, `{clusterRef: {name: c}, type: stream, arguments: {x-single-active-consumer: true}}`),
 	Entry("the number of members of a stream as argument", `they come from spec.type and spec.replicas`, `{clusterRef: {name: c}, type: stream, arguments: {x-initial-cluster-size: 3}}`),
 	Entry("more members of a stream than a cluster has", `spec.replicas`, `{clusterRef: {name: c}, type: stream, replicas: 10}`),

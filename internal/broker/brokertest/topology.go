@@ -47,7 +47,8 @@ func (s *Server) serveQueues(r *request) reply {
 	case !exists:
 		return notFound()
 	case r.Method == http.MethodDelete:
-		if r.URL.Query().Get("if-empty") == "true" && queue.Messages > 0 {
+		// As in RabbitMQ, the deletion of a stream ignores the flag.
+		if r.URL.Query().Get("if-empty") == "true" && queue.Messages > 0 && queue.Type != "stream" {
 			return badRequest(fmt.Sprintf("queue '%s' in vhost '%s' is not empty", at.name, at.vhost))
 		}
 		s.removeQueue(at)
