@@ -75,18 +75,18 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:MaxProperties=256
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*(/[a-z0-9_.-]+)?$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash, and a slash in names of listeners such as mqtt/ssl"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !self[k].matches('[\\\\r\\\\n]'))",message="configuration values are one line"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !k.startsWith('management.ssl') && !k.startsWith('operator.') && !k.startsWith('mqtt.listeners') && !k.startsWith('web_mqtt.tcp') && !k.startsWith('web_mqtt.ssl') && !k.startsWith('web_amqp.tcp') && !k.startsWith('web_amqp.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, management.ssl.*, operator.*, mqtt.listeners.*, web_mqtt.tcp.*, web_mqtt.ssl.*, web_amqp.tcp.*, web_amqp.ssl.*, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.protocols, spec.tls)"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !k.startsWith('management.ssl') && !k.startsWith('operator.') && !k.startsWith('mqtt.listeners') && !k.startsWith('web_mqtt.tcp') && !k.startsWith('web_mqtt.ssl') && !k.startsWith('web_amqp.tcp') && !k.startsWith('web_amqp.ssl') && !k.startsWith('stream.listeners') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, management.ssl.*, operator.*, mqtt.listeners.*, web_mqtt.tcp.*, web_mqtt.ssl.*, web_amqp.tcp.*, web_amqp.ssl.*, stream.listeners.*, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.protocols, spec.tls)"
 	Config map[string]ConfigValue `json:"config,omitempty"`
 
 	// Protocols that clients may use. Each has a listener, and another one with TLS when tls is set. When
-	// absent, a new cluster has the operator's default, and an existing cluster keeps its protocols. stream
-	// is refused: this version of the broker does not implement it.
+	// absent, a new cluster has the operator's default, and an existing cluster keeps its protocols. Clients
+	// of the stream protocol connect to each node by its name in the headless Service, because publishers
+	// need the leader of their stream.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:XValidation:rule="!self.exists(p, p == 'web-amqp') || self.exists(p, p == 'amqp')",message="protocols: web-amqp needs amqp, because credentials name its port"
-	// +kubebuilder:validation:XValidation:rule="!self.exists(p, p == 'stream')",message="protocols: this version of the broker has no stream listener"
 	Protocols []Protocol `json:"protocols,omitempty"`
 
 	// Bootstrap is the initial content of a new cluster. Immutable.
@@ -163,12 +163,13 @@ type BrokerClusterSpec struct {
 // +kubebuilder:validation:Enum=amqp;web-amqp;mqtt;stream
 type Protocol string
 
-// Values of Protocol. ProtocolAMQP is AMQP 0.9.1 and 1.0 over TCP, ProtocolWebAMQP is AMQP 1.0 over WebSocket, and
-// ProtocolMQTT is MQTT over TCP and over WebSocket.
+// Values of Protocol. ProtocolAMQP is AMQP 0.9.1 and 1.0 over TCP, ProtocolWebAMQP is AMQP 1.0 over WebSocket,
+// ProtocolMQTT is MQTT over TCP and over WebSocket, and ProtocolStream is the RabbitMQ stream protocol.
 const (
 	ProtocolAMQP    Protocol = "amqp"
 	ProtocolWebAMQP Protocol = "web-amqp"
 	ProtocolMQTT    Protocol = "mqtt"
+	ProtocolStream  Protocol = "stream"
 )
 
 // ConfigValue is the value of one broker setting.

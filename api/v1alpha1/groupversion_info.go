@@ -31,6 +31,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&Permission{}, &PermissionList{},
 		&Policy{}, &PolicyList{},
 		&Queue{}, &QueueList{},
+		&SuperStream{}, &SuperStreamList{},
 		&TopicPermission{}, &TopicPermissionList{},
 		&User{}, &UserList{},
 		&Vhost{}, &VhostList{},

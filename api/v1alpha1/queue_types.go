@@ -51,18 +51,17 @@ type QueueSpec struct {
 	// +optional
 	// +kubebuilder:default=quorum
 	// +kubebuilder:validation:Enum=quorum;classic;stream
-	// +kubebuilder:validation:XValidation:rule="self != 'stream'",message="streams are not supported by this version: use quorum or classic"
 	Type string `json:"type,omitempty"`
 
 	// Replicas is the number of members of a quorum queue or stream; 0 leaves it to the cluster
-	// (placement.quorumReplicas, else the broker). When it changes, a quorum queue gets or loses members one
-	// at a time. The replicas of a stream are immutable (see onImmutableChange).
+	// (placement.quorumReplicas for a quorum queue, else the broker). When it changes, the queue gets or loses
+	// members one at a time.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// Arguments of the declaration, for example x-delivery-limit. x-queue-type and the arguments for the
+	// Arguments of the declaration, for example x-delivery-limit, or x-max-age of a stream. x-queue-type and the arguments for the
 	// number of replicas are refused: use type and replicas. Values of a wrong type are refused too, unless
 	// the object has the annotation posthorn.io/skip-validation: "true".
 	// +optional

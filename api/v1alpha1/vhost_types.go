@@ -26,7 +26,6 @@ type VhostSpec struct {
 	// decides, and a type that is set in the broker stays.
 	// +optional
 	// +kubebuilder:validation:Enum=quorum;classic;stream
-	// +kubebuilder:validation:XValidation:rule="self != 'stream'",message="streams are not supported by this version: use quorum or classic"
 	DefaultQueueType string `json:"defaultQueueType,omitempty"`
 
 	// Limits of the virtual host.

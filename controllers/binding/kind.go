@@ -84,7 +84,7 @@ func endKey(object topology.Object, vhost, kind, name string) string {
 	return topology.ClusterKey(object).String() + "|" + topology.Identity(vhost, kind, name)
 }
 
-// Configure watches the queues and exchanges for which bindings wait.
+// Configure watches the queues, exchanges and super streams for which bindings wait.
 func (Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &posthornv1.Binding{}, endsIndex, func(o client.Object) []string {
 		binding, is := o.(*posthornv1.Binding)
@@ -102,20 +102,35 @@ func (Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
 	}
 	reader := mgr.GetClient()
 	ofEnd := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
-		var key string
-		switch o := object.(type) {
-		case *posthornv1.Queue:
-			key = endKey(o, o.Spec.Vhost, posthornv1.DestinationQueue, o.BrokerName())
-		case *posthornv1.Exchange:
-			key = endKey(o, o.Spec.Vhost, posthornv1.DestinationExchange, o.BrokerName())
+		var requests []reconcile.Request
+		for _, key := range endsOf(object) {
+			var list posthornv1.BindingList
+			if err := reader.List(ctx, &list, client.MatchingFields{endsIndex: key}); err != nil {
+				return nil
+			}
+			requests = append(requests, topology.RequestsFor(topology.Pointers(list.Items))...)
 		}
-		var list posthornv1.BindingList
-		if err := reader.List(ctx, &list, client.MatchingFields{endsIndex: key}); err != nil {
-			return nil
-		}
-		return topology.RequestsFor(topology.Pointers(list.Items))
+		return requests
 	})
-	b.Watches(&posthornv1.Queue{}, ofEnd, builder.WithPredicates(topology.BecameReady()))
-	b.Watches(&posthornv1.Exchange{}, ofEnd, builder.WithPredicates(topology.BecameReady()))
+	for _, object := range []client.Object{&posthornv1.Queue{}, &posthornv1.Exchange{}, &posthornv1.SuperStream{}} {
+		b.Watches(object, ofEnd, builder.WithPredicates(topology.BecameReady()))
+	}
+	return nil
+}
+
+// endsOf returns the values of endsIndex for the queues and exchanges of a resource.
+func endsOf(object client.Object) []string {
+	switch o := object.(type) {
+	case *posthornv1.Queue:
+		return []string{endKey(o, o.Spec.Vhost, posthornv1.DestinationQueue, o.BrokerName())}
+	case *posthornv1.Exchange:
+		return []string{endKey(o, o.Spec.Vhost, posthornv1.DestinationExchange, o.BrokerName())}
+	case *posthornv1.SuperStream:
+		out := []string{endKey(o, o.Spec.Vhost, posthornv1.DestinationExchange, o.BrokerName())}
+		for _, partition := range o.BrokerPartitions() {
+			out = append(out, endKey(o, o.Spec.Vhost, posthornv1.DestinationQueue, partition.Stream))
+		}
+		return out
+	}
 	return nil
 }

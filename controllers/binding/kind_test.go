@@ -4,9 +4,11 @@
 package binding
 
 import (
+	"slices"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/topology"
@@ -70,5 +72,32 @@ func TestIdentityOfAnOwnedBindingKeepsItsArguments(t *testing.T) {
 	b.Status.Claim = ""
 	if err := w.Check(topology.Tenant{Home: true}); err != nil {
 		t.Errorf("a binding that was never created keeps its arguments: %v", err)
+	}
+}
+
+// TestReadyObjectsWakeTheirBindings compares the keys of objects that become ready with those of bindings that wait for them.
+func TestReadyObjectsWakeTheirBindings(t *testing.T) {
+	q, x, s := &posthornv1.Queue{}, &posthornv1.Exchange{}, &posthornv1.SuperStream{}
+	q.Name, x.Name, s.Name = "orders", "events", "invoices"
+	q.Spec.Vhost, x.Spec.Vhost, s.Spec.Vhost, s.Spec.Partitions = "/", "/", "/", 2
+	want := func(kind string, names ...string) []string {
+		var out []string
+		for _, name := range names {
+			out = append(out, endKey(bindingOf(nil), "/", kind, name))
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		object client.Object
+		want   []string
+	}{
+		"queue":        {q, want("queue", "orders")},
+		"exchange":     {x, want("exchange", "events")},
+		"super stream": {s, append(want("exchange", "invoices"), want("queue", "invoices-0", "invoices-1")...)},
+		"policy":       {&posthornv1.Policy{}, nil},
+	} {
+		if got := endsOf(c.object); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }

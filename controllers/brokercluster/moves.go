@@ -8,13 +8,18 @@ import (
 	"sort"
 	"strings"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/queuestate"
+	"posthorn.io/posthorn/internal/topology"
 )
 
 // Arguments and the policy key that set the number of members of a queue.
 const (
 	argumentInitialSize = "x-quorum-initial-group-size"
+	argumentStreamSize  = "x-initial-cluster-size"
 	argumentTargetSize  = "x-quorum-target-group-size"
 	policyTargetSize    = "target-group-size"
 )
@@ -109,10 +114,10 @@ func wantedMembers(q *broker.Queue) int {
 }
 
 // askedMembers returns the number of members that the policy or else the declaration asks for; 0 when neither does.
-// adoptResources has put the number of a Queue resource in the place of the declaration's.
+// adoptResources has put the number of a Queue or SuperStream resource in the place of the declaration's.
 func askedMembers(q *broker.Queue) int {
 	for _, value := range []any{
-		q.EffectivePolicy[policyTargetSize], q.Arguments[argumentTargetSize], q.Arguments[argumentInitialSize],
+		q.EffectivePolicy[policyTargetSize], q.Arguments[argumentTargetSize], q.Arguments[argumentInitialSize], q.Arguments[argumentStreamSize],
 	} {
 		if number, is := value.(float64); is && number >= 1 && number <= 1000 {
 			return int(number)
@@ -145,18 +150,22 @@ func surveyQueues(queues []broker.Queue, leaving string, stay int) leavingQueues
 	return out
 }
 
-// adoptResources replaces the number of members in the declaration of a queue by the one of its Queue resource: the
-// declaration cannot be changed later, the resource can.
-func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, cluster *posthornv1.BrokerCluster) {
+// adoptResources replaces the number of members in the declaration of a queue by the one of its Queue or SuperStream
+// resource: the declaration cannot be changed later, the resource can.
+func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, superStreams []posthornv1.SuperStream, cluster *posthornv1.BrokerCluster) {
 	asked := map[[2]string]int32{}
 	for i := range resources {
-		q := &resources[i]
-		home := q.Spec.ClusterRef.Namespace
-		if home == "" {
-			home = q.Namespace
-		}
-		if q.Status.Claim != "" && q.Spec.ClusterRef.Name == cluster.Name && home == cluster.Namespace {
+		if q := &resources[i]; ownsIn(q, cluster) {
 			asked[[2]string{q.Spec.Vhost, q.BrokerName()}] = q.WantedMembers(&cluster.Spec)
+		}
+	}
+	for i := range superStreams {
+		s := &superStreams[i]
+		if !ownsIn(s, cluster) {
+			continue
+		}
+		for _, partition := range s.BrokerPartitions() {
+			asked[[2]string{s.Spec.Vhost, partition.Stream}] = s.Spec.Replicas
 		}
 	}
 	for i := range queues {
@@ -170,6 +179,7 @@ func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, cluster
 			arguments[name] = value
 		}
 		delete(arguments, argumentInitialSize)
+		delete(arguments, argumentStreamSize)
 		if number > 0 {
 			arguments[argumentInitialSize] = float64(number)
 		}
@@ -177,8 +187,13 @@ func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, cluster
 	}
 }
 
-// isReplicated reports whether a queue is a quorum queue.
-func isReplicated(q *broker.Queue) bool { return q.Type == posthornv1.QueueTypeQuorum }
+// ownsIn reports whether a resource owns its object in a cluster.
+func ownsIn(object topology.Object, cluster *posthornv1.BrokerCluster) bool {
+	return object.Topology().Claim != "" && topology.ClusterKey(object) == client.ObjectKeyFromObject(cluster)
+}
+
+// isReplicated reports whether a queue has members that can move: it is a quorum queue or a stream.
+func isReplicated(q *broker.Queue) bool { return queuestate.IsReplicated(q.Type) }
 
 // queueName returns the name of a queue in the status.
 func queueName(vhost, name string) string { return strings.TrimPrefix(vhost, "/") + "/" + name }

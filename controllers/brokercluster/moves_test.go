@@ -123,8 +123,9 @@ func TestSurveyQueuesFindsQueuesThatKeepANode(t *testing.T) {
 		classic("passing", "c-4", func(q *broker.Queue) { q.AutoDelete = true }),
 		classic("passing", "c-4", func(q *broker.Queue) { q.Durable = false }),
 		{Name: "s", Vhost: "v", Type: "stream", Durable: true, Members: []string{"c-4"}},
+		{Name: "wide", Vhost: "v", Type: "stream", Durable: true, Members: []string{"c-0"}, Arguments: map[string]any{argumentStreamSize: 5.0}},
 	}, "c-4", 3)
-	want := leavingQueues{Known: true, Needing: []string{"/five", "/policy"}, Unmovable: []string{"v/mine", "v/s"}, Replicas: 2}
+	want := leavingQueues{Known: true, Needing: []string{"/five", "/policy", "v/wide"}, Unmovable: []string{"v/mine"}, Replicas: 3}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
@@ -144,9 +145,14 @@ func TestQueueResourceOverridesTheDeclaredMembers(t *testing.T) {
 	}
 	unclaimed := resource("unclaimed", "c", 3)
 	unclaimed.Status.Claim = ""
-	queues := []broker.Queue{named("lowered"), named("left"), named("elsewhere"), named("unclaimed"), named("nobody")}
-	adoptResources(queues, []posthornv1.Queue{resource("lowered", "c", 3), resource("left", "c", 0), resource("elsewhere", "d", 3), unclaimed}, cluster)
-	for i, want := range []int{3, 0, 5, 5, 5} {
+	partition := broker.Queue{Name: "invoices-1", Vhost: "/", Type: "stream", Arguments: map[string]any{argumentStreamSize: 5.0}}
+	queues := []broker.Queue{named("lowered"), named("left"), named("elsewhere"), named("unclaimed"), named("nobody"), partition}
+	superStream := posthornv1.SuperStream{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "invoices"}}
+	superStream.Spec.ClusterRef.Name, superStream.Spec.Vhost, superStream.Status.Claim = "c", "/", "claimed"
+	superStream.Spec.Partitions, superStream.Spec.Replicas = 2, 1
+	adoptResources(queues, []posthornv1.Queue{resource("lowered", "c", 3), resource("left", "c", 0), resource("elsewhere", "d", 3), unclaimed},
+		[]posthornv1.SuperStream{superStream}, cluster)
+	for i, want := range []int{3, 0, 5, 5, 5, 1} {
 		if got := askedMembers(&queues[i]); got != want {
 			t.Errorf("%s: %d, want %d", queues[i].Name, got, want)
 		}

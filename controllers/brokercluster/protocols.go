@@ -46,6 +46,8 @@ var listeners = []listener{
 	{posthornv1.ProtocolMQTT, "mqtts", names.PortMQTTS, true, "POSTHORN_MQTT_LISTENERS_SSL_DEFAULT"},
 	{posthornv1.ProtocolMQTT, "web-mqtt", names.PortWebMQTT, false, "POSTHORN_WEB__MQTT_TCP_PORT"},
 	{posthornv1.ProtocolMQTT, "web-mqtt-tls", names.PortWebMQTTS, true, "POSTHORN_WEB__MQTT_SSL_PORT"},
+	{posthornv1.ProtocolStream, "stream", names.PortStream, false, "POSTHORN_STREAM_LISTENERS_TCP_DEFAULT"},
+	{posthornv1.ProtocolStream, "streams", names.PortStreams, true, "POSTHORN_STREAM_LISTENERS_SSL_DEFAULT"},
 }
 
 // listenersOf returns the listeners of protocols: those with TLS when the cluster has TLS, and those without unless it

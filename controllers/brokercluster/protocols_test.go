@@ -14,7 +14,12 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-const amqp, webAMQP, mqtt = posthornv1.ProtocolAMQP, posthornv1.ProtocolWebAMQP, posthornv1.ProtocolMQTT
+const (
+	amqp    = posthornv1.ProtocolAMQP
+	webAMQP = posthornv1.ProtocolWebAMQP
+	mqtt    = posthornv1.ProtocolMQTT
+	stream  = posthornv1.ProtocolStream
+)
 
 func protocols(all ...posthornv1.Protocol) []posthornv1.Protocol { return all }
 
@@ -37,6 +42,10 @@ func TestListenersReachThePodAndTheServices(t *testing.T) {
 		"both":                 {protocols(amqp, mqtt), nil, "amqp mqtt web-mqtt", "MQTT_LISTENERS_TCP_DEFAULT=1883 WEB__MQTT_TCP_PORT=15675"},
 		"both, TLS":            {protocols(amqp, mqtt), tls, "amqp amqps mqtt mqtts web-mqtt web-mqtt-tls", "LISTENERS_SSL_DEFAULT=5671 MQTT_LISTENERS_SSL_DEFAULT=8883 MQTT_LISTENERS_TCP_DEFAULT=1883 WEB__MQTT_SSL_PORT=15676 WEB__MQTT_TCP_PORT=15675"},
 		"both, TLS only":       {protocols(amqp, mqtt), only, "amqps mqtts web-mqtt-tls", "LISTENERS_SSL_DEFAULT=5671 LISTENERS_TCP=none MQTT_LISTENERS_SSL_DEFAULT=8883 WEB__MQTT_SSL_PORT=15676"},
+		"streams":              {protocols(amqp, stream), nil, "amqp stream", "STREAM_LISTENERS_TCP_DEFAULT=5552"},
+		"streams, TLS":         {protocols(amqp, stream), tls, "amqp amqps stream streams", "LISTENERS_SSL_DEFAULT=5671 STREAM_LISTENERS_SSL_DEFAULT=5551 STREAM_LISTENERS_TCP_DEFAULT=5552"},
+		"streams, TLS only":    {protocols(amqp, stream), only, "amqps streams", "LISTENERS_SSL_DEFAULT=5671 LISTENERS_TCP=none STREAM_LISTENERS_SSL_DEFAULT=5551"},
+		"streams alone":        {protocols(stream), nil, "stream", "LISTENERS_TCP=none STREAM_LISTENERS_TCP_DEFAULT=5552"},
 		"MQTT alone":           {protocols(mqtt), nil, "mqtt web-mqtt", "LISTENERS_TCP=none MQTT_LISTENERS_TCP_DEFAULT=1883 WEB__MQTT_TCP_PORT=15675"},
 		"MQTT alone, TLS only": {protocols(mqtt), only, "mqtts web-mqtt-tls", "LISTENERS_TCP=none MQTT_LISTENERS_SSL_DEFAULT=8883 WEB__MQTT_SSL_PORT=15676"},
 	}
@@ -111,6 +120,7 @@ func TestDefaultProtocolsRollNoExistingCluster(t *testing.T) {
 		"made with AMQP, TLS only":           {nil, nil, made(t, only, amqp), protocols(amqp, mqtt), protocols(amqp)},
 		"made with both":                     {nil, nil, made(t, nil, amqp, mqtt), protocols(amqp), protocols(amqp, mqtt)},
 		"made with both, TLS only":           {nil, nil, made(t, only, amqp, mqtt), protocols(amqp), protocols(amqp, mqtt)},
+		"made with streams, TLS only":        {nil, nil, made(t, only, amqp, stream), protocols(amqp), protocols(amqp, stream)},
 		"known, and the StatefulSet is gone": {nil, protocols(mqtt), nil, protocols(amqp), protocols(mqtt)},
 		"known, and somebody changed ports":  {nil, protocols(amqp), made(t, nil, mqtt), protocols(amqp), protocols(amqp)},
 		"known, and the spec says otherwise": {protocols(mqtt), protocols(amqp), made(t, nil, amqp), protocols(amqp), protocols(mqtt)},

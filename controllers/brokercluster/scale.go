@@ -92,7 +92,12 @@ func (r *reconciliation) queryQueues(ctx context.Context, b broker.Client) {
 		r.seen.removal.trouble = err.Error()
 		return
 	}
-	adoptResources(all, resources.Items, r.in.cluster)
+	var superStreams posthornv1.SuperStreamList
+	if err := r.Client.List(ctx, &superStreams); err != nil {
+		r.seen.removal.trouble = err.Error()
+		return
+	}
+	adoptResources(all, resources.Items, superStreams.Items, r.in.cluster)
 	r.seen.removal.all = all
 	r.seen.removal.queues = surveyQueues(all, r.seen.removal.leaving.Name, int(r.in.cluster.Spec.Replicas))
 }

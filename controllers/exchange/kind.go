@@ -43,7 +43,9 @@ func (Kind) Identity(x *posthornv1.Exchange) string {
 }
 
 // Work starts a reconciliation.
-func (Kind) Work(x *posthornv1.Exchange, _ topology.Env) topology.Work { return &work{exchange: x} }
+func (Kind) Work(x *posthornv1.Exchange, env topology.Env) topology.Work {
+	return &work{exchange: x, env: env}
+}
 
 // Configure adds nothing.
 func (Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {

@@ -17,6 +17,7 @@ const reservedPrefix = "amq."
 
 type work struct {
 	exchange *posthornv1.Exchange
+	env      topology.Env
 	// arguments of the declaration.
 	arguments map[string]any
 	found     *broker.Exchange
@@ -33,6 +34,11 @@ func (w *work) Check(tenant topology.Tenant) error {
 	var err error
 	w.arguments, err = topology.Values(w.exchange.Spec.Arguments)
 	return err
+}
+
+// Winner returns the SuperStream that owns the exchange.
+func (w *work) Winner(ctx context.Context) (string, error) {
+	return topology.SuperStreamOwner(ctx, w.env.Client, w.exchange, w.exchange.BrokerName())
 }
 
 func (w *work) Adoption() posthornv1.AdoptionPolicy { return w.exchange.Spec.Adoption }

@@ -10,6 +10,7 @@ import (
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/topology"
 )
 
 // TestAdoptionIgnoresTheDeclaredNumberOfMembers covers a Queue that is deleted with reclaimPolicy Retain and
@@ -43,7 +44,7 @@ func TestAdoptionIgnoresTheDeclaredNumberOfMembers(t *testing.T) {
 			found.Arguments[argumentQuorumMembers] = c.declared
 		}
 		found.Members = strings.Fields("c-0 c-1 c-2 c-3 c-4")[:c.members]
-		w := &work{queue: q, cluster: cluster, found: &found}
+		w := &work{queue: q, env: topology.Env{Cluster: cluster}, found: &found}
 		var err error
 		if w.wanted, err = arguments(&q.Spec, w.members()); err != nil {
 			t.Fatal(err)

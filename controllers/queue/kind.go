@@ -5,16 +5,19 @@
 package queue
 
 import (
-	"context"
+	"slices"
+	"time"
 
-	"k8s.io/client-go/util/workqueue"
+	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/queuestate"
 	"posthorn.io/posthorn/internal/topology"
 )
 
@@ -26,7 +29,7 @@ import (
 // Kind is the part of the reconciler that is specific to queues.
 type Kind struct {
 	// Watcher finds queues whose state changed in the broker; nil leaves that to the resync.
-	Watcher *Watcher
+	Watcher *queuestate.Watcher[*posthornv1.Queue]
 }
 
 var _ topology.Kind[*posthornv1.Queue] = Kind{}
@@ -53,17 +56,36 @@ func (Kind) Identity(q *posthornv1.Queue) string {
 
 // Work starts a reconciliation.
 func (Kind) Work(q *posthornv1.Queue, env topology.Env) topology.Work {
-	return &work{queue: q, cluster: env.Cluster}
+	return &work{queue: q, env: env}
 }
 
 // Configure adds the watcher.
 func (k Kind) Configure(_ ctrl.Manager, b *builder.Builder) error {
-	if k.Watcher == nil {
-		return nil
+	if k.Watcher != nil {
+		b.WatchesRawSource(source.Func(k.Watcher.Start))
 	}
-	b.WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		go k.Watcher.Run(ctx, queue)
-		return nil
-	}))
 	return nil
+}
+
+// NewWatcher returns a watcher for changes of the state of queues.
+func NewWatcher(reader client.Reader, brokers *connect.Connector, interval time.Duration) *queuestate.Watcher[*posthornv1.Queue] {
+	return &queuestate.Watcher[*posthornv1.Queue]{
+		Reader: reader, Brokers: brokers, Interval: interval, NewList: Kind{}.NewList, Items: Kind{}.Items, IsOutdated: isOutdated,
+	}
+}
+
+// isOutdated reports whether the status of a Queue differs from the broker.
+func isOutdated(q *posthornv1.Queue, find func(vhost, name string) *broker.Queue) bool {
+	found := find(q.Spec.Vhost, q.BrokerName())
+	if found == nil {
+		return true
+	}
+	reason := topology.ReasonInSync
+	if impediment := queuestate.ImpedimentOf(found); impediment != nil {
+		reason = impediment.Reason
+	}
+	ready := meta.FindStatusCondition(q.Status.Conditions, posthornv1.ConditionReady)
+	return ready == nil || ready.Reason != reason ||
+		!slices.Equal(q.Status.Members, queuestate.Names(found.Members)) ||
+		!slices.Equal(q.Status.OnlineMembers, queuestate.Names(found.Online))
 }

@@ -5,13 +5,13 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"regexp"
-	"slices"
 	"sort"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/queuestate"
 	"posthorn.io/posthorn/internal/topology"
 )
 
@@ -28,11 +28,9 @@ type work struct {
 	wanted map[string]any
 	// found is the queue in the broker; nil when it was not queried since the last change.
 	found *broker.Queue
-	// cluster of the queue.
-	cluster *posthornv1.BrokerCluster
-	// placement of the members; refusal is the broker's answer to the last step.
-	placement placement
-	refusal   string
+	env   topology.Env
+	// placement is the last step of the members.
+	placement queuestate.Placement
 }
 
 // Check refuses names outside the tenancy, and arguments that the operator sets itself.
@@ -46,7 +44,7 @@ func (w *work) Check(tenant topology.Tenant) error {
 }
 
 // members returns the wanted number of members; 0 leaves it to the broker.
-func (w *work) members() int32 { return w.queue.WantedMembers(&w.cluster.Spec) }
+func (w *work) members() int32 { return w.queue.WantedMembers(&w.env.Cluster.Spec) }
 
 // arguments returns the arguments of the declaration.
 func arguments(spec *posthornv1.QueueSpec, members int32) (map[string]any, error) {
@@ -69,6 +67,11 @@ func arguments(spec *posthornv1.QueueSpec, members int32) (map[string]any, error
 		}
 	}
 	return out, nil
+}
+
+// Winner returns the SuperStream that owns the queue as a partition.
+func (w *work) Winner(ctx context.Context) (string, error) {
+	return topology.PartitionOwner(ctx, w.env.Client, w.queue, w.queue.BrokerName())
 }
 
 func (w *work) Adoption() posthornv1.AdoptionPolicy { return w.queue.Spec.Adoption }
@@ -111,7 +114,7 @@ func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Differenc
 // for. Adopting a queue must not lower its redundancy.
 func (w *work) adoptionRemovesMembers() bool {
 	wanted := int(w.queue.Spec.Replicas)
-	return w.moves() && w.queue.Status.Claim == "" && wanted > 0 && len(w.found.Members) > wanted
+	return queuestate.IsReplicated(w.queue.Spec.Type) && w.queue.Status.Claim == "" && wanted > 0 && len(w.found.Members) > wanted
 }
 
 // comparedArguments returns the arguments that must be equal. The type is compared as a field of its own, because
@@ -119,7 +122,7 @@ func (w *work) adoptionRemovesMembers() bool {
 func comparedArguments(arguments map[string]any) map[string]any {
 	out := make(map[string]any, len(arguments))
 	for name, value := range arguments {
-		if name != argumentType && name != argumentQuorumMembers {
+		if name != argumentType && name != argumentQuorumMembers && name != argumentStreamMembers {
 			out[name] = value
 		}
 	}
@@ -156,10 +159,11 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 	if w.queue.Spec.OnImmutableChange != posthornv1.ImmutableRecreateIfEmpty {
 		return topology.Refuse(topology.ReasonImmutable, "%s (onImmutableChange: Fail)", what)
 	}
-	err := b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), true)
+	err := w.deleteIfEmpty(ctx, b)
+	var refusal *topology.Refusal
 	switch {
 	case broker.IsNotFound(err):
-	case broker.IsTerminal(err):
+	case broker.IsTerminal(err), errors.As(err, &refusal):
 		return topology.Refuse(topology.ReasonImmutable, "%s, and the queue cannot be declared again: %v", what, err)
 	case err != nil:
 		return err
@@ -168,7 +172,8 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 }
 
 func (w *work) Report(ctx context.Context, b broker.Client) error {
-	if err := w.place(ctx, b); err != nil {
+	var err error
+	if w.placement, w.found, err = queuestate.Place(ctx, b, int(w.members()), w.found, w.env.Cluster); err != nil {
 		return err
 	}
 	status, found := &w.queue.Status, w.found
@@ -176,41 +181,50 @@ func (w *work) Report(ctx context.Context, b broker.Client) error {
 	if status.Leader == "" {
 		status.Leader = found.Node
 	}
-	status.Members = sorted(named(found.Members))
-	status.OnlineMembers = sorted(named(found.Online))
+	status.Members = queuestate.Names(found.Members)
+	status.OnlineMembers = queuestate.Names(found.Online)
 	status.EffectivePolicy = found.Policy
 	status.EffectiveOperatorPolicy = found.OperatorPolicy
 	status.Messages = found.Messages
 	return nil
 }
 
-// nodeID matches a member whose node has left the cluster: the broker reports its id, because it has no name any
-// more.
-var nodeID = regexp.MustCompile(`^[0-9a-f]{16}$`)
-
-// named removes members whose node has left the cluster.
-func named(members []string) []string {
-	return slices.DeleteFunc(slices.Clone(members), nodeID.MatchString)
-}
-
-func sorted(in []string) []string {
-	out := append([]string(nil), in...)
-	sort.Strings(out)
-	return out
+// Impediment returns why clients could not use the queue when it was last queried.
+func (w *work) Impediment() *topology.Impediment {
+	if w.found == nil {
+		return nil
+	}
+	return queuestate.ImpedimentOf(w.found)
 }
 
 // Settled reports whether the queue has the wanted number of members. The watcher notices when one goes offline.
-func (w *work) Settled() bool {
-	members, wanted := len(w.found.Members), int(w.members())
-	return members >= wanted && (wanted == 0 || members == wanted || !w.moves())
-}
-
-// moves reports whether the operator changes the number of the queue's members.
-func (w *work) moves() bool { return w.queue.Spec.Type == posthornv1.QueueTypeQuorum }
+func (w *work) Settled() bool { return queuestate.IsPlaced(w.found, int(w.members())) }
 
 func (w *work) Forget(ctx context.Context, b broker.Client) error {
-	onlyIfEmpty := w.queue.Spec.ReclaimPolicy == posthornv1.ReclaimDeleteIfEmpty
-	return b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), onlyIfEmpty)
+	if w.queue.Spec.ReclaimPolicy == posthornv1.ReclaimDeleteIfEmpty {
+		return w.deleteIfEmpty(ctx, b)
+	}
+	return b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), false)
+}
+
+// deleteIfEmpty deletes the queue if it has no messages. The broker checks that when it deletes a queue, but not when it
+// deletes a stream, as in RabbitMQ. A message that a client publishes to a stream between the check and the deletion is
+// deleted too.
+func (w *work) deleteIfEmpty(ctx context.Context, b broker.Client) error {
+	vhost, name := w.queue.Spec.Vhost, w.queue.BrokerName()
+	found, err := b.GetQueue(ctx, vhost, name)
+	if err != nil {
+		return err
+	}
+	if found.Type == posthornv1.QueueTypeStream {
+		if found.State != queuestate.Running {
+			return fmt.Errorf("the number of messages of stream %q in vhost %q is unknown, because its state is %q", name, vhost, found.State)
+		}
+		if found.Messages > 0 {
+			return topology.Refuse(topology.ReasonNotEmpty, "stream %q in vhost %q has %d messages", name, vhost, found.Messages)
+		}
+	}
+	return b.DeleteQueue(ctx, vhost, name, true)
 }
 
 func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, message string), failure error) {
@@ -218,20 +232,6 @@ func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, me
 		set(posthornv1.ConditionReplicasPlaced, topology.Unknown, "NotObserved", "")
 		return
 	}
-	members, wanted := len(w.found.Members), int(w.members())
-	online := fmt.Sprintf("%d members, %d online", members, len(w.found.Online))
-	switch {
-	case w.queue.Spec.Type == posthornv1.QueueTypeClassic:
-		set(posthornv1.ConditionReplicasPlaced, topology.True, "SingleReplica", "")
-	case w.moves() && w.refusal != "":
-		set(posthornv1.ConditionReplicasPlaced, topology.False, reasonMoveRefused, fmt.Sprintf("%s, %d wanted: %s", online, wanted, w.refusal))
-	case w.moves() && wanted > 0 && members > wanted:
-		set(posthornv1.ConditionReplicasPlaced, topology.False, "TooManyMembers", fmt.Sprintf("%s, %d wanted", online, wanted))
-	case members < wanted:
-		set(posthornv1.ConditionReplicasPlaced, topology.False, "TooFewMembers", fmt.Sprintf("%s, %d wanted", online, wanted))
-	case len(w.found.Online) < members:
-		set(posthornv1.ConditionReplicasPlaced, topology.False, "MembersOffline", online)
-	default:
-		set(posthornv1.ConditionReplicasPlaced, topology.True, "Placed", online)
-	}
+	truth, reason, message := queuestate.ReplicasPlaced(w.found, int(w.members()), w.placement)
+	set(posthornv1.ConditionReplicasPlaced, truth, reason, message)
 }

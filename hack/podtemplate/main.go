@@ -246,7 +246,7 @@ func podTemplate() schema {
 			"the variable POD_NAME and those that begin with POSTHORN_ (spec.config has the broker's settings)"),
 		rule(isOther+"!has(self.volumeMounts) || !self.volumeMounts.exists(m, has(m.mountPath) && m.mountPath in ['/etc/posthorn', '/var/lib/posthorn'])",
 			"the volumes mounted at /etc/posthorn and /var/lib/posthorn"),
-		rule(isOther+"!has(self.ports) || !self.ports.exists(p, has(p.name) && p.name in ['amqp', 'amqps', 'mqtt', 'mqtts', 'web-mqtt', 'web-mqtt-tls', 'web-amqp', 'web-amqp-tls', 'management', 'management-tls', 'operator', 'prometheus', 'prometheus-tls', 'cluster', 'probes'])",
+		rule(isOther+"!has(self.ports) || !self.ports.exists(p, has(p.name) && p.name in ['amqp', 'amqps', 'mqtt', 'mqtts', 'web-mqtt', 'web-mqtt-tls', 'web-amqp', 'web-amqp-tls', 'stream', 'streams', 'management', 'management-tls', 'operator', 'prometheus', 'prometheus-tls', 'cluster', 'probes'])",
 			"the broker's ports (spec.protocols and spec.tls set them)"),
 	}
 	return template

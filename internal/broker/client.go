@@ -50,12 +50,12 @@ type Client interface {
 	AllQueues(ctx context.Context) ([]Queue, error)
 	// QueueStates lists the queues of all vhosts with name, type, state, leader and members only.
 	QueueStates(ctx context.Context) ([]Queue, error)
-	// AddReplica adds a member of a quorum queue on a node.
+	// AddReplica adds a member of a quorum queue or stream on a node.
 	AddReplica(ctx context.Context, vhost, name, node string) error
-	// DeleteReplica deletes a quorum queue's member on a node.
+	// DeleteReplica deletes the member of a quorum queue or stream on a node.
 	DeleteReplica(ctx context.Context, vhost, name, node string) error
 
-	// QuorumStatus returns the state of each member of a quorum queue.
+	// QuorumStatus returns the state of each member of a quorum queue or stream.
 	QuorumStatus(ctx context.Context, vhost, name string) ([]Replica, error)
 	// ImportDefinitions imports a definitions file.
 	ImportDefinitions(ctx context.Context, file []byte) error
@@ -90,6 +90,8 @@ type Client interface {
 
 	// ListBindings lists the bindings between a source and a destination.
 	ListBindings(ctx context.Context, between BindingEnds) ([]Binding, error)
+	// BindingsFrom lists the bindings with an exchange as source.
+	BindingsFrom(ctx context.Context, vhost, exchange string) ([]SourceBinding, error)
 	Bind(ctx context.Context, between BindingEnds, routingKey string, arguments map[string]any) error
 	Unbind(ctx context.Context, between BindingEnds, propertiesKey string) error
 

@@ -42,12 +42,12 @@ func (c *HTTPClient) AllQueues(ctx context.Context) ([]Queue, error) {
 	return out, c.call(ctx, http.MethodGet, path("queues"), nil, &out)
 }
 
-// AddReplica adds a member of a quorum queue on a node.
+// AddReplica adds a member of a quorum queue or stream on a node.
 func (c *HTTPClient) AddReplica(ctx context.Context, vhost, name, node string) error {
 	return c.call(ctx, http.MethodPost, path("queues", "quorum", vhost, name, "replicas", "add"), replica{node}, nil)
 }
 
-// DeleteReplica deletes a quorum queue's member on a node.
+// DeleteReplica deletes the member of a quorum queue or stream on a node.
 func (c *HTTPClient) DeleteReplica(ctx context.Context, vhost, name, node string) error {
 	return c.call(ctx, http.MethodDelete, path("queues", "quorum", vhost, name, "replicas", "delete"), replica{node}, nil)
 }

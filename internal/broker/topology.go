@@ -102,6 +102,12 @@ func (c *HTTPClient) ListBindings(ctx context.Context, between BindingEnds) ([]B
 	return out, c.call(ctx, http.MethodGet, between.path(), nil, &out)
 }
 
+// BindingsFrom lists the bindings with an exchange as source. The list is empty when the exchange does not exist.
+func (c *HTTPClient) BindingsFrom(ctx context.Context, vhost, exchange string) ([]SourceBinding, error) {
+	var out []SourceBinding
+	return out, c.call(ctx, http.MethodGet, path("exchanges", vhost, exchange, "bindings", "source"), nil, &out)
+}
+
 // Bind creates a binding. An equal one stays as it is.
 func (c *HTTPClient) Bind(ctx context.Context, between BindingEnds, routingKey string, arguments map[string]any) error {
 	if arguments == nil {

@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -119,6 +121,7 @@ func useTopology(t *testing.T, client broker.Client) {
 	is("delete a system exchange", client.DeleteExchange(ctx, vhost, "amq.topic"), 401, "deletion of system exchange 'amq.topic' in vhost '"+vhost+"' not allowed")
 
 	useBindings(t, client, vhost, is, same)
+	useStreams(t, client, vhost, is, same)
 	is("delete", client.DeleteExchange(ctx, vhost, "events"), 0, "")
 	is("delete again", client.DeleteExchange(ctx, vhost, "events"), 404, "")
 
@@ -207,6 +210,60 @@ func useBindings(t *testing.T, client broker.Client, vhost string, is isFunc, sa
 	same("bindings", list, []broker.Binding{})
 	_, err = client.ListBindings(ctx, broker.BindingEnds{Vhost: "none", Source: "events", Destination: "q"})
 	is("list of no vhost", err, 404, "")
+}
+
+// useStreams makes a super stream of two partitions, as a SuperStream does.
+func useStreams(t *testing.T, client broker.Client, vhost string, is isFunc, same sameFunc) {
+	t.Helper()
+	ctx := context.Background()
+	list, err := client.BindingsFrom(ctx, vhost, "invoices")
+	is("bindings of no exchange", err, 0, "")
+	same("bindings of no exchange", list, []broker.SourceBinding{})
+	_, err = client.BindingsFrom(ctx, "none", "invoices")
+	is("bindings in no vhost", err, 404, "")
+	exchange := broker.ExchangeDeclaration{Type: "direct", Durable: true, Arguments: map[string]any{"x-super-stream": true}}
+	is("exchange", client.DeclareExchange(ctx, vhost, "invoices", exchange), 0, "")
+	want := []broker.SourceBinding{}
+	list, err = client.BindingsFrom(ctx, vhost, "invoices")
+	is("no bindings", err, 0, "")
+	same("no bindings", list, want)
+	arguments := map[string]any{
+		"x-queue-type": "stream", "x-queue-leader-locator": "balanced", "x-max-age": "7D", "x-max-length-bytes": 1e9,
+		"x-stream-max-segment-size-bytes": 1e6, "x-stream-filter-size-bytes": 16.0, "x-initial-cluster-size": 1.0,
+	}
+	declaration := broker.QueueDeclaration{Durable: true, Arguments: arguments}
+	for i, name := range []string{"invoices-0", "invoices-1"} {
+		is("declare", client.DeclareQueue(ctx, vhost, name, declaration), 0, "")
+		is("declare again", client.DeclareQueue(ctx, vhost, name, declaration), 0, "")
+		found, err := client.GetQueue(ctx, vhost, name)
+		is("get", err, 0, "")
+		same("type", found.Type, "stream")
+		same("durable", found.Durable, true)
+		same("arguments", found.Arguments, arguments)
+		ends := broker.BindingEnds{Vhost: vhost, Source: "invoices", Destination: name}
+		order := map[string]any{"x-stream-partition-order": i}
+		is("bind", client.Bind(ctx, ends, strconv.Itoa(i), order), 0, "")
+		is("bind again", client.Bind(ctx, ends, strconv.Itoa(i), order), 0, "")
+		bindings, err := client.ListBindings(ctx, ends)
+		is("list", err, 0, "")
+		if len(bindings) != 1 {
+			t.Fatalf("bindings %+v", bindings)
+		}
+		same("order", bindings[0].Arguments, map[string]any{"x-stream-partition-order": float64(i)})
+		want = append(want, broker.SourceBinding{Binding: bindings[0], Destination: name, DestinationType: "queue"})
+	}
+	list, err = client.BindingsFrom(ctx, vhost, "invoices")
+	is("bindings", err, 0, "")
+	slices.SortFunc(list, func(a, b broker.SourceBinding) int { return strings.Compare(a.Destination, b.Destination) })
+	same("bindings", list, want)
+	other := broker.QueueDeclaration{Durable: true, Arguments: map[string]any{"x-queue-type": "stream"}}
+	is("declare other arguments", client.DeclareQueue(ctx, vhost, "invoices-0", other), 400, "inequivalent arg 'x-")
+	is("delete the exchange", client.DeleteExchange(ctx, vhost, "invoices"), 0, "")
+	for _, name := range []string{"invoices-0", "invoices-1"} {
+		is("delete", client.DeleteQueue(ctx, vhost, name, false), 0, "")
+		_, err := client.GetQueue(ctx, vhost, name)
+		is("get a deleted one", err, 404, "")
+	}
 }
 
 func usePermissions(t *testing.T, client broker.Client, vhost, user string, is isFunc, same sameFunc) {

@@ -109,6 +109,14 @@ type Binding struct {
 	PropertiesKey string `json:"properties_key"`
 }
 
+// SourceBinding is a binding in the list of an exchange's bindings.
+type SourceBinding struct {
+	Binding
+	Destination string `json:"destination"`
+	// DestinationType is queue or exchange.
+	DestinationType string `json:"destination_type"`
+}
+
 // PolicyScope distinguishes user policies from operator policies.
 type PolicyScope string
 
@@ -186,7 +194,7 @@ type Node struct {
 	BeingDrained bool `json:"being_drained"`
 }
 
-// Replica is a member of a quorum queue; the field names are RabbitMQ's.
+// Replica is a member of a quorum queue or stream; the field names are RabbitMQ's.
 type Replica struct {
 	Node string `json:"Node Name"`
 	// Membership is voter, or promotable while the member is catching up.

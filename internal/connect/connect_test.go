@@ -58,21 +58,25 @@ func TestBindingURIEscapesThePassword(t *testing.T) {
 
 func TestBindingHasTheEndpoint(t *testing.T) {
 	cases := []struct {
-		endpoint                          Endpoint
-		uri, port, mqtt, webMQTT, webAMQP string
+		endpoint                                  Endpoint
+		uri, port, mqtt, webMQTT, webAMQP, stream string
 	}{
-		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "", "", ""},
-		{Endpoint{Host: "c.ns.svc", AMQP: true, WebAMQP: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "", "", "15678"},
-		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true, WebAMQP: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "", "", "15677"},
-		{Endpoint{Host: "c.ns.svc", AMQP: true, MQTT: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "1883", "15675", ""},
-		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true, MQTT: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "8883", "15676", ""},
-		{Endpoint{Host: "c.ns.svc", MQTT: true}, "mqtt://u:p@c.ns.svc:1883", "1883", "1883", "15675", ""},
-		{Endpoint{Host: "c.ns.svc", TLSOnly: true, MQTT: true}, "mqtts://u:p@c.ns.svc:8883", "8883", "8883", "15676", ""},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "", "", "", ""},
+		{Endpoint{Host: "c.ns.svc", AMQP: true, WebAMQP: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "", "", "15678", ""},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true, WebAMQP: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "", "", "15677", ""},
+		{Endpoint{Host: "c.ns.svc", AMQP: true, MQTT: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "1883", "15675", "", ""},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true, MQTT: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "8883", "15676", "", ""},
+		{Endpoint{Host: "c.ns.svc", MQTT: true}, "mqtt://u:p@c.ns.svc:1883", "1883", "1883", "15675", "", ""},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, MQTT: true}, "mqtts://u:p@c.ns.svc:8883", "8883", "8883", "15676", "", ""},
+		{Endpoint{Host: "c.ns.svc", AMQP: true, Stream: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "", "", "", "5552"},
+		{Endpoint{Host: "c.ns.svc", MQTT: true, Stream: true}, "mqtt://u:p@c.ns.svc:1883", "1883", "1883", "15675", "", "5552"},
+		{Endpoint{Host: "c.ns.svc", Stream: true}, "rabbitmq-stream://u:p@c.ns.svc:5552/%2F", "5552", "", "", "", "5552"},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, Stream: true}, "rabbitmq-stream+tls://u:p@c.ns.svc:5551/%2F", "5551", "", "", "", "5551"},
 	}
 	for _, c := range cases {
 		data := map[string][]byte{}
 		Bind(data, c.endpoint, "u", "p")
-		for key, want := range map[string]string{"uri": c.uri, "port": c.port, "mqtt-port": c.mqtt, "web-mqtt-port": c.webMQTT, "web-amqp-port": c.webAMQP} {
+		for key, want := range map[string]string{"uri": c.uri, "port": c.port, "mqtt-port": c.mqtt, "web-mqtt-port": c.webMQTT, "web-amqp-port": c.webAMQP, "stream-port": c.stream} {
 			if got := string(data[key]); got != want {
 				t.Errorf("%+v: %s is %q", c.endpoint, key, got)
 			}

@@ -35,8 +35,8 @@ type Endpoint struct {
 	Host string
 	// TLSOnly: clients can only connect over TLS.
 	TLSOnly bool
-	// AMQP, WebAMQP and MQTT: the cluster accepts the protocol.
-	AMQP, WebAMQP, MQTT bool
+	// AMQP, WebAMQP, MQTT and Stream: the cluster accepts the protocol.
+	AMQP, WebAMQP, MQTT, Stream bool
 }
 
 // EndpointOf returns the endpoint of a cluster's client Service.
@@ -46,7 +46,7 @@ func EndpointOf(cluster *posthornv1.BrokerCluster, protocols []posthornv1.Protoc
 		Host: names.Host(cluster.Namespace, cluster.Name), TLSOnly: cluster.Spec.TLSOnly(),
 		// The status has no protocols before the first reconciliation; AMQP is the likely one.
 		AMQP: len(protocols) == 0 || speaks(posthornv1.ProtocolAMQP), WebAMQP: speaks(posthornv1.ProtocolWebAMQP),
-		MQTT: speaks(posthornv1.ProtocolMQTT),
+		MQTT: speaks(posthornv1.ProtocolMQTT), Stream: speaks(posthornv1.ProtocolStream),
 	}
 }
 
@@ -58,18 +58,25 @@ func (e Endpoint) port(plain, secure int) string {
 	return strconv.Itoa(plain)
 }
 
-// uri returns the URI of the endpoint and its port; MQTT's when the cluster does not accept AMQP.
+// uri returns the URI of the endpoint and its port. It is that of the first protocol of AMQP, MQTT and streams that the
+// cluster accepts.
 func (e Endpoint) uri(username, password string) (string, string) {
-	uri := url.URL{Scheme: "amqp", User: url.UserPassword(username, password)}
-	port := e.port(names.PortAMQP, names.PortAMQPS)
-	if e.AMQP {
+	uri := url.URL{User: url.UserPassword(username, password)}
+	var port, secure string
+	switch {
+	case e.AMQP:
+		uri.Scheme, secure, port = "amqp", "s", e.port(names.PortAMQP, names.PortAMQPS)
+	case e.MQTT:
+		uri.Scheme, secure, port = "mqtt", "s", e.port(names.PortMQTT, names.PortMQTTS)
+	default:
+		uri.Scheme, secure, port = "rabbitmq-stream", "+tls", e.port(names.PortStream, names.PortStreams)
+	}
+	if e.AMQP || !e.MQTT {
 		// The vhost / is escaped, because clients interpret a bare slash differently.
 		uri.Path, uri.RawPath = "//", "/%2F"
-	} else {
-		uri.Scheme, port = "mqtt", e.port(names.PortMQTT, names.PortMQTTS)
 	}
 	if e.TLSOnly {
-		uri.Scheme += "s"
+		uri.Scheme += secure
 	}
 	uri.Host = net.JoinHostPort(e.Host, port)
 	return uri.String(), port
@@ -93,6 +100,7 @@ func Bind(data map[string][]byte, e Endpoint, username, password string) {
 		{"web-amqp-port", e.WebAMQP, names.PortWebAMQP, names.PortWebAMQPS},
 		{"mqtt-port", e.MQTT, names.PortMQTT, names.PortMQTTS},
 		{"web-mqtt-port", e.MQTT, names.PortWebMQTT, names.PortWebMQTTS},
+		{"stream-port", e.Stream, names.PortStream, names.PortStreams},
 	} {
 		delete(data, each.key)
 		if each.open {

@@ -7,6 +7,7 @@ package convert
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -24,9 +25,14 @@ import (
 const (
 	// maxInput bounds the manifests of one call, in bytes.
 	maxInput = 64 << 20
-	// source is the group and version of the manifests that are converted.
+	// source is the group and version of the manifests that are converted, except of the kinds in versions.
 	source = "rabbitmq.com/v1beta1"
+	// defaultPartitions is the number of partitions of a SuperStream whose manifest has none.
+	defaultPartitions = 3
 )
+
+// versions has the group and version of kinds that differ from source.
+var versions = map[string]string{"SuperStream": "rabbitmq.com/v1alpha1"}
 
 // object is a manifest.
 type object struct {
@@ -103,6 +109,8 @@ func write(out io.Writer, manifest *object) error {
 
 // conversion is the conversion of one manifest.
 type conversion struct {
+	// name is metadata.name.
+	name any
 	// in are the fields of the spec that no step has taken yet.
 	in    map[string]any
 	out   map[string]any
@@ -123,6 +131,7 @@ var kinds = map[string]struct {
 	"TopicPermission": {"TopicPermission", (*conversion).topicPermission},
 	"Policy":          {"Policy", (*conversion).policy},
 	"OperatorPolicy":  {"Policy", (*conversion).operatorPolicy},
+	"SuperStream":     {"SuperStream", (*conversion).superStream},
 }
 
 // absent has the reason why a kind has no counterpart.
@@ -130,13 +139,12 @@ var absent = map[string]string{
 	"SchemaReplication": "the broker does not replicate definitions",
 	"Federation":        "the broker has no federation",
 	"Shovel":            "the broker has no shovels",
-	"SuperStream":       "the broker has no streams",
 }
 
 // convert returns the converted manifest, nil when there is none, and what the reader has to know.
 func convert(manifest *object) (*object, []string) {
-	if manifest.APIVersion != source {
-		return nil, []string{"left out: its apiVersion is " + manifest.APIVersion + ", not " + source}
+	if version := cmp.Or(versions[manifest.Kind], source); manifest.APIVersion != version {
+		return nil, []string{"left out: its apiVersion is " + manifest.APIVersion + ", not " + version}
 	}
 	step, known := kinds[manifest.Kind]
 	if !known {
@@ -146,7 +154,7 @@ func convert(manifest *object) (*object, []string) {
 		}
 		return nil, []string{"left out, because it has no counterpart: " + reason}
 	}
-	c := &conversion{in: maps.Clone(manifest.Spec), out: map[string]any{}}
+	c := &conversion{name: manifest.Metadata["name"], in: maps.Clone(manifest.Spec), out: map[string]any{}}
 	c.cluster()
 	step.convert(c)
 	for _, field := range slices.Sorted(maps.Keys(c.in)) {
@@ -264,14 +272,6 @@ func (c *conversion) vhost() {
 		c.out["limits"] = out
 	}
 	c.rest("limits", limits)
-	c.refuseStreams("defaultQueueType")
-}
-
-// refuseStreams reports a queue type that the API server refuses.
-func (c *conversion) refuseStreams(field string) {
-	if c.out[field] == posthornv1.QueueTypeStream {
-		c.note("spec.%s is stream, which the broker does not have yet: choose quorum or classic", field)
-	}
 }
 
 func (c *conversion) queue() {
@@ -295,7 +295,6 @@ func (c *conversion) queue() {
 		c.out["type"] = posthornv1.QueueTypeClassic
 		c.note("spec.type is absent, and the virtual host decides: classic is the usual default")
 	}
-	c.refuseStreams("type")
 	if c.take("durable") != true {
 		c.note("spec.durable is not true, and every Queue is durable")
 	}
@@ -308,6 +307,28 @@ func (c *conversion) queue() {
 	if c.take("deleteIfUnused") == true {
 		c.note("spec.deleteIfUnused has no counterpart: the operator also deletes a queue with consumers")
 	}
+}
+
+// superStream converts a SuperStream. The source names the exchange and the streams by metadata.name.
+func (c *conversion) superStream() {
+	c.same("vhost")
+	c.deletion()
+	if name := c.take("name"); name != nil && !reflect.DeepEqual(name, c.name) {
+		c.note("spec.name %v is dropped, because the source names the exchange and its streams by metadata.name", name)
+	}
+	partitions, keys := c.take("partitions"), c.take("routingKeys")
+	if list, is := keys.([]any); is && len(list) > 0 {
+		c.out["routingKeys"] = list
+		if partitions != nil && !reflect.DeepEqual(partitions, float64(len(list))) {
+			c.note("spec.partitions %v is dropped, because spec.routingKeys has %d keys", partitions, len(list))
+		}
+		return
+	}
+	if partitions == nil {
+		partitions = defaultPartitions
+		c.note("spec.partitions and spec.routingKeys are absent, and %d partitions are the default", defaultPartitions)
+	}
+	c.out["partitions"] = partitions
 }
 
 func (c *conversion) exchange() {

@@ -5,6 +5,7 @@ package convert
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"io"
 	"os"
@@ -20,7 +21,17 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 func TestManifestsAreConvertedAsTheGoldenFile(t *testing.T) {
-	in, err := os.ReadFile(filepath.Join("testdata", "all.in.yaml"))
+	var all string
+	for _, name := range []string{"all", "streams"} {
+		all += convertedAsGolden(t, name)
+	}
+	fitTheTypes(t, all)
+}
+
+// convertedAsGolden compares the conversion of NAME.in.yaml with NAME.out.yaml, and returns it.
+func convertedAsGolden(t *testing.T, name string) string {
+	t.Helper()
+	in, err := os.ReadFile(filepath.Join("testdata", name+".in.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +39,7 @@ func TestManifestsAreConvertedAsTheGoldenFile(t *testing.T) {
 	if err := Manifests(bytes.NewReader(in), &got); err != nil {
 		t.Fatal(err)
 	}
-	golden := filepath.Join("testdata", "all.out.yaml")
+	golden := filepath.Join("testdata", name+".out.yaml")
 	if *update {
 		if err := os.WriteFile(golden, got.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
@@ -39,9 +50,9 @@ func TestManifestsAreConvertedAsTheGoldenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.String() != string(want) {
-		t.Errorf("run with -update and compare:\n%s", got.String())
+		t.Errorf("%s: run with -update and compare:\n%s", name, got.String())
 	}
-	fitTheTypes(t, got.String())
+	return got.String()
 }
 
 // fitTheTypes decodes converted manifests strictly: no field is unknown.
@@ -56,6 +67,7 @@ func fitTheTypes(t *testing.T, manifests string) {
 		into := map[string]any{
 			"Vhost": &posthornv1.Vhost{}, "Queue": &posthornv1.Queue{}, "Exchange": &posthornv1.Exchange{}, "Binding": &posthornv1.Binding{},
 			"User": &posthornv1.User{}, "Permission": &posthornv1.Permission{}, "TopicPermission": &posthornv1.TopicPermission{}, "Policy": &posthornv1.Policy{},
+			"SuperStream": &posthornv1.SuperStream{},
 		}[head.Kind]
 		if head.Kind == "" {
 			continue
@@ -106,10 +118,11 @@ func TestWrongValuesNeverPanic(t *testing.T) {
 			for _, field := range []string{
 				"name", "vhost", "type", "durable", "arguments", "limits", "permissions", "userReference", "user", "importCredentialsSecret",
 				"rabbitmqClusterReference", "deletionPolicy", "definition", "source",
+				"partitions", "routingKeys",
 			} {
 				spec[field] = value
 			}
-			if converted, _ := convert(&object{APIVersion: source, Kind: kind, Metadata: map[string]any{"name": value}, Spec: spec}); converted == nil {
+			if converted, _ := convert(&object{APIVersion: cmp.Or(versions[kind], source), Kind: kind, Metadata: map[string]any{"name": value}, Spec: spec}); converted == nil {
 				t.Errorf("%s was left out", kind)
 			}
 		}

@@ -17,8 +17,11 @@ const (
 	PortWebMQTT  = 15675
 	PortWebMQTTS = 15676
 	// PortWebAMQP and PortWebAMQPS are AMQP 1.0 over WebSocket, without and with TLS.
-	PortWebAMQP    = 15678
-	PortWebAMQPS   = 15677
+	PortWebAMQP  = 15678
+	PortWebAMQPS = 15677
+	// PortStream and PortStreams are the stream protocol, without and with TLS.
+	PortStream     = 5552
+	PortStreams    = 5551
 	PortPrometheus = 15692
 	// PortOperator is the HTTP API for the operator, over TLS with its client certificate.
 	PortOperator = 15670

@@ -26,6 +26,7 @@ import (
 	"posthorn.io/posthorn/controllers/permission"
 	"posthorn.io/posthorn/controllers/policy"
 	"posthorn.io/posthorn/controllers/queue"
+	"posthorn.io/posthorn/controllers/superstream"
 	"posthorn.io/posthorn/controllers/user"
 	"posthorn.io/posthorn/controllers/vhost"
 	"posthorn.io/posthorn/internal/clustermetrics"
@@ -116,10 +117,13 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("controller brokercluster: %w", err)
 	}
-	watcher := &queue.Watcher{Reader: mgr.GetClient(), Brokers: brokers, Interval: min(queueListInterval, config.Resync)}
+	interval := min(queueListInterval, config.Resync)
+	queues := queue.NewWatcher(mgr.GetClient(), brokers, interval)
+	superStreams := superstream.NewWatcher(mgr.GetClient(), brokers, interval)
 	return errors.Join(
 		add(mgr, config, brokers, "vhost", topology.Kind[*posthornv1.Vhost](vhost.Kind{})),
-		add(mgr, config, brokers, "queue", topology.Kind[*posthornv1.Queue](queue.Kind{Watcher: watcher})),
+		add(mgr, config, brokers, "queue", topology.Kind[*posthornv1.Queue](queue.Kind{Watcher: queues})),
+		add(mgr, config, brokers, "superstream", topology.Kind[*posthornv1.SuperStream](superstream.Kind{Watcher: superStreams})),
 		add(mgr, config, brokers, "exchange", topology.Kind[*posthornv1.Exchange](exchange.Kind{})),
 		add(mgr, config, brokers, "binding", topology.Kind[*posthornv1.Binding](binding.Kind{})),
 		add(mgr, config, brokers, "policy", topology.Kind[*posthornv1.Policy](policy.Kind{})),

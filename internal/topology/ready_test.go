@@ -19,7 +19,7 @@ import (
 // object each time, with one request.
 func TestQueueIsReadyOnlyWhileClientsCanUseIt(t *testing.T) {
 	b := newBench(t, topology.Kind[*posthornv1.Queue](queue.Kind{}), queueOrders())
-	watcher := &queue.Watcher{Reader: b.api, Brokers: b.r.Brokers, Interval: time.Second}
+	watcher := queue.NewWatcher(b.api, b.r.Brokers, time.Second)
 	look := func(want int) {
 		t.Helper()
 		before := len(b.broker.Calls("/"))
@@ -78,7 +78,7 @@ func TestWatcherListsEachClusterOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	watcher := &queue.Watcher{Reader: b.api, Brokers: b.r.Brokers, Interval: time.Second}
+	watcher := queue.NewWatcher(b.api, b.r.Brokers, time.Second)
 	if _, err := watcher.Look(context.Background()); err != nil {
 		t.Fatal(err)
 	}

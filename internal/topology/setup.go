@@ -76,6 +76,14 @@ func (r *Reconciler[T]) index(mgr ctrl.Manager) error {
 	if r.usesVhosts() {
 		indexes[vhostIndex] = func(object T) []string { return vhostKeys(object) }
 	}
+	if _, is := any(r.Kind.New()).(partitioned); is {
+		indexes[partitionIndex] = func(object T) []string {
+			if p, is := any(object).(partitioned); is {
+				return partitionKeys(p)
+			}
+			return nil
+		}
+	}
 	if _, is := any(r.Kind.New()).(grant); is {
 		indexes[userIndex] = func(object T) []string {
 			if g, is := any(object).(grant); is {

@@ -61,7 +61,7 @@ func TestSettledQueueCostsOneRequest(t *testing.T) {
 	}
 	build = build.WithIndex(&posthornv1.Queue{}, "posthorn.io/identity", func(o client.Object) []string {
 		return []string{"mq/c|" + topology.Identity("/", o.GetName())}
-	})
+	}).WithIndex(&posthornv1.SuperStream{}, "posthorn.io/partitions", func(client.Object) []string { return nil })
 	base := build.Build()
 	api := interceptor.NewClient(base, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {

@@ -105,7 +105,7 @@ func DeletedIn(ctx context.Context, reader client.Reader, cluster client.ObjectK
 	var found client.Object
 	for _, list := range []client.ObjectList{
 		&posthornv1.QueueList{}, &posthornv1.BindingList{}, &posthornv1.ExchangeList{}, &posthornv1.PolicyList{},
-		&posthornv1.PermissionList{}, &posthornv1.TopicPermissionList{},
+		&posthornv1.PermissionList{}, &posthornv1.TopicPermissionList{}, &posthornv1.SuperStreamList{},
 	} {
 		if err := reader.List(ctx, list, client.MatchingFields{vhostIndex: vhostKey(cluster, vhost)}); err != nil {
 			return nil, fmt.Errorf("listing the objects of vhost %q: %w", vhost, err)

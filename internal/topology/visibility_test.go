@@ -6,6 +6,7 @@ package topology_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/controllers/policy"
 	"posthorn.io/posthorn/controllers/queue"
+	"posthorn.io/posthorn/controllers/superstream"
 	"posthorn.io/posthorn/controllers/user"
 	"posthorn.io/posthorn/controllers/vhost"
 	"posthorn.io/posthorn/internal/broker"
@@ -79,12 +81,38 @@ func newBench[T topology.Object](t *testing.T, kind topology.Kind[T], object T, 
 			}
 			return []string{"mq/c|" + kind.Identity(each)}
 		}).
+		WithIndex(&posthornv1.SuperStream{}, "posthorn.io/partitions", func(o client.Object) []string {
+			s, is := o.(*posthornv1.SuperStream)
+			if !is {
+				return nil
+			}
+			var out []string
+			for _, partition := range s.BrokerPartitions() {
+				out = append(out, "mq/c|"+topology.Identity(s.Spec.Vhost, partition.Stream))
+			}
+			return out
+		}).
 		// No other object grants the user of a test a permission.
 		WithIndex(&posthornv1.Permission{}, "posthorn.io/user", func(client.Object) []string { return nil }).
 		WithIndex(&posthornv1.TopicPermission{}, "posthorn.io/user", func(client.Object) []string { return nil })
 	if _, is := any(object).(*posthornv1.Vhost); !is {
 		builder.WithIndex(&posthornv1.Vhost{}, "posthorn.io/identity", func(o client.Object) []string {
 			return []string{"mq/c|" + topology.Identity(o.GetName())}
+		})
+	}
+	for _, other := range []topology.Object{&posthornv1.Queue{}, &posthornv1.Exchange{}, &posthornv1.SuperStream{}} {
+		if reflect.TypeOf(other) == reflect.TypeOf(kind.New()) {
+			continue
+		}
+		builder.WithIndex(other, "posthorn.io/identity", func(o client.Object) []string {
+			each, is := o.(interface {
+				BrokerVhost() string
+				BrokerName() string
+			})
+			if !is {
+				return nil
+			}
+			return []string{"mq/c|" + topology.Identity(each.BrokerVhost(), each.BrokerName())}
 		})
 	}
 	api := builder.Build()
@@ -158,6 +186,12 @@ func TestReadAfterOwnWriteIsPending(t *testing.T) {
 		b := newBench(t, topology.Kind[*posthornv1.Queue](queue.Kind{}), queueOrders())
 		readAfterOwnWrite(t, b, "/api/queues/%2F/orders")
 	})
+	for name, path := range map[string]string{"stream": "/api/queues/%2F/invoices-1", "exchange": "/api/exchanges/%2F/invoices", "bindings": "/api/exchanges/%2F/invoices/bindings"} {
+		t.Run("super stream, its "+name, func(t *testing.T) {
+			b := newBench(t, topology.Kind[*posthornv1.SuperStream](superstream.Kind{}), superStreamInvoices())
+			readAfterOwnWrite(t, b, path)
+		})
+	}
 	t.Run("user", func(t *testing.T) {
 		b := newBench(t, topology.Kind[*posthornv1.User](user.Kind{}), userApp())
 		readAfterOwnWrite(t, b, "/api/users/mq-app")

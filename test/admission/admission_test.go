@@ -53,7 +53,7 @@ var (
 	// keyOfMap matches a key of a CEL map, at its start or after a comma.
 	keyOfMap = regexp.MustCompile(`'([^']+)':`)
 	// keyOfBroker matches an entry of the broker's table of policy keys.
-	keyOfBroker = regexp.MustCompile(`\bkey\(\s*"([^"]+)",\s*"[^"]+",\s*([A-Za-z]+)(?:\(([^)]*)\))?,?\s*\)((?:\s*\.[a-z_]+\([A-Za-z]+\))*)`)
+	keyOfBroker = regexp.MustCompile(`\bkey\(\s*"([^"]+)",\s*"[^"]+",\s*([A-Za-z]+)(?:\(([^)]*)\))?,?\s*\)((?:\s*\.[a-z_]+\([^)]*\))*)`)
 	quoted      = regexp.MustCompile(`"([^"]+)"`)
 	settingRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
 )
@@ -124,7 +124,8 @@ func TestPolicyKeysAreTheBrokers(t *testing.T) {
 	const file, policy = "policies.yaml", "policies.posthorn.io"
 	source := read(t, "broker/crates/metadata/src/policy_keys.rs")
 	table := source[strings.Index(source, "const KEYS"):strings.Index(source, "fn find")]
-	var integers, choices, texts, operators, values []string
+	var integers, choices, texts, ages, operators, values []string
+	unsupported := map[string][]string{}
 	for _, match := range keyOfBroker.FindAllStringSubmatch(table, -1) {
 		name, takes, arguments, rest := match[1], match[2], match[3], match[4]
 		switch takes {
@@ -138,15 +139,23 @@ func TestPolicyKeysAreTheBrokers(t *testing.T) {
 			values = append(values, all(quoted, arguments)...)
 		case "Text":
 			texts = append(texts, name)
+		case "MaxAge":
+			ages = append(ages, name)
 		default:
 			t.Errorf("%s takes %s, which this test does not know", name, takes)
 		}
 		if strings.Contains(rest, ".operator(") {
 			operators = append(operators, name)
 		}
+		if _, types, found := strings.Cut(rest, ".unsupported_by(&["); found {
+			types, _, _ = strings.Cut(types, "]")
+			for _, each := range strings.Split(types, ", ") {
+				unsupported[each] = append(unsupported[each], name)
+			}
+		}
 	}
-	if found := strings.Count(table, "key("); found != len(integers)+len(choices)+len(texts) {
-		t.Errorf("%d keys in the table, %d understood", found, len(integers)+len(choices)+len(texts))
+	if found := strings.Count(table, "key("); found != len(integers)+len(choices)+len(texts)+len(ages) {
+		t.Errorf("%d keys in the table, %d understood", found, len(integers)+len(choices)+len(texts)+len(ages))
 	}
 	var least []string
 	for _, match := range regexp.MustCompile(`'([^']+)': (-?[0-9]+)`).FindAllStringSubmatch(variable(t, file, policy, "least"), -1) {
@@ -157,6 +166,13 @@ func TestPolicyKeysAreTheBrokers(t *testing.T) {
 	sameSet(t, "choices", all(keyOfMap, words), choices)
 	sameSet(t, "words", slices.DeleteFunc(all(literal, words), func(word string) bool { return slices.Contains(choices, word) }), values)
 	sameSet(t, "texts", all(literal, variable(t, file, policy, "texts")), texts)
+	sameSet(t, "ages", all(literal, variable(t, file, policy, "ages")), ages)
+	lists := variable(t, file, "ineffective-policies.posthorn.io", "unsupported")
+	for kind, target := range map[string]string{"Classic": "classic_queues", "Quorum": "quorum_queues", "Stream": "streams"} {
+		_, list, _ := strings.Cut(lists, "'"+target+"': [")
+		list, _, _ = strings.Cut(list, "]")
+		sameSet(t, "keys that "+target+" do not support", all(literal, list), unsupported[kind])
+	}
 	sameSet(t, "keys of operator policies", all(literal, variable(t, file, policy, "ofOperatorPolicies")), operators)
 }
 
@@ -176,7 +192,7 @@ func TestArgumentsAreTheBrokers(t *testing.T) {
 	descriptors := "broker/crates/ids/src/queue_type.rs"
 	classic := list(descriptors, "static CLASSIC: QueueTypeDescriptor", "arguments: &[")
 	quorum := list(descriptors, "static QUORUM: QueueTypeDescriptor", "arguments: &[")
-	stream := list("broker/crates/metadata/src/arguments.rs", "const STREAM_ARGUMENTS: &[&str] = &[")
+	stream := list(descriptors, "static STREAM: QueueTypeDescriptor", "arguments: &[")
 	ofTheSpec := all(literal, variable(t, file, policy, "ofTheSpec"))
 	without := func(names []string, others ...string) []string {
 		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) || slices.Contains(ofTheSpec, name) })
@@ -186,26 +202,26 @@ func TestArgumentsAreTheBrokers(t *testing.T) {
 	if !found {
 		t.Fatalf("the variable others of %s has no list", file)
 	}
-	ofClassic, ofQuorum, _ := strings.Cut(lists, "'quorum'")
-	sameSet(t, "not of classic queues", all(literal, ofClassic), without(slices.Concat(quorum, stream), classic...))
-	sameSet(t, "not of quorum queues", all(literal, ofQuorum), without(slices.Concat(classic, stream), quorum...))
+	ofClassic, lists, _ := strings.Cut(lists, "'quorum'")
+	ofQuorum, ofStream, _ := strings.Cut(lists, "'stream'")
+	sameSet(t, "not of classic queues", all(literal, ofClassic), distinct(without(slices.Concat(quorum, stream), classic...)))
+	sameSet(t, "not of quorum queues", all(literal, ofQuorum), distinct(without(slices.Concat(classic, stream), quorum...)))
+	sameSet(t, "not of streams", all(literal, ofStream), distinct(without(slices.Concat(classic, quorum), stream...)))
 
 	// A repeated declaration does not compare these two.
-	every := slices.Concat(classic, quorum, stream, []string{"x-consumer-timeout", "x-quorum-target-group-size"})
-	slices.Sort(every)
-	every = slices.Compact(every)
+	every := distinct(slices.Concat(classic, quorum, stream, []string{"x-consumer-timeout", "x-quorum-target-group-size"}))
 	sameSet(t, "known arguments", all(literal, variable(t, file, "unknown-arguments.posthorn.io", "known")), slices.Clone(every))
 
 	typed := slices.Concat(all(keyOfMap, variable(t, file, policy, "least")), all(keyOfMap, variable(t, file, policy, "choices")),
-		all(literal, variable(t, file, policy, "texts")), all(literal, variable(t, file, policy, "booleans")), ofTheSpec)
-	sameSet(t, "arguments with a type", typed, checkedByType(every, stream, ofTheSpec))
+		all(literal, variable(t, file, policy, "texts")), all(literal, variable(t, file, policy, "ages")),
+		all(literal, variable(t, file, policy, "booleans")), ofTheSpec)
+	sameSet(t, "arguments with a type", typed, every)
 }
 
-// checkedByType excludes the arguments of streams, which no queue has, except those that the spec sets.
-func checkedByType(every, stream, ofTheSpec []string) []string {
-	return slices.DeleteFunc(slices.Clone(every), func(name string) bool {
-		return slices.Contains(stream, name) && !slices.Contains(ofTheSpec, name)
-	})
+// distinct returns the names in order, each once.
+func distinct(names []string) []string {
+	names = slices.Sorted(slices.Values(names))
+	return slices.Compact(names)
 }
 
 // TestExchangeTypesAreTheBrokers compares the types in the schema of Exchange.

@@ -43,7 +43,7 @@ var guides = map[string][]func(*posthornv1.BrokerCluster){
 	"tutorials/first-cluster.md": nil,
 	"how-to/install.md":          nil, "how-to/bootstrap.md": nil, "how-to/recovering.md": nil, "how-to/rotating.md": nil,
 	"how-to/scaling.md": nil, "how-to/tenants.md": nil, "how-to/tls-on-kubernetes.md": nil, "how-to/upgrading.md": nil,
-	"how-to/mqtt-on-kubernetes.md": nil, "how-to/monitoring-on-kubernetes.md": nil,
+	"how-to/mqtt-on-kubernetes.md": nil, "how-to/monitoring-on-kubernetes.md": nil, "how-to/streams-on-kubernetes.md": nil,
 	"how-to/sleep-and-space.md": {threeNodes}, "how-to/troubleshooting.md": nil,
 }
 

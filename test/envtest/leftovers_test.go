@@ -32,6 +32,7 @@ func (w *world) contents() []client.Object {
 		&corev1.PersistentVolumeClaimList{}, &corev1.PodList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{},
 		&posthornv1.BrokerClusterList{}, &posthornv1.QueueList{}, &posthornv1.PolicyList{}, &posthornv1.UserList{}, &posthornv1.VhostList{},
 		&posthornv1.ExchangeList{}, &posthornv1.BindingList{}, &posthornv1.PermissionList{}, &posthornv1.TopicPermissionList{},
+		&posthornv1.SuperStreamList{},
 	} {
 		Expect(k8s.List(ctx, list, client.InNamespace(w.namespace))).To(Succeed())
 		for _, object := range items(list) {

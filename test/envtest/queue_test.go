@@ -134,6 +134,41 @@ var _ = Describe("Queue", func() {
 		Expect(made.Arguments).To(HaveKeyWithValue("x-delivery-limit", 7.0))
 	})
 
+	It("of type stream keeps its messages through an immutable change and through a deletion with DeleteIfEmpty", func() {
+		w := newWorld()
+		q := w.queue("log", func(q *posthornv1.Queue) {
+			q.Spec.Type, q.Spec.ReclaimPolicy, q.Spec.OnImmutableChange = "stream", "DeleteIfEmpty", "RecreateIfEmpty"
+		})
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		made, _ := w.broker.Queue("/", "log")
+		made.Messages = 1
+		w.broker.SetQueue(made)
+		change(q, func(q *posthornv1.Queue) {
+			q.Spec.Arguments = map[string]apiextensionsv1.JSON{"x-max-age": value(`"1D"`)}
+		})
+		Eventually(ready(q)).Should(And(HavePrefix("False ImmutableChange"), ContainSubstring(`stream "log" in vhost "/" has 1 messages`)))
+		Expect(w.there("/", "log")()).To(BeTrue())
+
+		// Without an answer of a node the number of messages is not known.
+		made.Messages, made.State = 0, "down"
+		w.broker.SetQueue(made)
+		Eventually(ready(q)).Should(ContainSubstring("is unknown"))
+		Expect(w.there("/", "log")()).To(BeTrue())
+
+		made.State = "running"
+		w.broker.SetQueue(made)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		made, _ = w.broker.Queue("/", "log")
+		Expect(made.Arguments).To(HaveKeyWithValue("x-max-age", "1D"))
+		made.Messages = 1
+		w.broker.SetQueue(made)
+		Expect(k8s.Delete(ctx, q)).To(Succeed())
+		Eventually(gone(q)).Should(BeTrue())
+		Expect(w.there("/", "log")()).To(BeTrue())
+		Eventually(eventsOf(q, "LeftBehind")).Should(Equal(1))
+	})
+
 	It("gets and loses members when its replicas change, except while a node is removed", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 5 })
 		w.broker.StartNode("c-3")

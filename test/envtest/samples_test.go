@@ -83,7 +83,7 @@ var _ = Describe("samples", func() {
 		Expect(objects).To(HaveLen(len(kinds)))
 	})
 
-	for _, folder := range []string{"dead-letters", "mqtt", "tenancy"} {
+	for _, folder := range []string{"dead-letters", "mqtt", "streams", "tenancy"} {
 		It("of "+folder+" become Ready", func() {
 			namespace := newNamespace(nil)
 			objects := samples(namespace, folder)

@@ -68,10 +68,13 @@ var _ = Describe("scaling down", func() {
 		w.broker.SetQueue(replicatedQueue("upper", "c-2", "c-3", "c-4"))
 		w.broker.SetQueue(replicatedQueue("spread", "c-0", "c-1", "c-4"))
 		w.broker.SetQueue(replicatedQueue("everywhere", "c-0", "c-1", "c-2", "c-3", "c-4"))
+		stream := replicatedQueue("stream", "c-1", "c-3", "c-4")
+		stream.Type, stream.Arguments = "stream", map[string]any{"x-queue-type": "stream", "x-initial-cluster-size": 3.0}
+		w.broker.SetQueue(stream)
 		w.setReplicas(3)
 		Eventually(w.pods).Should(Equal([]string{"c-0", "c-1", "c-2"}))
 		w.readyWorld()
-		for _, name := range []string{"upper", "spread", "everywhere"} {
+		for _, name := range []string{"upper", "spread", "everywhere", "stream"} {
 			q, _ := w.broker.Queue("/", name)
 			slices.Sort(q.Members)
 			Expect(q.Members).To(Equal([]string{"c-0", "c-1", "c-2"}), name)

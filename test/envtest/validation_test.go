@@ -128,7 +128,9 @@ var _ = Describe("bad input is refused by the API server", func() {
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"operator.ssl.port": "none"}
 		}),
 		Entry("a protocol that nobody knows", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"gopher"} }),
-		Entry("a protocol that is not there yet", "no stream listener", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"amqp", "stream"} }),
+		Entry("a stream listener the operator sets", "stream.listeners.*", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"stream.listeners.tcp.default": "5553"}
+		}),
 		Entry("a protocol twice", "Duplicate value", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"amqp", "amqp"} }),
 		Entry("two sources of the certificate", "exclude each other", func(c *posthornv1.BrokerCluster) {
 			c.Spec.TLS = &posthornv1.TLSSpec{SecretName: "s", IssuerRef: &posthornv1.IssuerReference{Name: "i"}}
@@ -214,7 +216,6 @@ var _ = Describe("bad input is refused by the API server", func() {
 		refusedWith(k8s.Create(ctx, q, client.DryRunAll), words)
 	},
 		Entry("no cluster", "spec.clusterRef.name", func(q *posthornv1.Queue) { q.Spec.ClusterRef.Name = "" }),
-		Entry("a stream", "streams are not supported by this version", func(q *posthornv1.Queue) { q.Spec.Type = "stream" }),
 		Entry("unknown type", "Unsupported value", func(q *posthornv1.Queue) { q.Spec.Type = "mirrored" }),
 		Entry("reserved name", "reserved for the broker", func(q *posthornv1.Queue) { q.Spec.Name = "amq.mine" }),
 		Entry("name too long", "spec.name", func(q *posthornv1.Queue) { q.Spec.Name = strings.Repeat("n", 256) }),
@@ -324,6 +325,10 @@ var _ = Describe("bad input is refused by the API server", func() {
 				"x-single-active-consumer": "true", "x-queue-leader-locator": `"balanced"`, "x-consumer-timeout": "1", "x-quorum-target-group-size": "3",
 			},
 			"classic": {"x-max-priority": "255", "x-queue-mode": `"lazy"`, "x-queue-version": "2", "x-queue-master-locator": `"random"`},
+			"stream": {
+				"x-max-length-bytes": "1", "x-max-age": `"7D"`, "x-stream-max-segment-size-bytes": "500000000", "x-stream-filter-size-bytes": "255",
+				"x-queue-leader-locator": `"client-local"`,
+			},
 		} {
 			q := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q"}, Spec: posthornv1.QueueSpec{
 				ClusterRef: posthornv1.ClusterReference{Name: "c"}, Type: kind, Arguments: map[string]apiextensionsv1.JSON{},
@@ -341,9 +346,19 @@ var _ = Describe("bad input is refused by the API server", func() {
 		p.Spec.Scope = "User"
 		p.Spec.Definition["dead-letter-exchange"], p.Spec.Definition["stream-filter-size-bytes"] = value(`"a"`), value("16")
 		Expect(k8s.Create(ctx, p, client.DryRunAll)).To(Succeed())
+		p.Spec.ApplyTo, p.Spec.Definition = "streams", map[string]apiextensionsv1.JSON{
+			"max-age": value(`"12h"`), "max-length-bytes": value("1"), "stream-max-segment-size-bytes": value("1"), "stream-filter-size-bytes": value("16"),
+		}
+		Expect(k8s.Create(ctx, p, client.DryRunAll)).To(Succeed())
+		v := &posthornv1.Vhost{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "v"}, Spec: posthornv1.VhostSpec{
+			ClusterRef: posthornv1.ClusterReference{Name: "c"}, DefaultQueueType: "stream",
+		}}
+		Expect(k8s.Create(ctx, v, client.DryRunAll)).To(Succeed())
 		c := newCluster("default")
 		c.Spec.Config = map[string]posthornv1.ConfigValue{"log.level": "debug", "loopback_users.guest": "false", "mqtt.vhost": "/",
-			"advertised_listeners.amqp/ssl": "[2001:db8::1]:30671", "advertised_listeners.http/web-mqtt": "broker.example.org:30080"}
+			"advertised_listeners.amqp/ssl": "[2001:db8::1]:30671", "advertised_listeners.http/web-mqtt": "broker.example.org:30080",
+			"stream.advertised_host": "broker.example.org", "stream.advertised_tls_port": "30551", "advertised_listeners.stream/ssl": "broker.example.org:30551"}
+		c.Spec.Protocols = []posthornv1.Protocol{"amqp", "web-amqp", "mqtt", "stream"}
 		Expect(k8s.Create(ctx, c, client.DryRunAll)).To(Succeed())
 	})
 
@@ -372,13 +387,31 @@ var _ = Describe("bad input is refused by the API server", func() {
 		config.WarningHandler = warnings
 		warned, err := client.New(config, client.Options{Scheme: k8s.Scheme()})
 		Expect(err).NotTo(HaveOccurred())
-		q := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q"}, Spec: posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}}}
+		warningsOf := func(object client.Object) func() []string {
+			return func() []string {
+				warnings.texts = nil
+				copied, is := object.DeepCopyObject().(client.Object)
+				Expect(is).To(BeTrue())
+				Expect(warned.Create(ctx, copied, client.DryRunAll)).To(Succeed())
+				return warnings.texts
+			}
+		}
+		meta, ref := metav1.ObjectMeta{Namespace: "default", Name: "q"}, posthornv1.ClusterReference{Name: "c"}
+		q := &posthornv1.Queue{ObjectMeta: meta, Spec: posthornv1.QueueSpec{ClusterRef: ref}}
 		arguments("x-delivery-limt", "5")(q)
-		Eventually(func() []string {
-			warnings.texts = nil
-			Expect(warned.Create(ctx, q.DeepCopy(), client.DryRunAll)).To(Succeed())
-			return warnings.texts
-		}).Should(ConsistOf(ContainSubstring("spec.arguments: the broker ignores x-delivery-limt, which it does not know")))
+		Eventually(warningsOf(q)).Should(ConsistOf(ContainSubstring("spec.arguments: the broker ignores x-delivery-limt, which it does not know")))
+		s := &posthornv1.SuperStream{ObjectMeta: meta, Spec: posthornv1.SuperStreamSpec{
+			ClusterRef: ref, Partitions: 1, Arguments: map[string]apiextensionsv1.JSON{"x-max-ages": value(`"7D"`)},
+		}}
+		Eventually(warningsOf(s)).Should(ConsistOf(ContainSubstring("spec.arguments: the broker ignores x-max-ages, which it does not know")))
+		p := &posthornv1.Policy{ObjectMeta: meta, Spec: posthornv1.PolicySpec{
+			ClusterRef: ref, Pattern: "^a", ApplyTo: "streams", Definition: map[string]apiextensionsv1.JSON{"max-age": value(`"7D"`), "message-ttl": value("1")},
+		}}
+		Eventually(warningsOf(p)).Should(ConsistOf(ContainSubstring("streams do not support message-ttl, so the policy applies to none of them")))
+		p.Spec.ApplyTo = "classic_queues"
+		Expect(warningsOf(p)()).To(ConsistOf(ContainSubstring("classic queues do not support max-age, so")))
+		p.Spec.ApplyTo = "queues"
+		Expect(warningsOf(p)()).To(BeEmpty())
 	})
 
 	It("still allows changes and deletion of an object that was stored with an unknown key", func() {

@@ -41,6 +41,7 @@ var kinds = map[string]func() client.Object{
 	"User":            func() client.Object { return &posthornv1.User{} },
 	"Permission":      func() client.Object { return &posthornv1.Permission{} },
 	"TopicPermission": func() client.Object { return &posthornv1.TopicPermission{} },
+	"SuperStream":     func() client.Object { return &posthornv1.SuperStream{} },
 }
 
 // newNamespace creates a namespace for one spec. Its pods must satisfy the restricted Pod Security standard.
@@ -190,6 +191,11 @@ func (w *world) vhost(name string, changes ...func(*posthornv1.Vhost)) *posthorn
 
 func (w *world) exchange(name string, changes ...func(*posthornv1.Exchange)) *posthornv1.Exchange {
 	return changed(&posthornv1.Exchange{ObjectMeta: w.meta(name), Spec: posthornv1.ExchangeSpec{ClusterRef: w.ref()}}, changes)
+}
+
+// superStream returns a SuperStream with three partitions.
+func (w *world) superStream(name string, changes ...func(*posthornv1.SuperStream)) *posthornv1.SuperStream {
+	return changed(&posthornv1.SuperStream{ObjectMeta: w.meta(name), Spec: posthornv1.SuperStreamSpec{ClusterRef: w.ref(), Partitions: 3}}, changes)
 }
 
 // bindingOf returns a Binding of the queue orders to the exchange events.

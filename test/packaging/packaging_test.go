@@ -222,10 +222,10 @@ func TestAdmissionPoliciesCanOnlyWarnOrBeLeftOut(t *testing.T) {
 		}
 	}
 	same("", map[string]string{
-		"configuration.posthorn.io": "[Deny]", "policies.posthorn.io": "[Deny]", "queues.posthorn.io": "[Deny]", "unknown-arguments.posthorn.io": "[Warn]",
+		"configuration.posthorn.io": "[Deny]", "policies.posthorn.io": "[Deny]", "ineffective-policies.posthorn.io": "[Warn]", "queues.posthorn.io": "[Deny]", "unknown-arguments.posthorn.io": "[Warn]",
 	})
 	same("admission: {action: Audit}", map[string]string{
-		"configuration.posthorn.io": "[Audit]", "policies.posthorn.io": "[Audit]", "queues.posthorn.io": "[Audit]", "unknown-arguments.posthorn.io": "[Warn]",
+		"configuration.posthorn.io": "[Audit]", "policies.posthorn.io": "[Audit]", "ineffective-policies.posthorn.io": "[Warn]", "queues.posthorn.io": "[Audit]", "unknown-arguments.posthorn.io": "[Warn]",
 	})
 	same("admission: {install: false}", map[string]string{})
 }

@@ -71,6 +71,15 @@ func (s *Server) Bindings(between broker.BindingEnds) []broker.Binding {
 	return slices.Clone(s.bindings[between])
 }
 
+// AddBinding creates a binding without arguments, without a request.
+func (s *Server) AddBinding(between broker.BindingEnds, routingKey string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bindings[between] = append(s.bindings[between], broker.Binding{
+		RoutingKey: routingKey, Arguments: map[string]any{}, PropertiesKey: propertiesKey(routingKey, nil),
+	})
+}
+
 // RemoveBindings deletes the bindings between a source and a destination without a request.
 func (s *Server) RemoveBindings(between broker.BindingEnds) {
 	s.mu.Lock()
@@ -94,7 +103,8 @@ func vhostNotFound(r *request) reply {
 }
 
 func (s *Server) serveExchanges(r *request) reply {
-	if len(r.parts) != 3 {
+	isList := len(r.parts) == 5 && r.parts[3] == "bindings" && r.parts[4] == "source" && r.Method == http.MethodGet
+	if len(r.parts) != 3 && !isList {
 		return notFound()
 	}
 	if s.vhosts[r.parts[1]] == nil {
@@ -103,6 +113,8 @@ func (s *Server) serveExchanges(r *request) reply {
 	at := key{r.parts[1], exchangeName(r.parts[2])}
 	existing, exists := s.exchanges[at]
 	switch {
+	case isList:
+		return ok(s.bindingsFrom(at))
 	case r.Method == http.MethodPut:
 		return s.declareExchange(r, at, existing)
 	case !exists:
@@ -146,6 +158,25 @@ func (s *Server) declareExchange(r *request, at key, existing *broker.Exchange) 
 		}
 	}
 	return noContent
+}
+
+// bindingsFrom lists the bindings with an exchange as source, in the order of their destinations.
+func (s *Server) bindingsFrom(exchange key) []broker.SourceBinding {
+	out := []broker.SourceBinding{}
+	for ends, bindings := range s.bindings {
+		if ends.Vhost != exchange.vhost || ends.Source != exchange.name {
+			continue
+		}
+		kind := "queue"
+		if ends.ToExchange {
+			kind = "exchange"
+		}
+		for _, each := range bindings {
+			out = append(out, broker.SourceBinding{Binding: each, Destination: ends.Destination, DestinationType: kind})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b broker.SourceBinding) int { return strings.Compare(a.Destination, b.Destination) })
+	return out
 }
 
 // propertiesKey returns the escaped routing key and a digest of the arguments.

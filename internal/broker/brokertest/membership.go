@@ -33,7 +33,7 @@ func (s *Server) forget(r *request) reply {
 // serveReplicas handles /api/queues/quorum/{vhost}/{name}/replicas.
 func (s *Server) serveReplicas(r *request) reply {
 	queue, exists := s.queues[key{r.parts[2], r.parts[3]}]
-	if !exists || queue.Type != "quorum" {
+	if !exists || queue.Type == "classic" {
 		return notFound()
 	}
 	var in struct {

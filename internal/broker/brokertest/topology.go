@@ -18,7 +18,8 @@ import (
 var settings = map[string]bool{
 	"max-length": true, "max-length-bytes": true, "message-ttl": true, "expires": true,
 	"delivery-limit": true, "overflow": true, "dead-letter-exchange": true, "target-group-size": true,
-	"dead-letter-routing-key": true, "dead-letter-strategy": true,
+	"dead-letter-routing-key": true, "dead-letter-strategy": true, "max-age": true, "stream-max-segment-size-bytes": true,
+	"stream-filter-size-bytes": true,
 }
 
 func (s *Server) serveQueues(r *request) reply {
@@ -46,7 +47,8 @@ func (s *Server) serveQueues(r *request) reply {
 	case !exists:
 		return notFound()
 	case r.Method == http.MethodDelete:
-		if r.URL.Query().Get("if-empty") == "true" && queue.Messages > 0 {
+		// As in RabbitMQ, the deletion of a stream ignores the flag.
+		if r.URL.Query().Get("if-empty") == "true" && queue.Messages > 0 && queue.Type != "stream" {
 			return badRequest(fmt.Sprintf("queue '%s' in vhost '%s' is not empty", at.name, at.vhost))
 		}
 		s.removeQueue(at)
@@ -141,7 +143,7 @@ func (s *Server) effective(scope broker.PolicyScope, q *broker.Queue) string {
 	best, name := int32(0), ""
 	for at, p := range s.policies[scope] {
 		match, err := regexp.MatchString(p.Pattern, q.Name)
-		applies := p.ApplyTo == "all" || p.ApplyTo == "queues" || p.ApplyTo == q.Type+"_queues"
+		applies := p.ApplyTo == "all" || p.ApplyTo == "queues" || p.ApplyTo == q.Type+"_queues" || p.ApplyTo == "streams" && q.Type == "stream"
 		if at.vhost == q.Vhost && err == nil && match && applies && (name == "" || p.Priority > best) {
 			best, name = p.Priority, at.name
 		}

@@ -135,7 +135,11 @@ func TestOperatorQueue(t *testing.T) {
 	// Without a type the vhost's default applies, and an unknown type is refused.
 	answers(t, created)(client.DeclareQueue(vhost, "plain", rabbithole.QueueSettings{Durable: true}))
 	equal(t, "type", must(client.GetQueue(vhost, "plain"))(t).Type, "classic")
-	answers(t, refused)(client.DeclareQueue(vhost, "s", rabbithole.QueueSettings{Type: "stream", Durable: true}))
+	answers(t, refused)(client.DeclareQueue(vhost, "m", rabbithole.QueueSettings{Type: "mirrored", Durable: true}))
+	stream := rabbithole.QueueSettings{Type: "stream", Durable: true, Arguments: map[string]any{"x-max-age": "7D"}}
+	answers(t, created)(client.DeclareQueue(vhost, "s", stream))
+	answers(t, done)(client.DeclareQueue(vhost, "s", stream))
+	equal(t, "type", must(client.GetQueue(vhost, "s"))(t).Type, "stream")
 }
 
 func TestOperatorExchangeAndBinding(t *testing.T) {

@@ -162,6 +162,7 @@ func served(ctx context.Context, t *testing.T, k8s client.Client) {
 	for _, list := range []client.ObjectList{
 		&posthornv1.BrokerClusterList{}, &posthornv1.QueueList{}, &posthornv1.PolicyList{}, &posthornv1.UserList{}, &posthornv1.VhostList{},
 		&posthornv1.ExchangeList{}, &posthornv1.BindingList{}, &posthornv1.PermissionList{}, &posthornv1.TopicPermissionList{},
+		&posthornv1.SuperStreamList{},
 	} {
 		await(ctx, t, fmt.Sprintf("%T is served", list), func() bool { return k8s.List(ctx, list) == nil })
 	}

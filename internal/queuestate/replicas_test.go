@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package queue
+package queuestate
 
 import (
 	"reflect"
@@ -40,20 +40,20 @@ func TestDecidePlacementFollowsItsTable(t *testing.T) {
 		wanted  int
 		queue   *broker.Queue
 		cluster *posthornv1.BrokerCluster
-		want    placement
+		want    Placement
 	}{
-		{"1 nothing asked for", 0, three, five(), placement{Action: placeNone}},
-		{"1 as many", 3, queue("", "c-0 c-1 c-2", "c-0"), five(scaling), placement{Action: placeNone}},
-		{"2 a node is removed: four while one moves", 3, queue("c-0", "c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), five(scaling), placement{placeWait, "", reasonScalingDown}},
-		{"3 one is away", 5, queue("c-0", "c-0 c-1 c-2", "c-0 c-1"), five(), placement{placeWait, "", reasonMembersOffline}},
-		{"4 from the zone with two", 3, queue("c-0", "c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), five(), placement{Action: placeRemove, Node: "c-4"}},
-		{"4 not the leader", 3, queue("c-4", "c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), five(), placement{Action: placeRemove, Node: "c-1"}},
-		{"4 two at last", 1, queue("c-1", "c-0 c-1", "c-0 c-1"), five(), placement{Action: placeRemove, Node: "c-0"}},
-		{"5 the other zone", 3, queue("c-0", "c-0 c-1", "c-0 c-1"), five(), placement{Action: placeAdd, Node: "c-2"}},
-		{"5 the first of equal ones", 5, three, five(), placement{Action: placeAdd, Node: "c-3"}},
-		{"5 a running one", 5, three, five(down(3)), placement{Action: placeAdd, Node: "c-4"}},
-		{"6 none runs", 5, three, five(down(3, 4)), placement{placeWait, "", reasonTooFewNodes}},
-		{"6 not that many nodes", 7, queue("c-0", "c-0 c-1 c-2 c-3 c-4", "c-0 c-1 c-2 c-3 c-4"), five(), placement{placeWait, "", reasonTooFewNodes}},
+		{"1 nothing asked for", 0, three, five(), Placement{Action: placeNone}},
+		{"1 as many", 3, queue("", "c-0 c-1 c-2", "c-0"), five(scaling), Placement{Action: placeNone}},
+		{"2 a node is removed: four while one moves", 3, queue("c-0", "c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), five(scaling), Placement{Action: placeWait, Reason: reasonScalingDown}},
+		{"3 one is away", 5, queue("c-0", "c-0 c-1 c-2", "c-0 c-1"), five(), Placement{Action: placeWait, Reason: reasonMembersOffline}},
+		{"4 from the zone with two", 3, queue("c-0", "c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), five(), Placement{Action: placeRemove, Node: "c-4"}},
+		{"4 not the leader", 3, queue("c-4", "c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), five(), Placement{Action: placeRemove, Node: "c-1"}},
+		{"4 two at last", 1, queue("c-1", "c-0 c-1", "c-0 c-1"), five(), Placement{Action: placeRemove, Node: "c-0"}},
+		{"5 the other zone", 3, queue("c-0", "c-0 c-1", "c-0 c-1"), five(), Placement{Action: placeAdd, Node: "c-2"}},
+		{"5 the first of equal ones", 5, three, five(), Placement{Action: placeAdd, Node: "c-3"}},
+		{"5 a running one", 5, three, five(down(3)), Placement{Action: placeAdd, Node: "c-4"}},
+		{"6 none runs", 5, three, five(down(3, 4)), Placement{Action: placeWait, Reason: reasonTooFewNodes}},
+		{"6 not that many nodes", 7, queue("c-0", "c-0 c-1 c-2 c-3 c-4", "c-0 c-1 c-2 c-3 c-4"), five(), Placement{Action: placeWait, Reason: reasonTooFewNodes}},
 	}
 	for _, c := range cases {
 		if got := decidePlacement(c.wanted, c.queue, c.cluster); got != c.want {
@@ -63,7 +63,7 @@ func TestDecidePlacementFollowsItsTable(t *testing.T) {
 }
 
 func TestMembersOfForgottenNodesAreNotCounted(t *testing.T) {
-	got := named([]string{"c-0", "00f00ba400f00ba4", "c-2", "deadbeef"})
+	got := Names([]string{"c-2", "00f00ba400f00ba4", "c-0", "deadbeef"})
 	if !reflect.DeepEqual(got, []string{"c-0", "c-2", "deadbeef"}) {
 		t.Errorf("%v", got)
 	}

@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package queue
+package queuestate
 
 import (
 	"strings"
@@ -28,7 +28,9 @@ func TestImpedimentOfFollowsItsTable(t *testing.T) {
 		"classic, its node is up":        {"classic", "running", "c-1", "c-1", "c-1", "", ""},
 		"classic, its node is down":      {"classic", "down", "c-1", "c-1", "", "NodeDown", "node c-1"},
 		"a broker that tells no state":   {"classic", "", "c-1", "", "", "", ""},
-		"a type that is not known of":    {"stream", "running", "", "", "", "", ""},
+		"a stream without a majority":    {"stream", "running", "", "c-0 c-1 c-2", "c-1", "NoLeader", "bring back c-0, c-2"},
+		"a stream with a majority":       {"stream", "running", "c-1", "c-0 c-1 c-2", "c-1 c-2", "", ""},
+		"an unknown type":                {"mirrored", "running", "", "", "", "", ""},
 		"a single member that is online": {"quorum", "running", "c-0", "c-0", "c-0", "", ""},
 	}
 	for name, c := range cases {
@@ -37,7 +39,7 @@ func TestImpedimentOfFollowsItsTable(t *testing.T) {
 			Members: strings.Fields(c.members), Online: strings.Fields(c.online),
 		}
 		got, says := "", ""
-		if impediment := impedimentOf(q); impediment != nil {
+		if impediment := ImpedimentOf(q); impediment != nil {
 			got, says = impediment.Reason, impediment.Message
 		}
 		if got != c.want || !strings.Contains(says, c.says) {

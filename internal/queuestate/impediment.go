@@ -1,7 +1,9 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package queue
+// Package queuestate has the state of queues in brokers that Queues and SuperStreams share: whether clients can use a
+// queue, the next step towards its number of members, and a watcher for changes of the state.
+package queuestate
 
 import (
 	"fmt"
@@ -21,7 +23,10 @@ const (
 	reasonNoMajority = "NoMajority"
 )
 
-// States of a queue in the broker's HTTP API.
+// Running is the state of a queue that a node answers for.
+const Running = "running"
+
+// Other states of a queue in the broker's HTTP API.
 const (
 	stateLost    = "lost"
 	stateDown    = "down"
@@ -29,13 +34,13 @@ const (
 	stateCrashed = "crashed"
 )
 
-// impedimentOf returns why clients cannot use a queue. The first row that applies decides.
+// ImpedimentOf returns why clients cannot use a queue; nil when they can. The first row that applies decides.
 //
 //	1  the broker reports that its data is lost            | Lost
 //	2  classic, and its node does not answer for it        | NodeDown
-//	3  quorum, and it has no leader                        | NoLeader
-//	4  quorum, and most members are offline                | NoMajority
-func impedimentOf(q *broker.Queue) *topology.Impediment {
+//	3  quorum or stream, and it has no leader              | NoLeader
+//	4  quorum or stream, and most members are offline      | NoMajority
+func ImpedimentOf(q *broker.Queue) *topology.Impediment {
 	offline := slices.DeleteFunc(slices.Clone(q.Members), func(m string) bool { return slices.Contains(q.Online, m) })
 	switch {
 	case q.State == stateLost:
@@ -46,7 +51,7 @@ func impedimentOf(q *broker.Queue) *topology.Impediment {
 			return nil
 		}
 		return &topology.Impediment{Reason: reasonNodeDown, Message: fmt.Sprintf("node %s, which has the only copy of the queue, is not online; bring it back", q.Node)}
-	case q.Type != posthornv1.QueueTypeQuorum:
+	case !IsReplicated(q.Type):
 		return nil
 	case len(q.Online) < len(q.Members)/2+1:
 		reason := reasonNoMajority
@@ -58,6 +63,11 @@ func impedimentOf(q *broker.Queue) *topology.Impediment {
 		return &topology.Impediment{Reason: reasonNoLeader, Message: "the members have not elected a leader; if this does not pass, look at the brokers' logs"}
 	}
 	return nil
+}
+
+// IsReplicated reports whether queues of a type have members on several nodes, which can be added and removed.
+func IsReplicated(kind string) bool {
+	return kind == posthornv1.QueueTypeQuorum || kind == posthornv1.QueueTypeStream
 }
 
 // remedy returns what to do about members that are offline. The name of a pod has a dash. A member without one is on a node
@@ -74,12 +84,4 @@ func remedy(offline []string) string {
 		out = append(out, fmt.Sprintf("the disks of %d of them are lost: if the others are no majority, delete the queue in the broker, and the operator declares it again, empty", removed))
 	}
 	return strings.Join(out, "; ")
-}
-
-// Impediment returns why clients could not use the queue when it was last queried.
-func (w *work) Impediment() *topology.Impediment {
-	if w.found == nil {
-		return nil
-	}
-	return impedimentOf(w.found)
 }
