@@ -428,7 +428,10 @@ async fn killed() -> Result {
     let mut consumer = consumer(&second, &stream, OffsetSpecification::First).await?;
     same(take(&mut consumer, 1000).await?, numbered(0..1000))?;
     publish(&second, &stream, 1000..1001).await?;
-    same(take(&mut consumer, 1).await?, numbered(1000..1001))?;
+    // The stream's leader has stored a mark of its own, so the offset is not that of the message before plus one.
+    let (offset, body) = take(&mut consumer, 1).await?.remove(0);
+    same(body, "1000".to_owned())?;
+    holds(offset >= 1000, "offsets grow")?;
     consumer.handle().close().await?;
     Ok(())
 }
