@@ -210,6 +210,7 @@ impl StreamSession {
         let start = start_of(request.offset).unwrap_or(CursorStart::Next);
         let consumer = self.new_consumer(request, &record, properties, start, cx.broker.now());
         let cursor_id = consumer.cursor_id;
+        crate::users::add(cx.broker, consumer.queue);
         self.consumers.insert(request.id, consumer);
         self.count(|counters| counters.consumers += 1);
         let code = ResponseCode::OK;
@@ -305,6 +306,7 @@ impl StreamSession {
         let Some(mut consumer) = self.consumers.remove(&id) else {
             return false;
         };
+        crate::users::remove(cx.broker, consumer.queue);
         consumer.stop(cx);
         if let Some(membership) = consumer.membership {
             groups::leave(cx.broker, &membership.key, consumer.cursor_id);

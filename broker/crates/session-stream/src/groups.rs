@@ -18,9 +18,10 @@
 //!   of two nodes run at very different speeds; clients process messages at least once in any case.
 
 use crate::session::{StepContext, StreamSession};
+use crate::users::StreamUsers;
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, Time, WallTime};
-use metadata::{Name, QueueId};
+use metadata::{Name, QueueId, TreeEvent};
 use queue::ConsumerId;
 use session::{
     Broker, InvalidFrame, ServiceHost, ServiceId, ServiceOutput, ServiceRegistration,
@@ -138,6 +139,8 @@ pub(crate) enum GroupEvent {
         consumer: ConsumerId,
         is_active: bool,
     },
+    /// A stream that the session uses was deleted. The session finds it by comparing with the tree.
+    StreamDeleted,
     Request(u64, Request),
 }
 
@@ -289,8 +292,10 @@ pub(crate) struct Groups {
     coordinated: BTreeMap<(QueueId, Name), Group>,
     /// Requests of sessions, and events for them.
     requests: VecDeque<(u64, Request)>,
-    events: VecDeque<(u64, ConsumerId, bool)>,
+    events: VecDeque<(u64, GroupEvent)>,
     check_at: Time,
+    /// Not a part of the groups, but a shard has one service for all of its sessions.
+    pub users: StreamUsers,
 }
 
 impl Groups {
@@ -304,7 +309,11 @@ impl Groups {
             member.is_acknowledged = true;
             member.is_known = true;
             member.set_active(is_active);
-            self.events.push_back((session, consumer, is_active));
+            let event = GroupEvent::SetActive {
+                consumer,
+                is_active,
+            };
+            self.events.push_back((session, event));
         }
     }
 
@@ -575,7 +584,11 @@ fn check_members(host: &mut dyn ServiceHost, now: Time) {
         match coordinator {
             None if member.role == Role::Active && now.since(member.seen_at) >= LEASE => {
                 member.set_active(false);
-                groups.events.push_back((session, consumer, false));
+                let event = GroupEvent::SetActive {
+                    consumer,
+                    is_active: false,
+                };
+                groups.events.push_back((session, event));
             }
             None => {}
             Some(_)
@@ -660,11 +673,8 @@ impl ShardService for GroupService {
             *event = Some(GroupEvent::Request(session, request));
             return Some(ServiceOutput::Work);
         }
-        let (session, consumer, is_active) = groups.events.pop_front()?;
-        *event = Some(GroupEvent::SetActive {
-            consumer,
-            is_active,
-        });
+        let (session, next) = groups.events.pop_front()?;
+        *event = Some(next);
         Some(ServiceOutput::Event { session })
     }
 
@@ -672,6 +682,18 @@ impl ShardService for GroupService {
         let event = event.downcast_mut::<Option<GroupEvent>>();
         if let Some(GroupEvent::Request(session, request)) = event.and_then(Option::take) {
             perform(host, session, request);
+        }
+    }
+
+    fn tree_event(&self, host: &mut dyn ServiceHost, event: &TreeEvent) {
+        let TreeEvent::QueueRemoved(record) = event else {
+            return;
+        };
+        let Some(groups) = state(host) else { return };
+        for session in groups.users.sessions(record.id) {
+            groups
+                .events
+                .push_back((session, GroupEvent::StreamDeleted));
         }
     }
 

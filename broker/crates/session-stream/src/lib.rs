@@ -21,6 +21,7 @@ mod lookup;
 mod publish;
 mod session;
 mod streams;
+mod users;
 mod wait;
 
 pub use crate::session::StreamSession;

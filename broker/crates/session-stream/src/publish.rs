@@ -169,25 +169,31 @@ impl StreamSession {
             confirmed: 0,
             errored: 0,
         };
+        crate::users::add(cx.broker, publisher.queue);
         self.publishers.insert(id, publisher);
         self.count(|counters| counters.publishers += 1);
         Ok(())
     }
 
-    pub(crate) fn delete_publisher(&mut self, id: u8) -> Result<(), ResponseCode> {
-        match self.remove_publisher(id) {
+    pub(crate) fn delete_publisher(
+        &mut self,
+        id: u8,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), ResponseCode> {
+        match self.remove_publisher(id, cx) {
             true => Ok(()),
             false => Err(ResponseCode::PUBLISHER_DOES_NOT_EXIST),
         }
     }
 
     /// Returns false if there is no publisher with this id.
-    pub(crate) fn remove_publisher(&mut self, id: u8) -> bool {
-        let is_removed = self.publishers.remove(&id).is_some();
-        if is_removed {
-            self.count(|counters| counters.publishers -= 1);
-        }
-        is_removed
+    pub(crate) fn remove_publisher(&mut self, id: u8, cx: &mut StepContext<'_>) -> bool {
+        let Some(publisher) = self.publishers.remove(&id) else {
+            return false;
+        };
+        crate::users::remove(cx.broker, publisher.queue);
+        self.count(|counters| counters.publishers -= 1);
+        true
     }
 
     /// Reads the messages of a publish frame. None: they were refused.

@@ -358,7 +358,7 @@ impl StreamSession {
                 correlation_id,
                 publisher_id,
             } => {
-                let result = self.delete_publisher(publisher_id);
+                let result = self.delete_publisher(publisher_id, cx);
                 (correlation_id, result.map(|()| Some(ResponseCode::OK)))
             }
             C::Subscribe {
@@ -607,9 +607,9 @@ impl StreamSession {
         for id in consumers {
             self.remove_consumer(id, cx);
         }
-        let publishers = std::mem::take(&mut self.publishers).len();
-        if publishers > 0 {
-            self.count(|counters| counters.publishers -= publishers as i64);
+        let publishers: Vec<u8> = self.publishers.keys().copied().collect();
+        for id in publishers {
+            self.remove_publisher(id, cx);
         }
         self.unconfirmed.clear();
         self.operation = None;
@@ -645,7 +645,7 @@ impl StreamSession {
         let of_stream = self.publishers.iter().filter(|(_, p)| *p.stream == *stream);
         let publishers: Vec<u8> = of_stream.map(|(id, _)| *id).collect();
         for id in publishers {
-            self.remove_publisher(id);
+            self.remove_publisher(id, cx);
         }
         let of_stream = self.consumers.iter().filter(|(_, c)| *c.stream == *stream);
         let consumers: Vec<u8> = of_stream.map(|(id, _)| *id).collect();

@@ -726,6 +726,25 @@ fn deletion_of_a_stream_updates_its_clients() {
 }
 
 #[test]
+fn idle_publisher_learns_at_once_that_its_stream_was_deleted() {
+    let mut world = World::open();
+    let other = world.connect("guest");
+    world.declare_publisher(1, "", "s");
+    world.send(
+        other,
+        &C::Delete {
+            correlation_id: 6,
+            stream: "s",
+        },
+    );
+    let update = S::MetadataUpdate {
+        code: UNAVAILABLE,
+        stream: "s",
+    };
+    assert_eq!(world.take(0), [update]);
+}
+
+#[test]
 fn publishers_of_a_stream_whose_leader_moved_connect_again() {
     let mut world = World::open();
     world.declare_publisher(1, "", "s");

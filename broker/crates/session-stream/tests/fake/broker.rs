@@ -284,6 +284,9 @@ impl FakeBroker {
                 self.cursor_event(session, queue, event);
             }
         }
+        for event in self.tree.take_events() {
+            self.service.tree_event(self, &event);
+        }
         result
     }
 
