@@ -7,8 +7,8 @@ import time
 
 from checks import Checks, node
 from rstream import (
-    AMQPMessage, CompressionType, Consumer, ConsumerOffsetSpecification, OffsetType, Producer, RouteType,
-    SuperStreamConsumer, SuperStreamCreationOption, SuperStreamProducer, amqp_decoder)
+    AMQPMessage, CompressionType, Consumer, ConsumerOffsetSpecification, OffsetSpecification, OffsetType, Producer,
+    RouteType, SuperStreamConsumer, SuperStreamCreationOption, SuperStreamProducer, amqp_decoder)
 from rstream.exceptions import (
     AuthenticationFailure, OffsetNotFound, PreconditionFailed, StreamAlreadyExists, StreamDoesNotExist)
 
@@ -75,6 +75,18 @@ async def consume(stream, count, offset=None, properties=None):
     return found
 
 
+def numbered(publishing_id, body):
+    """A message with a publishing id, which the constructor of the client's class does not accept."""
+    message = AMQPMessage(body=body)
+    message.publishing_id = publishing_id
+    return message
+
+
+async def from_the_start(_is_active, _context):
+    """Answers a consumer update. Without a listener, the client starts at the next message."""
+    return OffsetSpecification(OffsetType.FIRST, 0)
+
+
 async def create(prefix, arguments=None):
     """Creates a stream."""
     stream = fresh(prefix)
@@ -127,9 +139,9 @@ async def named_producer_is_deduplicated():
     stream = await create("dedup")
     async with Producer(**LOGIN) as producer:
         for _ in range(2):
-            messages = [AMQPMessage(body=b"%d" % n, publishing_id=n) for n in range(1, 101)]
+            messages = [numbered(n, b"%d" % n) for n in range(1, 101)]
             await producer.send_batch(stream, messages, publisher_name="p")
-        await producer.send_wait(stream, AMQPMessage(body=b"last", publishing_id=101), publisher_name="p")
+        await producer.send_wait(stream, numbered(101, b"last"), publisher_name="p")
     found = await consume(stream, 101)
     assert [body for _, body in found] == [b"%d" % n for n in range(1, 101)] + [b"last"]
 
@@ -179,7 +191,7 @@ async def super_stream_is_written_and_read():
     await consumer.start()
     properties = {"single-active-consumer": "true", "name": "group", "super-stream": name}
     await consumer.subscribe(
-        callback=on_message, decoder=amqp_decoder, properties=properties,
+        callback=on_message, decoder=amqp_decoder, properties=properties, consumer_update_listener=from_the_start,
         offset_specification=ConsumerOffsetSpecification(OffsetType.FIRST, None))
     await until(lambda: len(found) == 300)
     assert streams == {f"{name}-{n}" for n in range(3)}, streams
@@ -200,7 +212,8 @@ async def next_single_active_consumer_takes_over():
         consumers[name] = Consumer(**LOGIN)
         await consumers[name].start()
         await consumers[name].subscribe(
-            stream, on_message, decoder=amqp_decoder, properties=dict(properties), subscriber_name="group")
+            stream, on_message, decoder=amqp_decoder, properties=dict(properties), subscriber_name="group",
+            consumer_update_listener=from_the_start)
         if name == "one":
             await until(lambda: found["one"] == [b"a"])
     await publish(stream, [b"b"])

@@ -517,15 +517,21 @@ pub enum OffsetSpecification {
 
 impl Field<'_> for OffsetSpecification {
     fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-        Ok(match u16::get(from)? {
+        let position = match u16::get(from)? {
             0 => OffsetSpecification::None,
             1 => OffsetSpecification::First,
             2 => OffsetSpecification::Last,
             3 => OffsetSpecification::Next,
-            4 => OffsetSpecification::Offset(u64::get(from)?),
-            5 => OffsetSpecification::Timestamp(i64::get(from)?),
+            4 => return Ok(OffsetSpecification::Offset(u64::get(from)?)),
+            5 => return Ok(OffsetSpecification::Timestamp(i64::get(from)?)),
             _ => return Err(from.error(Reason::Undefined)),
-        })
+        };
+        // In answers to a consumer update, rstream sends an offset behind each kind of position, and
+        // RabbitMQ ignores it.
+        if from.command == CommandKey::ConsumerUpdate && from.rest.len() == size_of::<u64>() {
+            from.rest = &[];
+        }
+        Ok(position)
     }
 
     fn put(&self, out: &mut BytesMut) {

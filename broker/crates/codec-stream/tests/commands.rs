@@ -616,8 +616,37 @@ fn unknown_commands_and_versions_are_refused() {
 }
 
 #[test]
+fn consumer_update_may_have_an_offset_behind_every_position() {
+    for (number, offset) in [
+        (0, OffsetSpecification::None),
+        (1, OffsetSpecification::First),
+        (3, OffsetSpecification::Next),
+    ] {
+        let mut frame = b"\x80\x1a\0\x01\0\0\0\x09\0\x01\0".to_vec();
+        frame.push(number);
+        frame.extend_from_slice(&[0; 8]);
+        let expected = ClientCommand::ConsumerUpdateResponse {
+            correlation_id: 9,
+            code: ResponseCode::OK,
+            offset,
+        };
+        assert_eq!(ClientCommand::decode(&frame), Ok(expected));
+    }
+}
+
+#[test]
 fn malformed_fields_are_named() {
-    let cases: [(&[u8], &str, Reason); 8] = [
+    let cases: [(&[u8], &str, Reason); 10] = [
+        (
+            b"\x80\x1a\0\x01\0\0\0\x09\0\x01\0\x01\0",
+            "offset",
+            Reason::Trailing,
+        ),
+        (
+            b"\x80\x1a\0\x01\0\0\0\x09\0\x01\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            "offset",
+            Reason::Trailing,
+        ),
         (
             b"\0\x0e\0\x01\0\0\0\x01\0\x02s",
             "stream",

@@ -61,8 +61,8 @@ pub struct QueueTypeDescriptor {
     /// Number and placement of replicas.
     pub replication: Replication,
     /// Arguments that a declaration can carry and that a second declaration must repeat, in the order of comparison.
-    /// As in RabbitMQ, `x-consumer-timeout` and `x-quorum-target-group-size` are not among them: they may differ the next
-    /// time, on a queue of any type.
+    /// As in RabbitMQ, `x-consumer-timeout`, `x-quorum-target-group-size` and `x-stream-filter-size-bytes` are not among
+    /// them: they may differ the next time, on a queue of any type.
     pub arguments: &'static [&'static str],
     /// The queue can be non-durable, exclusive or auto-delete.
     pub transient: bool,
@@ -199,7 +199,6 @@ static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
         "x-max-length-bytes",
         "x-max-age",
         "x-stream-max-segment-size-bytes",
-        "x-stream-filter-size-bytes",
         "x-initial-cluster-size",
         "x-queue-leader-locator",
     ],

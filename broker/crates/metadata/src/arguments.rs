@@ -11,6 +11,9 @@ const MAX_PRIORITY: i64 = 255;
 /// Largest segment of a stream in bytes, as in RabbitMQ.
 const MAX_SEGMENT_BYTES: i64 = 3_000_000_000;
 
+/// Every queue type accepts it, as in RabbitMQ, and streams use it.
+const FILTER_SIZE: &str = "x-stream-filter-size-bytes";
+
 /// The result of checking a value. The error is RabbitMQ's text.
 type CheckResult = Result<(), String>;
 type ArgumentCheck = fn(&Value, &Table) -> CheckResult;
@@ -78,11 +81,9 @@ const CHECKS: &[(&str, ArgumentCheck)] = &[
             _ => Ok(()),
         },
     ),
-    ("x-stream-filter-size-bytes", |v, _| {
-        match non_negative(v)? {
-            16..=255 => Ok(()),
-            n => Err(format!("{{value_out_of_range,{n},16,255}}")),
-        }
+    (FILTER_SIZE, |v, _| match non_negative(v)? {
+        16..=255 => Ok(()),
+        n => Err(format!("{{value_out_of_range,{n},16,255}}")),
     }),
     ("x-initial-cluster-size", |v, _| check_positive(v)),
     ("x-queue-leader-locator", |v, _| {
@@ -175,7 +176,9 @@ pub(crate) fn check_queue_arguments(
     check_table(resource, arguments)?;
     named_exchange(resource, "x-dead-letter-exchange", arguments)?;
     let known = kind.descriptor().arguments;
-    for (key, check) in CHECKS.iter().filter(|(key, _)| known.contains(key)) {
+    let is_checked =
+        |key: &str| known.contains(&key) || (key == FILTER_SIZE && kind.descriptor().cursors);
+    for (key, check) in CHECKS.iter().filter(|(key, _)| is_checked(key)) {
         if let Some(value) = arguments.get(key) {
             check(value, arguments).map_err(|reason| invalid(resource, key, &reason))?;
         }

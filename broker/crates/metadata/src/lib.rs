@@ -146,7 +146,7 @@ pub enum ApplyTo {
     ClassicQueues,
     /// Quorum queues.
     QuorumQueues,
-    /// Streams. Accepted for compatibility; there are no streams yet.
+    /// Streams.
     Streams,
     /// Exchanges.
     Exchanges,

@@ -210,6 +210,9 @@ impl ModelQueue {
                 .min(self.settings.max_priority.unwrap_or(0)),
             // A message requeued at the end has normal priority.
             QueueType::Quorum => u8::from(waiting.priority >= 5 && waiting.attempts == 0),
+            QueueType::Stream => {
+                unreachable!("the model is of queues that messages are taken from")
+            }
         }
     }
 
@@ -253,6 +256,9 @@ impl ModelQueue {
         match self.kind {
             QueueType::Classic => self.waiting.push(message),
             QueueType::Quorum => self.returned.push(message),
+            QueueType::Stream => {
+                unreachable!("the model is of queues that messages are taken from")
+            }
         }
     }
 
@@ -442,6 +448,9 @@ impl ModelQueue {
             (_, Overflow::DropHead) => false,
             (QueueType::Classic, _) => self.exceeds(1, body),
             (QueueType::Quorum, _) => self.blocked,
+            (QueueType::Stream, _) => {
+                unreachable!("the model is of queues that messages are taken from")
+            }
         };
         if refused {
             return self.refused.push(n);

@@ -144,6 +144,13 @@ impl Channel {
         }
         let priority = consumer_priority(&requested.arguments, &name, record.kind, conn)?;
         let (queue, kind) = (record.id, record.kind);
+        if requested.no_ack && kind.descriptor().cursors {
+            refuse!(
+                NotImplemented,
+                "automatic acknowledgement not supported by stream queue '{name}' in vhost '{}'",
+                conn.vhost
+            );
+        }
         let rules = &kind.descriptor().consumers;
         let tag: Name = match requested.consumer_tag {
             "" => names::generated("amq.ctag-", cx.broker).into(),
@@ -471,7 +478,7 @@ fn consumer_priority(
         "x-stream-filter",
         "x-stream-match-unfiltered",
     ] {
-        if arguments.get(key).is_some() {
+        if arguments.get(key).is_some() && !kind.descriptor().cursors {
             refuse!(
                 PreconditionFailed,
                 "invalid arg '{key}' for queue '{queue}' in vhost '{}' of queue type {}",

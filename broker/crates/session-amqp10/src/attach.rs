@@ -4,6 +4,7 @@ use crate::address;
 use crate::connection::{Amqp10Session, Link};
 use crate::consume::Consumer;
 use crate::ended;
+use crate::filters::SourceFilters;
 use crate::publish::{PublishTarget, Publisher};
 use crate::refusal::{Refusal, from_queue_reply};
 use crate::state::StepContext;
@@ -295,6 +296,14 @@ impl Amqp10Session {
         let mut consumer = Consumer::new(link, record, is_settled);
         consumer.dynamic_queue = dynamic_queue;
         consumer.is_volatile = is_volatile;
+        // Filters of queues that messages are taken from are not supported.
+        let requested = attach.source.as_ref().and_then(|source| source.filter);
+        let filters = match record.kind.descriptor().cursors {
+            true => SourceFilters::read(requested),
+            false => SourceFilters::default(),
+        };
+        consumer.conditions = filters.conditions;
+        consumer.effective_filters = filters.effective;
         let end = attach.name.floor_char_boundary(MAX_TAG);
         let spec = ConsumerSpec {
             tag: attach.name.get(..end).unwrap_or_default().into(),
@@ -310,7 +319,7 @@ impl Amqp10Session {
             no_ack: false,
             exclusive: false,
             priority,
-            arguments: Table::default(),
+            arguments: filters.arguments,
         };
         let body = RequestBody::Consume {
             consumer: consumer.id,
@@ -357,9 +366,12 @@ impl Amqp10Session {
             .as_deref()
             .map(address::queue_address);
         let properties = dynamic_node_properties();
+        let filters = consumer.effective_filters.take();
         let mut source = Source {
             // As in RabbitMQ, filters that are not supported are left out of the answer.
-            filter: None,
+            filter: filters
+                .as_deref()
+                .and_then(|encoded| Reader::new(encoded).read().ok()),
             default_outcome: Some(Outcome::Released),
             outcomes: match requested.outcomes.is_empty() {
                 true => Multiple::new(&OUTCOMES),

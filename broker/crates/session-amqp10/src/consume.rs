@@ -1,9 +1,11 @@
 //! Links on which a client consumes: credit, deliveries and their outcomes.
 
 use crate::ended;
+use crate::filters;
 use crate::state::{ConnectionState, DeliveryOutcome, StepContext};
 use crate::stored::encode_delivery;
 use crate::wait::WaitReason;
+use ::filter::Filter;
 use amqp10::{Connection, CreditState, LinkId, OutgoingDelivery, SendError};
 use metadata::{Name, QueueId, QueueRecord, QueueType};
 use queue::{ConsumerId, Delivery, RequestBody, SettlementOutcome};
@@ -32,6 +34,14 @@ pub(crate) struct Consumer {
     /// The source is a queue of direct reply-to: deliveries for which the client has no credit or no window are
     /// dropped.
     pub is_volatile: bool,
+    /// Messages that do not satisfy all of them are not sent. Of streams only.
+    pub conditions: Vec<Filter>,
+    /// The filters for the answer to the attach, until it is sent.
+    pub effective_filters: Option<Box<[u8]>>,
+    /// The last delivery that was not sent because of the conditions, and that the queue was not told yet.
+    skipped: Option<u64>,
+    /// The last delivery that the queue's credit allows.
+    up_to: u64,
     /// Deliveries that the client may still be sent.
     credit: u32,
     /// The id of the last delivery from the queue.
@@ -64,6 +74,10 @@ impl Consumer {
             is_settled,
             dynamic_queue: None,
             is_volatile: false,
+            conditions: Vec::new(),
+            effective_filters: None,
+            skipped: None,
+            up_to: 0,
             credit: 0,
             last: 0,
             held: VecDeque::new(),
@@ -122,9 +136,10 @@ impl Consumer {
         }
         self.is_crediting = true;
         let unused = u64::from(self.credit).saturating_sub(self.held.len() as u64);
+        self.up_to = self.last.saturating_add(unused);
         let body = RequestBody::Credit {
             consumer: self.id,
-            up_to: self.last.saturating_add(unused),
+            up_to: self.up_to,
             drain: self.expected.drain,
         };
         state.request(self.queue, body, self.link.number(), WaitReason::Credit, cx);
@@ -146,6 +161,11 @@ impl Consumer {
         if self.is_credit_due {
             return self.send_credit(state, cx);
         }
+        // If the queue used the whole credit, also for messages that were not sent, there may be more.
+        let has_unused_credit = self.credit as usize > self.held.len();
+        let may_have_more =
+            !self.conditions.is_empty() && self.last >= self.up_to && has_unused_credit;
+        let is_drained = is_drained && !may_have_more;
         // Without credit there is nothing to drain, and the client still expects the answer.
         if self.expected.drain && !is_drained && self.credit > 0 {
             self.is_credit_due = true;
@@ -191,7 +211,14 @@ impl Consumer {
         if self.is_volatile {
             return self.deliver_replies(deliveries, engine, state, cx);
         }
+        let now_ms = cx.broker.wall().0;
         for delivery in deliveries {
+            if !self.conditions.is_empty()
+                && !filters::matches(&self.conditions, &delivery.message, now_ms)
+            {
+                self.skipped = Some(delivery.id);
+                continue;
+            }
             if self.credit as usize <= self.held.len() {
                 // Sent before the queue knew of the reduced credit.
                 self.give_back(delivery.id, state);
@@ -274,11 +301,23 @@ impl Consumer {
             }
         }
         state.holding.retain(|&number| number != self.link.number());
+        self.note_skipped(state, cx);
         if self.held.capacity() > KEEP {
             self.held.shrink_to(0);
         }
         self.send_due_flow(engine, cx);
         Ok(())
+    }
+
+    /// Reports skipped messages to the queue, and gives it the credit that they used.
+    fn note_skipped(&mut self, state: &mut ConnectionState, cx: &mut StepContext<'_>) {
+        if let Some(skipped) = self.skipped.take() {
+            self.written = WrittenDeliveries::default();
+            cx.broker
+                .received(self.queue, self.id, skipped.max(self.last));
+            self.is_credit_due = true;
+            self.send_credit(state, cx);
+        }
     }
 
     fn send(

@@ -15,6 +15,7 @@ mod config;
 mod connection;
 mod consume;
 mod details;
+mod filters;
 mod handshake;
 mod management;
 mod publish;

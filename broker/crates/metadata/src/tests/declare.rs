@@ -116,7 +116,7 @@ fn unknown_queue_type_is_compared_with_an_existing_queue() {
     let mut log = Log::new();
     log.declare(queue("q"));
     for (value, expected_value) in [
-        (Value::from("stream"), "'stream'"),
+        (Value::from("jms"), "'jms'"),
         (Value::I32(5), "'5'"),
         (Value::Void, "none"),
     ] {
@@ -274,9 +274,9 @@ fn invalid_arguments_are_refused_with_rabbitmqs_text() {
             " of queue type rabbit_classic_queue",
         ),
         (
-            classic("x-queue-type", Value::from("stream")),
+            classic("x-queue-type", Value::from("jms")),
             "x-queue-type",
-            ": \"unsupported queue type 'stream'\"",
+            ": \"unsupported queue type 'jms'\"",
         ),
         (
             classic("x-queue-type", Value::Bool(true)),

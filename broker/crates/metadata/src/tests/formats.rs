@@ -55,6 +55,7 @@ golden::variant_names! {
     fn queue_type_name(QueueType) {
         QueueType::Classic => "classic",
         QueueType::Quorum => "quorum",
+        QueueType::Stream => "stream",
     }
     fn scope_name(PolicyScope) {
         PolicyScope::User => "user",
@@ -192,7 +193,12 @@ fn changes() -> Vec<Change> {
     ];
     golden::assert_covers(&algorithms, algorithm_name);
     golden::assert_covers(&ApplyTo::ALL, apply_to_name);
-    let records = [queue("orders"), quorum("orders"), exclusive()];
+    let stream = QueueRecord {
+        kind: QueueType::Stream,
+        arguments: table(&[("x-queue-type", Value::from("stream"))]),
+        ..quorum("events")
+    };
+    let records = [queue("orders"), quorum("orders"), exclusive(), stream];
     golden::assert_covers(records.iter().map(|r| &r.kind), queue_type_name);
     let policies = ApplyTo::ALL
         .map(policy_for)
@@ -346,7 +352,12 @@ fn changes() -> Vec<Change> {
             id,
         });
     }
-    for kind in [Some(QueueType::Classic), Some(QueueType::Quorum), None] {
+    for kind in [
+        Some(QueueType::Classic),
+        Some(QueueType::Quorum),
+        None,
+        Some(QueueType::Stream),
+    ] {
         all.push(Change::SetDefaultQueueType {
             vhost: vhost(),
             kind,

@@ -13,6 +13,7 @@ mod policy;
 mod retained;
 mod routing;
 mod sequences;
+mod streams;
 mod vhosts;
 
 use crate::*;

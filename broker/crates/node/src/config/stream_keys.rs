@@ -7,11 +7,13 @@ use super::values::{Listen, parse_bytes};
 /// Settings of the stream protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamConfig {
+    /// Listener without TLS.
     pub plain: Listen,
+    /// Listener with TLS.
     pub tls: Listen,
     /// Largest frame in bytes; 0: no limit.
     pub frame_max: u32,
-    /// Seconds; 0: off.
+    /// Heartbeat interval that the server proposes, in seconds; 0 proposes none.
     pub heartbeat: u32,
 }
 
@@ -59,7 +61,7 @@ const PORT: &str = "1 to 65535";
 const HOST: &str = "a name of 1 to 255 bytes";
 
 /// All keys, in the order of the reference.
-pub const STREAM_KEYS: &[ConfigKey] = &[
+pub(super) const STREAM_KEYS: &[ConfigKey] = &[
     ConfigKey {
         name: "stream.listeners.tcp",
         accepts: "none",

@@ -7,7 +7,11 @@ use crate::metadata_client::{self, MetadataClient};
 use consensus::Departure;
 use control::ReplicaStatus;
 use env::Time;
+use queue::ConsumerId;
+use queue::cursor::{CursorEvent, CursorRequest};
 use queue::{DeliveryCounters, Losses, Request, RequestBody};
+use stream::PeerMessage;
+use stream_replication::{Attachment, MemberMessage};
 use wire::DecodeError;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
@@ -40,6 +44,10 @@ golden::variant_names! {
         Frame::Members(MembershipMessage::Drain { .. }) => "members-drain",
         Frame::Service(_) => "service",
         Frame::Uses(_) => "uses",
+        Frame::Replica { .. } => "replica",
+        Frame::CursorRequests { .. } => "cursor-requests",
+        Frame::CursorEvents { .. } => "cursor-events",
+        Frame::StreamLeaders { .. } => "stream-leaders",
     }
     fn alarm_name(AlarmReason) {
         AlarmReason::Memory => "memory",
@@ -256,6 +264,49 @@ fn other_frames() -> Vec<Frame> {
     ]
 }
 
+/// Frames about streams.
+fn stream_frames() -> Vec<Frame> {
+    let request = CursorRequest::Detach {
+        cursor: ConsumerId(9),
+    };
+    let event = CursorEvent::Attached {
+        cursor: ConsumerId(9),
+        attachment: 2,
+        next: 70_000,
+    };
+    let message = PeerMessage {
+        message: MemberMessage::Chunks {
+            epoch: 7,
+            attachment: Attachment {
+                incarnation: 5,
+                number: 2,
+            },
+            first: 70_000,
+            committed: 69_000,
+        },
+        chunks: vec![Bytes::from_static(b"chunk")],
+    };
+    vec![
+        Frame::Replica {
+            queue: QUEUE,
+            message,
+        },
+        Frame::CursorRequests {
+            session: session(),
+            queue: QUEUE,
+            requests: vec![request.clone(), request],
+        },
+        Frame::CursorEvents {
+            session: session(),
+            queue: QUEUE,
+            events: vec![event.clone(), event],
+        },
+        Frame::StreamLeaders {
+            streams: vec![(QUEUE, 7), (QueueId(1), 300)],
+        },
+    ]
+}
+
 #[test]
 fn frames_of_version_0_2_are_decoded() {
     let reasons = [AlarmReason::Memory, AlarmReason::Disk];
@@ -270,6 +321,7 @@ fn frames_of_version_0_2_are_decoded() {
         .chain(metadata_frames())
         .chain(alarms)
         .chain(members)
+        .chain(stream_frames())
         .collect();
     golden::verify(CRATE, "0.2/frames", |files| {
         let encode = |frame: &Frame| frame.encode().to_vec();

@@ -7,6 +7,16 @@ use queue::quorum::Command;
 use queue::{Request, RequestBody};
 use std::time::Duration;
 
+fn settings() -> EffectiveSettings {
+    EffectiveSettings {
+        queue: FIRST_SETTINGS,
+        dead_letter_exchange: None,
+        dead_letter_routing_key: None,
+        expires_ms: None,
+        stream: metadata::StreamSettings::default(),
+    }
+}
+
 fn local_queues() -> LocalQueues {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let config = HostConfig {
@@ -57,7 +67,7 @@ fn what_was_held_for_a_queue_is_applied_before_what_is_newer() {
     local_queues.turn(&mut Vec::new());
     assert!(local_queues.recovering());
     local_queues.queue_out.push(committed(3));
-    local_queues.open(&record, &FIRST_SETTINGS, false);
+    local_queues.open(&record, &settings(), false);
     let order: Vec<u64> = local_queues
         .queue_out
         .iter()
@@ -74,7 +84,7 @@ fn what_was_held_for_a_queue_is_applied_before_what_is_newer() {
 fn a_queue_that_took_its_deletion_is_over_until_it_is_removed() {
     let mut local_queues = local_queues();
     let record = record(QueueType::Classic);
-    local_queues.open(&record, &FIRST_SETTINGS, true);
+    local_queues.open(&record, &settings(), true);
     local_queues.turn(&mut Vec::new());
     assert_eq!(local_queues.over(), []);
     let session = SessionId {
@@ -116,14 +126,14 @@ fn a_queue_that_was_deleted_is_not_founded_once_more() {
     let recovered = BTreeMap::from([(GroupId(record.id.0), deleted)]);
     let host = Host::new(config, Arc::clone(&disk), recovered).expect("a good log");
     let mut local_queues = LocalQueues::new(NodeId(1), Incarnation(2), host, disk);
-    local_queues.open(&record, &FIRST_SETTINGS, true);
+    local_queues.open(&record, &settings(), true);
     assert!(!local_queues.has(record.id) && !local_queues.has_replica(record.id));
     // Another queue is.
     let other = QueueRecord {
         id: QueueId(8),
         ..record
     };
-    local_queues.open(&other, &FIRST_SETTINGS, true);
+    local_queues.open(&other, &settings(), true);
     assert!(local_queues.has_replica(other.id));
 }
 
@@ -138,7 +148,7 @@ fn a_consumer_that_comes_and_goes_within_a_turn_renews_the_lease() {
         wall: env::WallTime(1),
     };
     local_queues.set_time(at(0));
-    local_queues.open(&leased, &FIRST_SETTINGS, true);
+    local_queues.open(&leased, &settings(), true);
     local_queues.set_expires(leased.id, Some(100));
     local_queues.turn(&mut Vec::new());
     local_queues.set_time(at(60));
@@ -180,12 +190,12 @@ fn a_consumer_that_comes_and_goes_within_a_turn_renews_the_lease() {
 fn the_totals_are_those_of_the_queues() {
     let mut local_queues = local_queues();
     let classic = record(QueueType::Classic);
-    local_queues.open(&classic, &FIRST_SETTINGS, true);
+    local_queues.open(&classic, &settings(), true);
     let quorum = QueueRecord {
         id: QueueId(8),
         ..record(QueueType::Quorum)
     };
-    local_queues.open(&quorum, &FIRST_SETTINGS, true);
+    local_queues.open(&quorum, &settings(), true);
     let session = SessionId {
         node: NodeId(1),
         incarnation: Incarnation(1),
@@ -225,7 +235,7 @@ fn the_totals_are_those_of_the_queues() {
 fn a_command_that_is_not_understood_is_told_and_nothing_behind_it_is_applied() {
     let mut local_queues = local_queues();
     let record = record(QueueType::Quorum);
-    local_queues.open(&record, &FIRST_SETTINGS, true);
+    local_queues.open(&record, &settings(), true);
     let time = Command::Time(env::WallTime(1)).encode();
     let newer = [&[time[0] + 1], &time[1..]].concat().into();
     let entries = [time.clone(), newer, time].into_iter().zip(1..);

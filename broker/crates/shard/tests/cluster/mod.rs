@@ -1084,6 +1084,89 @@ impl Client {
         panic!("nothing came to {queue}");
     }
 
+    /// Consumes a stream from an offset, with acknowledgements.
+    pub fn consume_stream(
+        &mut self,
+        cluster: &mut Cluster,
+        queue: &str,
+        offset: Value,
+    ) -> Result<(), String> {
+        let consume = Method::BasicConsume {
+            queue,
+            consumer_tag: "c",
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments: arguments(&[("x-stream-offset", offset)]),
+        };
+        self.ask(cluster, 1, consume).map(drop)
+    }
+
+    /// The next delivery, if it is there already.
+    pub fn delivery_now(&mut self, cluster: &mut Cluster) -> Option<Got> {
+        let (kind, method) = self.next_frame(cluster)?;
+        assert_eq!(kind, FrameKind::Method);
+        let Method::BasicDeliver {
+            delivery_tag,
+            exchange,
+            routing_key,
+            ..
+        } = Method::decode(&method).expect("a method")
+        else {
+            panic!("no delivery: {:?}", Method::decode(&method));
+        };
+        let (_, header) = self.answer(cluster);
+        let content = ContentHeader::decode(&header).expect("a content header");
+        let (properties, size) = (header.slice_ref(content.properties), content.body_size);
+        let body = match size {
+            0 => Bytes::new(),
+            _ => self.answer(cluster).1,
+        };
+        Some(Got {
+            tag: delivery_tag,
+            exchange: exchange.to_owned(),
+            routing_key: routing_key.to_owned(),
+            properties,
+            body,
+        })
+    }
+
+    /// Waits for a delivery.
+    pub fn delivery(&mut self, cluster: &mut Cluster) -> Got {
+        cluster.until("a delivery", |c| self.delivery_now(c))
+    }
+
+    /// Waits until the node has confirmed this publish and all before it.
+    pub fn until_confirmed(&mut self, cluster: &mut Cluster, tag: u64) {
+        loop {
+            let (kind, method) = self.answer(cluster);
+            assert_eq!(kind, FrameKind::Method);
+            match Method::decode(&method).expect("a method") {
+                Method::BasicAck { delivery_tag, .. } if delivery_tag >= tag => return,
+                Method::BasicAck { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub fn acknowledge(&mut self, cluster: &mut Cluster, delivery_tag: u64) {
+        let method = Method::BasicAck {
+            delivery_tag,
+            multiple: false,
+        };
+        self.send(cluster, 1, method);
+    }
+
+    pub fn limit_prefetch(&mut self, cluster: &mut Cluster, prefetch_count: u16) {
+        let method = Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count,
+            global: false,
+        };
+        self.call(cluster, 1, method);
+    }
+
     pub fn reject(&mut self, cluster: &mut Cluster, delivery_tag: u64) {
         let method = Method::BasicReject {
             delivery_tag,

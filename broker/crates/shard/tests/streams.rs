@@ -1,0 +1,255 @@
+//! Streams on whole nodes: replication, consumers on every node, changes of the leader and of the members.
+#![forbid(unsafe_code)]
+
+mod cluster;
+
+use cluster::{Client, Cluster, Got, arguments};
+use codec_amqp091::{Method, Properties};
+use control::MemberChange;
+use env::NodeId;
+use message::Value;
+use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
+use std::ops::Range;
+
+fn stream(extra: &[(&'static str, Value)]) -> Vec<(&'static str, Value)> {
+    let kind = ("x-queue-type", Value::from("stream"));
+    [&[kind], extra].concat()
+}
+
+fn number_of(got: &Got) -> u32 {
+    let bytes = got.body[..4].try_into().expect("four bytes");
+    u32::from_be_bytes(bytes)
+}
+
+fn offset_of(got: &Got) -> i64 {
+    let headers = got.headers();
+    let offset = headers.get("x-stream-offset").and_then(Value::as_integer);
+    offset.unwrap_or_else(|| panic!("no offset in {headers:?}"))
+}
+
+/// A client with publisher confirms.
+struct Publisher {
+    client: Client,
+    published: u64,
+}
+
+impl Publisher {
+    fn new(c: &mut Cluster, at: usize) -> Publisher {
+        let mut client = c.client(at);
+        client.call(c, 1, Method::ConfirmSelect { no_wait: false });
+        Publisher {
+            client,
+            published: 0,
+        }
+    }
+
+    fn publish(&mut self, c: &mut Cluster, queue: &str, numbers: Range<u32>) {
+        for number in numbers {
+            let body = [&number.to_be_bytes()[..], &[7; 96]].concat();
+            self.client
+                .publish(c, "", queue, &Properties::default(), &body);
+            self.published += 1;
+        }
+        self.client.until_confirmed(c, self.published);
+    }
+}
+
+/// A client that consumes a stream with a prefetch of 10.
+fn consumer(c: &mut Cluster, at: usize, queue: &str, offset: Value) -> Client {
+    let mut client = c.client(at);
+    client.limit_prefetch(c, 10);
+    let consuming = client.consume_stream(c, queue, offset);
+    consuming.unwrap_or_else(|error| panic!("{error}"));
+    client
+}
+
+/// Receives and acknowledges these messages, in order, each once.
+fn receive(c: &mut Cluster, client: &mut Client, numbers: Range<u32>) {
+    let mut last = None;
+    for number in numbers {
+        let got = client.delivery(c);
+        assert_eq!(number_of(&got), number);
+        let offset = offset_of(&got);
+        assert!(last.is_none_or(|last| offset > last), "offsets ascend");
+        last = Some(offset);
+        client.acknowledge(c, got.tag);
+    }
+}
+
+fn leader(c: &mut Cluster, at: usize, queue: &str) -> usize {
+    let leader = c.until("a leader", |c| c.queue(at, queue)?.leader);
+    leader.0 as usize - 1
+}
+
+fn has_files(c: &Cluster, at: usize) -> bool {
+    let files = c.files_at(at);
+    files.iter().any(|path| path.starts_with("streams/"))
+}
+
+#[test]
+fn consumers_on_every_node_get_all_messages_in_order() {
+    let mut c = Cluster::new(4);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let members = c.queue(0, "s").map(|q| q.members).expect("the stream");
+    assert_eq!(members.len(), 3);
+    let mut publisher = Publisher::new(&mut c, 3);
+    publisher.publish(&mut c, "s", 0..100);
+    for at in 0..4 {
+        let mut early = consumer(&mut c, at, "s", Value::from("first"));
+        receive(&mut c, &mut early, 0..100);
+    }
+    let mut late = consumer(&mut c, 2, "s", Value::from("next"));
+    let mut middle = consumer(&mut c, 1, "s", Value::I64(50));
+    publisher.publish(&mut c, "s", 100..150);
+    receive(&mut c, &mut late, 100..150);
+    receive(&mut c, &mut middle, 50..150);
+    assert_eq!(c.ready(0, "s"), 150, "reading removes nothing");
+}
+
+#[test]
+fn confirmed_messages_and_consumers_survive_the_death_of_the_leader() {
+    let mut c = Cluster::new(3);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let first = leader(&mut c, 0, "s");
+    let others: Vec<usize> = (0..3).filter(|at| *at != first).collect();
+    let mut publisher = Publisher::new(&mut c, others[0]);
+    publisher.publish(&mut c, "s", 0..40);
+    let mut reader = consumer(&mut c, others[1], "s", Value::from("first"));
+    receive(&mut c, &mut reader, 0..20);
+    c.kill(first);
+    publisher.publish(&mut c, "s", 40..80);
+    receive(&mut c, &mut reader, 20..80);
+    let second = leader(&mut c, others[0], "s");
+    assert_ne!(second, first);
+    let mut again = consumer(&mut c, others[0], "s", Value::from("first"));
+    receive(&mut c, &mut again, 0..80);
+}
+
+#[test]
+fn a_replica_moves_and_leaves_no_files_behind() {
+    let mut c = Cluster::new(4);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let mut publisher = Publisher::new(&mut c, 0);
+    publisher.publish(&mut c, "s", 0..60);
+    let mut reader = consumer(&mut c, 2, "s", Value::from("first"));
+    receive(&mut c, &mut reader, 0..30);
+    assert!(has_files(&c, 2) && !has_files(&c, 3));
+    let replace = MemberChange::Replace {
+        old: NodeId(3),
+        new: NodeId(4),
+    };
+    let members = c.change_members("s", replace).expect("possible");
+    assert_eq!(members, [NodeId(1), NodeId(2), NodeId(4)]);
+    c.until("the new replica has the files, and the old one none", |c| {
+        (has_files(c, 3) && !has_files(c, 2)).then_some(())
+    });
+    // The consumer on the node that lost its replica goes on with another one.
+    receive(&mut c, &mut reader, 30..60);
+    publisher.publish(&mut c, "s", 60..70);
+    receive(&mut c, &mut reader, 60..70);
+    // The new member has everything: without it there is no majority.
+    c.kill(1);
+    publisher.publish(&mut c, "s", 70..80);
+    let mut there = consumer(&mut c, 3, "s", Value::from("first"));
+    receive(&mut c, &mut there, 0..80);
+}
+
+#[test]
+fn deleting_a_stream_ends_its_consumers_and_deletes_its_files() {
+    let mut c = Cluster::new(3);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let mut publisher = Publisher::new(&mut c, 0);
+    publisher.publish(&mut c, "s", 0..5);
+    let mut reader = consumer(&mut c, 1, "s", Value::from("first"));
+    receive(&mut c, &mut reader, 0..5);
+    let delete = Method::QueueDelete {
+        queue: "s",
+        if_unused: false,
+        if_empty: false,
+        no_wait: false,
+    };
+    admin.call(&mut c, 1, delete);
+    c.until("no files are left", |c| {
+        (0..3).all(|at| !has_files(c, at)).then_some(())
+    });
+}
+
+#[test]
+fn a_stream_needs_its_feature_flag() {
+    let mut c = Cluster::without_feature(1, "stream_queues");
+    let mut client = c.client(0);
+    let declare = Method::QueueDeclare {
+        queue: "s",
+        passive: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: false,
+        arguments: arguments(&stream(&[])),
+    };
+    let refused = client.ask(&mut c, 1, declare).unwrap_err();
+    assert!(refused.contains("'stream_queues'"), "{refused}");
+}
+
+#[test]
+fn requests_that_a_stream_does_not_support_are_refused() {
+    let mut c = Cluster::new(1);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let refusals = [
+        (None, Value::from("first"), "prefetch count is not set"),
+        (Some(10), Value::from("later"), "'x-stream-offset'"),
+    ];
+    for (prefetch, offset, text) in refusals {
+        let mut client = c.client(0);
+        if let Some(prefetch) = prefetch {
+            client.limit_prefetch(&mut c, prefetch);
+        }
+        let refused = client.consume_stream(&mut c, "s", offset).unwrap_err();
+        assert!(refused.contains(text), "{refused}");
+    }
+    let mut client = c.client(0);
+    let get = Method::BasicGet {
+        queue: "s",
+        no_ack: false,
+    };
+    let refused = client.ask(&mut c, 1, get).unwrap_err();
+    assert!(refused.contains("not supported by stream"), "{refused}");
+}
+
+#[test]
+fn a_policy_limits_the_bytes_of_a_stream() {
+    let mut c = Cluster::new(3);
+    let mut admin = c.client(0);
+    let small = [
+        ("x-stream-max-segment-size-bytes", Value::I64(2_000)),
+        ("x-max-length-bytes", Value::I64(1_000_000)),
+    ];
+    admin.declare(&mut c, "s", &stream(&small));
+    let mut publisher = Publisher::new(&mut c, 0);
+    // A chunk of ten messages each: what waits for the disk becomes one chunk.
+    for first in (0..100).step_by(10) {
+        publisher.publish(&mut c, "s", first..first + 10);
+    }
+    // Each segment begins with a snapshot of the tracking, which takes an offset.
+    assert!(c.ready(0, "s") >= 100);
+    c.change(Change::PutPolicy(PolicyRecord {
+        vhost: "/".into(),
+        name: "small".into(),
+        scope: PolicyScope::User,
+        pattern: "^s$".into(),
+        apply_to: ApplyTo::Streams,
+        priority: 0,
+        definition: arguments(&[("max-length-bytes", Value::I64(4_000))]),
+    }));
+    c.until("the oldest segments are deleted", |c| {
+        (c.ready(0, "s") < 50).then_some(())
+    });
+    let mut reader = consumer(&mut c, 1, "s", Value::from("first"));
+    let oldest = reader.delivery(&mut c);
+    assert!(number_of(&oldest) > 40, "{}", number_of(&oldest));
+}
