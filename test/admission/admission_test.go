@@ -208,8 +208,8 @@ func TestArgumentsAreTheBrokers(t *testing.T) {
 	sameSet(t, "not of quorum queues", all(literal, ofQuorum), distinct(without(slices.Concat(classic, stream), quorum...)))
 	sameSet(t, "not of streams", all(literal, ofStream), distinct(without(slices.Concat(classic, quorum), stream...)))
 
-	// A repeated declaration does not compare these two.
-	every := distinct(slices.Concat(classic, quorum, stream, []string{"x-consumer-timeout", "x-quorum-target-group-size"}))
+	// A repeated declaration does not compare these three.
+	every := distinct(slices.Concat(classic, quorum, stream, []string{"x-consumer-timeout", "x-quorum-target-group-size", "x-stream-filter-size-bytes"}))
 	sameSet(t, "known arguments", all(literal, variable(t, file, "unknown-arguments.posthorn.io", "known")), slices.Clone(every))
 
 	typed := slices.Concat(all(keyOfMap, variable(t, file, policy, "least")), all(keyOfMap, variable(t, file, policy, "choices")),

@@ -121,7 +121,7 @@ var _ = DescribeTable("a nonsense Queue is refused by the API server", refuses("
 	Entry("a stream with a single active consumer of the queue", `a stream has no x-single-active-consumer`, `{clusterRef: {name: c}, type: stream, arguments: {x-single-active-consumer: true}}`),
 	Entry("the number of members of a stream as argument", `they come from spec.type and spec.replicas`, `{clusterRef: {name: c}, type: stream, arguments: {x-initial-cluster-size: 3}}`),
 	Entry("more members of a stream than a cluster has", `spec.replicas`, `{clusterRef: {name: c}, type: stream, replicas: 10}`),
-	Entry("a filter of a classic queue", `a classic queue has no x-stream-filter-size-bytes`, `{clusterRef: {name: c}, type: classic, arguments: {x-stream-filter-size-bytes: 16}}`),
+	Entry("a segment of a classic queue", `a classic queue has no x-stream-max-segment-size-bytes`, `{clusterRef: {name: c}, type: classic, arguments: {x-stream-max-segment-size-bytes: 16}}`),
 	Entry("an exclusive stream", `unknown field "spec.exclusive"`, `{clusterRef: {name: c}, type: stream, exclusive: true}`),
 	Entry("two arguments that are wrong", `x-message-ttl must be an integer of at least 0 and at most 315360000000`, `{clusterRef: {name: c}, arguments: {x-max-length: a, x-message-ttl: -1}}`),
 	Entry("an integer that is a boolean", `x-max-length must be an integer`, `{clusterRef: {name: c}, arguments: {x-max-length: true}}`),

@@ -132,9 +132,9 @@ impl FakeNode {
                 id: q.id,
                 leader: self.stats.get(&q.id).and(q.members.first().copied()),
                 members: q.members.clone(),
-                online: match q.kind {
-                    QueueType::Quorum => q.members.clone(),
-                    QueueType::Classic => Vec::new(),
+                online: match q.kind.is_replicated() {
+                    true => q.members.clone(),
+                    false => Vec::new(),
                 },
                 stats: self.stats.get(&q.id).cloned(),
                 counters: queue::QueueCounters::default(),
@@ -346,10 +346,10 @@ impl FakeNode {
             }
             ControlRequest::PlaceQueue { record, reply } => {
                 let replicas = self.tree.placement_request(&record).initial;
-                let all = match (record.kind, replicas) {
-                    (QueueType::Classic, _) => 1,
-                    (QueueType::Quorum, 0) => 3,
-                    (QueueType::Quorum, n) => u64::from(n),
+                let all = match (record.kind.is_replicated(), replicas) {
+                    (false, _) => 1,
+                    (true, 0) => 3,
+                    (true, n) => u64::from(n),
                 };
                 reply((1..=all).map(NodeId).collect());
             }
