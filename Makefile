@@ -87,18 +87,20 @@ sim-selfcheck: ## plant one bug at a time; the simulator must catch each within 
 .PHONY: build broker operator demo-client image
 build: broker operator demo-client ## build bin/posthorn, bin/posthorn-operator, bin/demo-client
 
+# The profile of the broker. The tests use sim: its dependencies are built for the simulator anyway.
+PROFILE ?= release
+
 broker:
 	@mkdir -p bin
-	@echo "building the broker (release)"
-	@$(CARGO) build $(if $(VERBOSE),,-q) --release --locked $(BROKER) -p posthorn
-	@cp $(CARGO_TARGET_DIR)/release/posthorn bin/posthorn
+	@echo "building the broker ($(PROFILE))"
+	@$(CARGO) build $(if $(VERBOSE),,-q) --profile $(PROFILE) --locked $(BROKER) -p posthorn
+	@cp $(CARGO_TARGET_DIR)/$(PROFILE)/posthorn bin/posthorn
 
 .PHONY: next
 next: ## build the broker of the next version in bin/next, for tests of upgrades
 	@mkdir -p bin/next
-	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn --features next
-	@cp $(CARGO_TARGET_DIR)/release/posthorn bin/next/posthorn
-	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn
+	@$(CARGO) build -q --profile $(PROFILE) --locked $(BROKER) -p posthorn --features next
+	@cp $(CARGO_TARGET_DIR)/$(PROFILE)/posthorn bin/next/posthorn
 
 operator:
 	@mkdir -p bin
