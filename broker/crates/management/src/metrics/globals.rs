@@ -389,7 +389,8 @@ pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
         };
         for (queue_type, totals) in counters.dead_letters.iter() {
             let facts = queue_type.descriptor();
-            if reason.of_failures && facts.delivery_limit.is_none() {
+            // Nothing dies in a queue that messages are not taken from.
+            if facts.cursors || (reason.of_failures && facts.delivery_limit.is_none()) {
                 continue;
             }
             sample(facts.module, DISABLED, totals);

@@ -217,7 +217,11 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
         .collect();
     assert_eq!(
         flags,
-        [("baseline_0_2", "enabled"), ("client_addresses", "enabled")]
+        [
+            ("baseline_0_2", "enabled"),
+            ("client_addresses", "enabled"),
+            ("stream_queues", "enabled")
+        ]
     );
     let enable = |name: &str| {
         server
@@ -334,7 +338,7 @@ fn vhost_has_default_queue_type_and_deletion_protection() {
         "running"
     );
     assert_eq!(
-        server.put("/api/vhosts/w", json!({"default_queue_type": "stream"})),
+        server.put("/api/vhosts/w", json!({"default_queue_type": "jms"})),
         400
     );
     assert_eq!(

@@ -45,7 +45,14 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
             | "vhosts/{vhost}"
             | "vhosts/{vhost}/connections"
             | "vhosts/{vhost}/channels"
-            | "aliveness-test/{vhost}",
+            | "aliveness-test/{vhost}"
+            | "stream/connections/{vhost}"
+            | "stream/connections/{vhost}/{connection}"
+            | "stream/connections/{vhost}/{connection}/publishers"
+            | "stream/connections/{vhost}/{connection}/consumers"
+            | "stream/publishers/{vhost}"
+            | "stream/publishers/{vhost}/{stream}"
+            | "stream/consumers/{vhost}",
         ) => VhostRequirement::Any,
         ("PUT" | "DELETE", "queues/{vhost}/{queue}" | "exchanges/{vhost}/{exchange}")
         | ("DELETE", "queues/{vhost}/{queue}/contents")
@@ -65,6 +72,7 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
             VhostRequirement::AnyUnlessAdministrator
         }
         ("GET", "vhost-limits/{vhost}") => VhostRequirement::AnyOrMonitoring,
+        ("DELETE", "stream/connections/{vhost}/{connection}") => VhostRequirement::Any,
         // Without permissions the list of consumers is empty.
         ("GET", "consumers/{vhost}")
         | ("PUT" | "DELETE", "operator-policies/{vhost}/{name}")
