@@ -97,6 +97,15 @@ bugs! {
         WillInSpite "will-in-spite" "a delayed will is published although its client reconnected in time",
         SharedTwice "shared-twice" "a message of a shared subscription is also delivered to the next member",
     }
+    "cluster" {
+        StreamConfirmEarly "stream-confirm-early" "the leader of a stream confirms publishes before they are committed",
+        StreamReadsUncommitted "stream-reads-uncommitted" "consumers of a stream get messages that are not committed",
+        StreamTruncationForgotten "stream-truncation-forgotten" "a replica of a stream keeps chunks in its file that its leader does not have",
+        StreamGapApplied "stream-gap-applied" "the leader of a stream applies requests although earlier ones are missing",
+        StreamMembersHurried "stream-members-hurried" "the voters of a stream change before a majority of them has what is committed",
+        StreamRunIgnored "stream-run-ignored" "a stream's log counts as intact after its machine lost power",
+        StreamBatchUnnoticed "stream-batch-unnoticed" "a consumer of a stream does not notice that a batch was lost",
+    }
     "stream" {
         StreamCommitAlone "stream-commit-alone" "the leader of a stream confirms chunks that no follower has written",
         StreamAckBeforeWrite "stream-ack-before-write" "a follower acknowledges chunks before it has written them",

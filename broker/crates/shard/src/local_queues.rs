@@ -11,6 +11,7 @@ mod tests;
 pub mod transfer_targets;
 
 use self::stream::Streams;
+pub use self::stream::StreamLogState;
 use crate::FixedState;
 use crate::lease::Leases;
 use crate::peers::Peers;

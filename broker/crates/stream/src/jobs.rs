@@ -1,5 +1,6 @@
 //! Storage jobs of a replica. They block, so they run on a storage thread.
 
+use env::planted::{self, Bug};
 use env::Disk;
 use queue::QueueId;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ impl OpenJob {
         if founds {
             write_machine(disk, self.stream, &self.machine)?;
         }
-        let is_intact = founds || recorded.as_deref() == Some(&*self.machine);
+        let same_run = recorded.as_deref() == Some(&*self.machine);
+        let is_intact = founds || same_run || planted::is(Bug::StreamRunIgnored);
         Ok(Box::new(OpenedLog {
             log,
             cut,

@@ -2,6 +2,7 @@
 
 use super::{CursorEvent, CursorRequest, CursorSpec, CursorStart, MessageBatch};
 use crate::ConsumerId;
+use env::planted::{self, Bug};
 use env::NodeId;
 
 /// What the session learns.
@@ -202,7 +203,7 @@ impl CursorClient {
         notices: &mut Vec<CursorNotice>,
     ) -> Option<CursorSend> {
         // The start of the cursor is lost, or a batch before this one.
-        if self.next != Some(batch.from) {
+        if self.next != Some(batch.from) && !planted::is(Bug::StreamBatchUnnoticed) {
             return Some(self.attach());
         }
         debug_assert!(batch.first >= batch.from, "offsets ascend");
