@@ -100,11 +100,10 @@ bugs! {
     "cluster" {
         StreamConfirmEarly "stream-confirm-early" "the leader of a stream confirms publishes before they are committed",
         StreamReadsUncommitted "stream-reads-uncommitted" "consumers of a stream get messages that are not committed",
+        StreamReattachSkips "stream-reattach-skips" "a consumer of a stream leaves out a message when it continues on another replica",
+        StreamOverPrefetch "stream-over-prefetch" "one delivery of a stream more than the prefetch is unacknowledged",
+        StreamChunkFromStart "stream-chunk-from-start" "a consumer that starts inside a chunk of a stream gets the whole chunk",
         StreamTruncationForgotten "stream-truncation-forgotten" "a replica of a stream keeps chunks in its file that its leader does not have",
-        StreamGapApplied "stream-gap-applied" "the leader of a stream applies requests although earlier ones are missing",
-        StreamMembersHurried "stream-members-hurried" "the voters of a stream change before a majority of them has what is committed",
-        StreamRunIgnored "stream-run-ignored" "a stream's log counts as intact after its machine lost power",
-        StreamBatchUnnoticed "stream-batch-unnoticed" "a consumer of a stream does not notice that a batch was lost",
     }
     "stream" {
         StreamCommitAlone "stream-commit-alone" "the leader of a stream confirms chunks that no follower has written",

@@ -10,8 +10,8 @@ mod stream;
 mod tests;
 pub mod transfer_targets;
 
-use self::stream::Streams;
 pub use self::stream::StreamLogState;
+use self::stream::Streams;
 use crate::FixedState;
 use crate::lease::Leases;
 use crate::peers::Peers;

@@ -30,8 +30,7 @@ mod switch {
             Fault::ConfirmEarly => planted::is(Bug::StreamConfirmEarly),
             Fault::ReadsUncommitted => planted::is(Bug::StreamReadsUncommitted),
             Fault::TruncationForgotten => planted::is(Bug::StreamTruncationForgotten),
-            Fault::GapApplied => planted::is(Bug::StreamGapApplied),
-            Fault::SequencesLost => false,
+            Fault::GapApplied | Fault::SequencesLost => false,
         }
     }
 }

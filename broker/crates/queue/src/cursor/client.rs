@@ -2,8 +2,8 @@
 
 use super::{CursorEvent, CursorRequest, CursorSpec, CursorStart, MessageBatch};
 use crate::ConsumerId;
-use env::planted::{self, Bug};
 use env::NodeId;
+use env::planted::{self, Bug};
 
 /// What the session learns.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,6 +82,9 @@ impl CursorClient {
         self.attachment = self.attachment.wrapping_add(1);
         self.received = 0;
         self.is_attached = false;
+        if planted::is(Bug::StreamReattachSkips) {
+            self.next = self.next.map(|next| next + 1);
+        }
         let start = self.next.map_or(self.spec.start, CursorStart::Offset);
         self.send(CursorRequest::Attach {
             cursor: self.id,
@@ -203,7 +206,7 @@ impl CursorClient {
         notices: &mut Vec<CursorNotice>,
     ) -> Option<CursorSend> {
         // The start of the cursor is lost, or a batch before this one.
-        if self.next != Some(batch.from) && !planted::is(Bug::StreamBatchUnnoticed) {
+        if self.next != Some(batch.from) {
             return Some(self.attach());
         }
         debug_assert!(batch.first >= batch.from, "offsets ascend");

@@ -3,13 +3,12 @@
 
 use super::replica::CountedStats;
 use super::{GroupOutput, LocalQueues, QueueReplica, label};
+use crate::membership::MembershipStep;
 use bytes::Bytes;
 use consensus::{
-    CommittedEntry, GroupId, HostOutput, JobError, JobId, JobResult, Membership, MembershipChange,
-    ProposeError, RaftHost, StorageJob,
+    CommittedEntry, GroupId, GroupStatus, HostOutput, JobError, JobId, JobResult, Membership,
+    MembershipChange, ProposeError, RaftHost, StorageJob,
 };
-use crate::membership::MembershipStep;
-use env::planted::{self, Bug};
 use env::{Disk, NodeId};
 use metadata::{EffectiveSettings, QueueId, QueueRecord, StreamSettings};
 use queue::cursor::{AddressedCursorEvent, CursorRequest, CursorSource};
@@ -449,9 +448,19 @@ impl LocalQueues {
             }
             _ => false,
         };
-        !changes_voters
-            || stream.may_change_voters()
-            || planted::is(Bug::StreamMembersHurried)
+        !changes_voters || stream.may_change_voters()
+    }
+
+    /// Of a stream whose Raft group is led here: the state of the group while the leader waits for the logs of other
+    /// members.
+    pub fn waiting_stream_status(&self, queue: QueueId) -> Option<GroupStatus> {
+        match self.queues.get(&queue)? {
+            QueueReplica::Stream(stream) if stream.is_leader && !stream.leads() => {
+                let status = self.host.status(GroupId(queue.0))?;
+                status.is_leader.then_some(status)
+            }
+            _ => None,
+        }
     }
 
     /// The state of the log of a stream's replica here. None if there is none, or while it is opened.

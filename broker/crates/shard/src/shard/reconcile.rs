@@ -83,7 +83,10 @@ impl ShardState {
             let Some(id) = self.cluster.members_mut().review.next() else {
                 return;
             };
-            let status = self.queues.local().led_status(id);
+            let local = self.queues.local();
+            let status = local.led_status(id);
+            // A leader of a stream may wait for the log of a member that is lost.
+            let status = status.or_else(|| local.waiting_stream_status(id));
             let record = self.metadata.tree().queue_by_id(id).cloned();
             if let (Some(status), Some(record)) = (status, record)
                 && !self.reconcile_queue(&record, &status)

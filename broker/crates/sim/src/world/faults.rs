@@ -97,7 +97,9 @@ impl<S: Scenario> World<S> {
             return Ok(());
         };
         let mut files = disk.files();
-        files.retain(|(path, len)| *len > 0 && !path.starts_with("classic") && !path.starts_with("streams"));
+        files.retain(|(path, len)| {
+            *len > 0 && !path.starts_with("classic") && !path.starts_with("streams")
+        });
         let at = self.rng.below(files.len() as u64) as usize;
         let (chance, mask) = (self.rng.next_u64(), 1 << self.rng.below(8));
         let Some((path, len)) = files.get(at) else {

@@ -101,7 +101,8 @@ impl Run {
     }
 
     fn all_data_is_intact(&self, world: &World<Run>) -> bool {
-        !world.is_any_damaged() && operator::check_replication(world, &self.identities, SAFE_MEMBERS).is_ok()
+        !world.is_any_damaged()
+            && operator::check_replication(world, &self.identities, SAFE_MEMBERS).is_ok()
     }
 
     /// Removes a machine with its disk. A new machine gets its name.

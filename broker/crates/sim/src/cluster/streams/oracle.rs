@@ -111,7 +111,9 @@ impl StreamOracle {
         let (Some(plan), Some(contents)) =
             (self.streams.get(stream), self.contents.get_mut(stream))
         else {
-            return Err(format!("a message of stream {stream}, which does not exist"));
+            return Err(format!(
+                "a message of stream {stream}, which does not exist"
+            ));
         };
         let name = plan.name;
         let published = self.published.get_mut(&id).filter(|p| p.stream == stream);
@@ -201,7 +203,9 @@ impl StreamOracle {
         let mut confirmed = contents.confirmed.iter();
         let missing = match plan.keeps_all() {
             true => confirmed.find(|id| !history.seen.contains(id)),
-            false => confirmed.next_back().filter(|id| !history.seen.contains(id)),
+            false => confirmed
+                .next_back()
+                .filter(|id| !history.seen.contains(id)),
         };
         missing.map(|id| format!("{name}: the confirmed {id:?}"))
     }

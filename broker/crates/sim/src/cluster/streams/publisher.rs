@@ -1,7 +1,7 @@
 //! A client that publishes to all streams with confirms, on a channel for each.
 
-use super::oracle::StreamOracle;
 use super::message;
+use super::oracle::StreamOracle;
 use crate::cluster::amqp::{AmqpClient, ServerMessage};
 use crate::cluster::client::{ClientContext, Role};
 use crate::cluster::tracked_message::MessageId;

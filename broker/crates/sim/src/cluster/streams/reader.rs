@@ -235,9 +235,7 @@ impl Role for StreamReader {
     }
 
     fn has_work_left(&self) -> bool {
-        !self.reads_all
-            || self.waits_for.is_some()
-            || self.channels.iter().any(|c| !c.is_consuming)
+        !self.reads_all || self.waits_for.is_some() || self.channels.iter().any(|c| !c.is_consuming)
     }
 
     fn describe_wait(&self) -> String {
