@@ -97,6 +97,14 @@ bugs! {
         WillInSpite "will-in-spite" "a delayed will is published although its client reconnected in time",
         SharedTwice "shared-twice" "a message of a shared subscription is also delivered to the next member",
     }
+    "cluster" {
+        StreamConfirmEarly "stream-confirm-early" "the leader of a stream confirms publishes before they are committed",
+        StreamReadsUncommitted "stream-reads-uncommitted" "consumers of a stream get messages that are not committed",
+        StreamReattachSkips "stream-reattach-skips" "a consumer of a stream leaves out a message when it continues on another replica",
+        StreamOverPrefetch "stream-over-prefetch" "one delivery of a stream more than the prefetch is unacknowledged",
+        StreamChunkFromStart "stream-chunk-from-start" "a consumer that starts inside a chunk of a stream gets the whole chunk",
+        StreamTruncationForgotten "stream-truncation-forgotten" "a replica of a stream keeps chunks in its file that its leader does not have",
+    }
     "stream" {
         StreamCommitAlone "stream-commit-alone" "the leader of a stream confirms chunks that no follower has written",
         StreamAckBeforeWrite "stream-ack-before-write" "a follower acknowledges chunks before it has written them",

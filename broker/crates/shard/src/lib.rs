@@ -43,6 +43,7 @@ mod walks;
 pub use config::{Founding, Placement, RecoveredShard, ShardConfig};
 #[doc(hidden)]
 pub use frame::{Frame, FrameError};
+pub use local_queues::StreamLogState;
 pub use logins::{Check, CheckId, StartCheck};
 pub use shard::{MemoryBudget, NodeMemory, Shard};
 

@@ -10,6 +10,7 @@ mod stream;
 mod tests;
 pub mod transfer_targets;
 
+pub use self::stream::StreamLogState;
 use self::stream::Streams;
 use crate::FixedState;
 use crate::lease::Leases;

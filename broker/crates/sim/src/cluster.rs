@@ -17,6 +17,7 @@ mod queue_admin;
 mod run;
 mod settlement_tracker;
 mod shard_host;
+mod streams;
 mod tracked_message;
 mod versions;
 

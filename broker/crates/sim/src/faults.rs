@@ -188,6 +188,20 @@ impl Fault {
         matches!(self, Fault::BitFlip(..) | Fault::LostDisk(..))
     }
 
+    /// The machine that may lose unsynced data, and whether its disk stays faulty until [`Fault::Calm`].
+    pub fn loses_unsynced(&self) -> Option<(NodeId, bool)> {
+        match self {
+            Fault::Stop(node, Stop::Power) | Fault::BitFlip(node, _) | Fault::LostDisk(node) => {
+                Some((*node, false))
+            }
+            Fault::PowerCut(node, _)
+            | Fault::FailedSync(node, _)
+            | Fault::Full(node, _)
+            | Fault::LostDirectory(node) => Some((*node, true)),
+            _ => None,
+        }
+    }
+
     /// Applies the fault. `Err`: a flipped bit would go unnoticed.
     pub fn apply<S: Scenario>(&self, world: &mut World<S>) -> Result<(), String> {
         match self {

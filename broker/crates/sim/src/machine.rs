@@ -3,7 +3,7 @@
 use crate::process::Process;
 use consensus::{JobId, StorageJob, WalToken};
 use env::sim::SimDisk;
-use env::{Incarnation, NodeId, Time};
+use env::{Incarnation, NodeId, SeededRng, Time};
 use std::collections::{BTreeMap, VecDeque};
 use wal::Writer;
 
@@ -17,6 +17,8 @@ pub(crate) struct Machine<P> {
     pub clock_error: i64,
     /// When the disk last lost unsynced data.
     pub lost_power: Option<Time>,
+    /// How often the disk has lost unsynced data. A killed process does not count.
+    pub power_losses: u64,
 }
 
 /// State of a machine between a start and the next stop.
@@ -40,6 +42,13 @@ pub(crate) struct Peer {
 }
 
 impl<P: Process> Machine<P> {
+    /// The machine loses power: unsynced data is lost, survives or is torn.
+    pub(crate) fn lose_power(&mut self, now: Time, rng: &mut SeededRng) {
+        self.lost_power = Some(now);
+        self.power_losses += 1;
+        self.disk.crash(rng);
+    }
+
     pub(crate) fn new() -> Machine<P> {
         Machine {
             disk: SimDisk::new(),
@@ -48,6 +57,7 @@ impl<P: Process> Machine<P> {
             stall: std::time::Duration::ZERO,
             clock_error: 0,
             lost_power: None,
+            power_losses: 0,
         }
     }
 }

@@ -95,6 +95,8 @@ pub struct Start {
     pub recovered: wal::Recovered,
     /// Seed for the random numbers of the process.
     pub seed: u64,
+    /// Number of the machine's run: it changes when the machine loses power, and not when its process ends.
+    pub machine_run: u64,
 }
 
 enum Event<S: Scenario> {
@@ -429,6 +431,7 @@ impl<S: Scenario> World<S> {
             ..WalConfig::new(node, seed)
         };
         let disk = machine.disk.clone();
+        let machine_run = machine.power_losses;
         let opened = wal::Wal::open(std::sync::Arc::new(disk.clone()), wal_config);
         let started = opened
             .map_err(|e| e.to_string())
@@ -441,6 +444,7 @@ impl<S: Scenario> World<S> {
                     disk,
                     recovered,
                     seed,
+                    machine_run,
                 };
                 Ok((wal, scenario.start(start)?))
             });
@@ -472,10 +476,7 @@ impl<S: Scenario> World<S> {
         self.deferred_events.remove(&node);
         self.trace.event(now, "stop", node.0, &stop);
         match stop {
-            Stop::Power => {
-                machine.lost_power = Some(now);
-                machine.disk.crash(&mut self.rng);
-            }
+            Stop::Power => machine.lose_power(now, &mut self.rng),
             Stop::Kill => machine.disk.restart(),
         }
     }

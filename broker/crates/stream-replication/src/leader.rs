@@ -112,6 +112,34 @@ impl Leader {
         caught_up.map(|(node, _)| *node).collect()
     }
 
+    /// Whether a majority of the voters has written everything that is committed.
+    pub(crate) fn voters_have_committed(&self, core: &Core) -> bool {
+        match self.phase {
+            Phase::Asking { .. } => false,
+            // The first leader of an empty log opens it with its first chunk.
+            Phase::Opening => core.log.next() == 0,
+            Phase::Open => self.on_majority(core) >= Some(core.committed),
+        }
+    }
+
+    /// The offset up to which a majority of the voters has written the log. None without voters.
+    fn on_majority(&self, core: &Core) -> Option<u64> {
+        let mut written: Vec<u64> = core
+            .voters
+            .iter()
+            .map(|voter| match *voter == core.id {
+                true => core.written,
+                false => self.followers.get(voter).map_or(0, |p| p.acknowledged),
+            })
+            .collect();
+        written.sort_unstable_by(|a, b| b.cmp(a));
+        let needed = match planted::is(Bug::StreamCommitAlone) {
+            true => 1,
+            false => core.majority(),
+        };
+        written.get(needed - 1).copied()
+    }
+
     pub(crate) fn deadline(&self, core: &Core) -> Option<Time> {
         match &self.phase {
             Phase::Asking { ends, repeat } => {
@@ -410,20 +438,7 @@ impl Leader {
     /// Commits what a majority has written.
     fn count(&mut self, core: &mut Core, now: Time) {
         let Some(marker) = self.marker else { return };
-        let mut written: Vec<u64> = core
-            .voters
-            .iter()
-            .map(|voter| match *voter == core.id {
-                true => core.written,
-                false => self.followers.get(voter).map_or(0, |p| p.acknowledged),
-            })
-            .collect();
-        written.sort_unstable_by(|a, b| b.cmp(a));
-        let needed = match planted::is(Bug::StreamCommitAlone) {
-            true => 1,
-            false => core.majority(),
-        };
-        let Some(on_majority) = written.get(needed - 1).copied() else {
+        let Some(on_majority) = self.on_majority(core) else {
             return;
         };
         if on_majority < marker && !planted::is(Bug::StreamOldEpochCounted) {

@@ -318,6 +318,15 @@ impl Member {
         }
     }
 
+    /// True if this member leads and a majority of the voters has written everything that is committed. Only then may the
+    /// voters change: another change before could leave the committed chunks on a minority.
+    pub fn voters_have_committed(&self) -> bool {
+        match &self.role {
+            Role::Leader(leader) => leader.voters_have_committed(&self.core),
+            _ => false,
+        }
+    }
+
     /// The node of a member can be reached or not. Without this, every node counts as reachable.
     pub fn set_reachable(&mut self, node: NodeId, reachable: bool, now: Time) {
         if !reachable {

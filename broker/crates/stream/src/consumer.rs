@@ -5,6 +5,7 @@
 
 use crate::entry;
 use bytes::Bytes;
+use env::planted::{self, Bug};
 use env::{NodeId, Time, WallTime};
 use message::Value;
 use queue::cursor::{
@@ -293,7 +294,10 @@ impl StreamConsumer {
             && self.in_flight_bytes < FLOW_WINDOW.bytes;
         let has_credit = self.last < self.up_to;
         let is_within = match self.flow_mode {
-            FlowMode::Prefetch => self.unsettled.len() < self.prefetch,
+            FlowMode::Prefetch => {
+                let more = usize::from(planted::is(Bug::StreamOverPrefetch));
+                self.unsettled.len() < self.prefetch.saturating_add(more)
+            }
             FlowMode::Credit => true,
         };
         has_flow && has_credit && is_within && !self.has_ended
@@ -313,7 +317,7 @@ impl StreamConsumer {
                 finished += 1;
                 continue;
             };
-            if offset < first {
+            if offset < first && !planted::is(Bug::StreamChunkFromStart) {
                 continue;
             }
             let Some(message) = entry::decode(&message, offset, received, &self.queue) else {

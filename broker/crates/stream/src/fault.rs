@@ -1,4 +1,5 @@
-//! Faults that tests plant into this crate to prove that the test of several replicas finds them.
+//! Faults that tests plant into this crate to prove that the test of several replicas finds them. The simulator plants
+//! some of them, too.
 
 /// A fault of this crate's own code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +21,17 @@ pub(crate) use switch::*;
 
 #[cfg(not(test))]
 mod switch {
+    use super::Fault;
+    use env::planted::{self, Bug};
+
     #[inline(always)]
-    pub(crate) const fn is(_: super::Fault) -> bool {
-        false
+    pub(crate) fn is(fault: Fault) -> bool {
+        match fault {
+            Fault::ConfirmEarly => planted::is(Bug::StreamConfirmEarly),
+            Fault::ReadsUncommitted => planted::is(Bug::StreamReadsUncommitted),
+            Fault::TruncationForgotten => planted::is(Bug::StreamTruncationForgotten),
+            Fault::GapApplied | Fault::SequencesLost => false,
+        }
     }
 }
 

@@ -253,6 +253,22 @@ impl StreamReplica {
         member.map_or_else(Vec::new, |member| member.caught_up())
     }
 
+    /// True if this replica leads and the voters may change: a majority of them has everything that is committed.
+    pub fn may_change_voters(&self) -> bool {
+        let member = self.member.as_ref();
+        member.is_some_and(|member| member.voters_have_committed())
+    }
+
+    /// True if the log has not lost its end in a stop of the machine, or has got it back. False while the log is opened.
+    pub fn is_whole(&self) -> bool {
+        self.log.is_some() && self.is_intact()
+    }
+
+    /// The offset after the last written message. None while the log is opened.
+    pub fn written(&self) -> Option<u64> {
+        self.log.as_ref().map(|log| log.written())
+    }
+
     /// The offset after the last committed message, as far as this replica knows. None while the log is opened.
     pub fn committed(&self) -> Option<u64> {
         self.log.as_ref().map(|log| log.readable())

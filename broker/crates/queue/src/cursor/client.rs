@@ -3,6 +3,7 @@
 use super::{CursorEvent, CursorRequest, CursorSpec, CursorStart, MessageBatch};
 use crate::ConsumerId;
 use env::NodeId;
+use env::planted::{self, Bug};
 
 /// What the session learns.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,6 +82,9 @@ impl CursorClient {
         self.attachment = self.attachment.wrapping_add(1);
         self.received = 0;
         self.is_attached = false;
+        if planted::is(Bug::StreamReattachSkips) {
+            self.next = self.next.map(|next| next + 1);
+        }
         let start = self.next.map_or(self.spec.start, CursorStart::Offset);
         self.send(CursorRequest::Attach {
             cursor: self.id,

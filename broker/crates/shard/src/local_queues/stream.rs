@@ -3,10 +3,11 @@
 
 use super::replica::CountedStats;
 use super::{GroupOutput, LocalQueues, QueueReplica, label};
+use crate::membership::MembershipStep;
 use bytes::Bytes;
 use consensus::{
-    CommittedEntry, GroupId, HostOutput, JobError, JobId, JobResult, Membership, ProposeError,
-    RaftHost, StorageJob,
+    CommittedEntry, GroupId, GroupStatus, HostOutput, JobError, JobId, JobResult, Membership,
+    MembershipChange, ProposeError, RaftHost, StorageJob,
 };
 use env::{Disk, NodeId};
 use metadata::{EffectiveSettings, QueueId, QueueRecord, StreamSettings};
@@ -188,6 +189,19 @@ impl StorageJob for DeleteJob {
     fn refuse(self: Box<Self>) -> JobResult {
         Ok(Box::new(()))
     }
+}
+
+/// The state of the log of a stream's replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamLogState {
+    /// The offset after the last written message.
+    pub written: u64,
+    /// The offset after the last message that the replica knows to be committed.
+    pub committed: u64,
+    /// The log has lost nothing in a stop of the machine, or has got it back.
+    pub is_whole: bool,
+    /// The replica leads and takes requests.
+    pub leads: bool,
 }
 
 /// Streams of a shard: the parts that are not one replica's.
@@ -418,6 +432,48 @@ impl LocalQueues {
         let mut led: Vec<_> = led.collect();
         led.sort_unstable();
         led
+    }
+
+    /// Whether a stream that is led here may take this step. Voters change only while a majority of them has every
+    /// committed chunk: the group's log, which shows who is behind, has no chunks.
+    pub fn stream_allows(&self, queue: QueueId, step: &MembershipStep) -> bool {
+        let Some(QueueReplica::Stream(stream)) = self.queues.get(&queue) else {
+            return true;
+        };
+        let changes_voters = match step {
+            MembershipStep::Change(MembershipChange::Promote(_)) => true,
+            MembershipStep::Change(MembershipChange::Remove(node)) => {
+                let status = self.host.status(GroupId(queue.0));
+                status.is_some_and(|status| status.membership.voters.contains(node))
+            }
+            _ => false,
+        };
+        !changes_voters || stream.may_change_voters()
+    }
+
+    /// Of a stream whose Raft group is led here: the state of the group while the leader waits for the logs of other
+    /// members.
+    pub fn waiting_stream_status(&self, queue: QueueId) -> Option<GroupStatus> {
+        match self.queues.get(&queue)? {
+            QueueReplica::Stream(stream) if stream.is_leader && !stream.leads() => {
+                let status = self.host.status(GroupId(queue.0))?;
+                status.is_leader.then_some(status)
+            }
+            _ => None,
+        }
+    }
+
+    /// The state of the log of a stream's replica here. None if there is none, or while it is opened.
+    pub fn stream_log_state(&self, queue: QueueId) -> Option<StreamLogState> {
+        match self.queues.get(&queue)? {
+            QueueReplica::Stream(stream) => Some(StreamLogState {
+                written: stream.written()?,
+                committed: stream.committed()?,
+                is_whole: stream.is_whole(),
+                leads: stream.leads(),
+            }),
+            _ => None,
+        }
     }
 
     /// The term of a stream that is led here.

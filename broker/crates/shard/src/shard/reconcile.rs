@@ -9,7 +9,7 @@ use crate::members::frame::MembershipMessage;
 use crate::membership::{MembershipStep, WantedMembers, next_step};
 use crate::metadata_client::{ChangeRequester, MetadataLeader};
 use crate::placement;
-use consensus::{Departure, GroupId, GroupStatus};
+use consensus::{Departure, GroupId, GroupStatus, MembershipChange};
 use control::{ReplicaFacts, Reply};
 use env::NodeId;
 use metadata::features::CLIENT_ADDRESSES;
@@ -83,7 +83,10 @@ impl ShardState {
             let Some(id) = self.cluster.members_mut().review.next() else {
                 return;
             };
-            let status = self.queues.local().led_status(id);
+            let local = self.queues.local();
+            let status = local.led_status(id);
+            // A leader of a stream may wait for the log of a member that is lost.
+            let status = status.or_else(|| local.waiting_stream_status(id));
             let record = self.metadata.tree().queue_by_id(id).cloned();
             if let (Some(status), Some(record)) = (status, record)
                 && !self.reconcile_queue(&record, &status)
@@ -119,9 +122,18 @@ impl ShardState {
         match next_step(self.ctx.node(), wanted, status) {
             MembershipStep::Done => true,
             step => {
-                self.queues
-                    .local_mut()
-                    .membership_step(GroupId(record.id.0), step);
+                let is_lost = |step: &MembershipStep| match step {
+                    // A stream without a leader because of a node that does not come back goes on without it.
+                    MembershipStep::Change(MembershipChange::Remove(node)) => {
+                        self.metadata.tree().is_forgotten(*node)
+                    }
+                    _ => false,
+                };
+                if is_lost(&step) || self.queues.local().stream_allows(record.id, &step) {
+                    self.queues
+                        .local_mut()
+                        .membership_step(GroupId(record.id.0), step);
+                }
                 false
             }
         }

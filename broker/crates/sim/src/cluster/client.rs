@@ -8,6 +8,7 @@ use super::mqtt::{MqttOracle, QueueLookup};
 use super::oracle::Oracle;
 use super::publisher::Publisher;
 use super::queue_admin::QueueAdmin;
+use super::streams::{StreamOracle, StreamPublisher, StreamReader};
 use bytes::Bytes;
 use env::{Incarnation, NodeId, Rng, SeededRng, Time};
 use metadata::Change;
@@ -20,6 +21,7 @@ pub(super) struct ClientContext<'a> {
     pub oracle: &'a mut Oracle,
     /// The oracle of `amq.topic`.
     pub mqtt_oracle: &'a mut MqttOracle,
+    pub stream_oracle: &'a mut StreamOracle,
     /// Lookup of the bindings that the client's node knows.
     pub find_bound_queue: QueueLookup<'a>,
     /// Faults have ended, so the client must complete its work.
@@ -62,6 +64,8 @@ pub(super) enum ClientRole {
     QueueAdmin(QueueAdmin),
     TopicPublisher(TopicPublisher),
     BoundQueueConsumer(BoundQueueConsumer),
+    StreamPublisher(StreamPublisher),
+    StreamReader(StreamReader),
 }
 
 impl ClientRole {
@@ -72,6 +76,8 @@ impl ClientRole {
             ClientRole::QueueAdmin(k) => k,
             ClientRole::TopicPublisher(t) => t,
             ClientRole::BoundQueueConsumer(t) => t,
+            ClientRole::StreamPublisher(p) => p,
+            ClientRole::StreamReader(r) => r,
         }
     }
 
@@ -82,6 +88,8 @@ impl ClientRole {
             ClientRole::QueueAdmin(k) => k,
             ClientRole::TopicPublisher(t) => t,
             ClientRole::BoundQueueConsumer(t) => t,
+            ClientRole::StreamPublisher(p) => p,
+            ClientRole::StreamReader(r) => r,
         }
     }
 }
@@ -111,6 +119,8 @@ pub(super) struct Client {
     pub rng: SeededRng,
     pub role: ClientRole,
     pub link: Option<Link<AmqpClient>>,
+    /// The machine that the client connects to, by its position. None: any.
+    pub home: Option<u64>,
 }
 
 /// A connection that is not open after this time is given up.

@@ -112,7 +112,7 @@ pub(super) fn check_forgotten_nodes_have_no_queues<'a>(
         for node in requested.iter().filter(|n| tree.is_forgotten(**n)) {
             let queue = tree
                 .all_queues()
-                .find(|q| q.kind == metadata::QueueType::Quorum && q.members.contains(node));
+                .find(|q| q.kind != metadata::QueueType::Classic && q.members.contains(node));
             if let Some(queue) = queue {
                 let (node, name) = (node.0, &queue.name);
                 return Err(format!(

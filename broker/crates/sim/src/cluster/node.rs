@@ -175,6 +175,8 @@ pub struct Node {
     disk: Arc<dyn Disk>,
     plan: ClusterPlan,
     identities: Identities,
+    /// Number of the machine's run; see [`Start::machine_run`].
+    machine_run: u64,
     rng: SeededRng,
     memory: Arc<shard::NodeMemory>,
     now: Time,
@@ -263,6 +265,7 @@ impl Node {
             disk: Arc::new(start.disk),
             plan: plan.clone(),
             identities: identities.clone(),
+            machine_run: start.machine_run,
             rng: SeededRng::new(start.seed),
             memory: Arc::default(),
             now: start.now,
@@ -359,7 +362,7 @@ impl Node {
             program: self.identity.version,
             client_addresses: Vec::new(),
             protocols: protocols(),
-            machine: Box::from(self.identity.incarnation.0.to_le_bytes()),
+            machine: Box::from(self.machine_run.to_le_bytes()),
             groups: self.plan.limits.clone(),
         }
     }

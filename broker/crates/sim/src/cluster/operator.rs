@@ -170,7 +170,7 @@ impl Operator {
         };
         let (old, new) = (node().unwrap_or_default(), node().unwrap_or_default());
         let tree = newest_tree(world)?;
-        let mut queues: Vec<QueueId> = quorum_queues(tree).map(|q| q.id).collect();
+        let mut queues: Vec<QueueId> = replicated_queues(tree).map(|q| q.id).collect();
         queues.sort_unstable();
         if rng.chance(1, 2) {
             // Act on one queue only.
@@ -241,8 +241,8 @@ impl Operator {
         world.request(departing.machine, 0, drain);
         let empty_node_queue = newest_tree(world).and_then(|tree| {
             let lists = |q: &Arc<QueueRecord>| q.members.contains(&node);
-            let lowest = quorum_queues(tree).map(|q| q.id).min();
-            lowest.filter(|_| tree.node(node).is_some() && !quorum_queues(tree).any(lists))
+            let lowest = replicated_queues(tree).map(|q| q.id).min();
+            lowest.filter(|_| tree.node(node).is_some() && !replicated_queues(tree).any(lists))
         });
         send_operation(world, rng, Operation::Forget(node));
         if let Some(queue) =
@@ -311,8 +311,9 @@ pub(super) fn newest_tree<S: Scenario<Process = Node>>(world: &World<S>) -> Opti
     Some(newest.state().tree())
 }
 
-fn quorum_queues(tree: &Tree) -> impl Iterator<Item = &Arc<QueueRecord>> {
-    tree.all_queues().filter(|q| q.kind == QueueType::Quorum)
+/// Queues with several members: quorum queues and streams.
+fn replicated_queues(tree: &Tree) -> impl Iterator<Item = &Arc<QueueRecord>> {
+    tree.all_queues().filter(|q| q.kind != QueueType::Classic)
 }
 
 /// Classic queues of a node, ordered by id.
@@ -324,7 +325,7 @@ fn classic_queues_of(tree: &Tree, node: NodeId) -> Vec<Arc<QueueRecord>> {
 }
 
 /// Checks that every group has exactly the members that the tree lists, without lost machines, and that every quorum
-/// queue has at least `least` of them. `Err`: the remaining work.
+/// queue and stream has at least `min_members` of them. `Err`: the remaining work.
 pub(super) fn check_replication<S: Scenario<Process = Node>>(
     world: &World<S>,
     identities: &Identities,
@@ -362,7 +363,7 @@ pub(super) fn check_replication<S: Scenario<Process = Node>>(
     if voters.as_ref() != Some(&live_nodes) {
         return Err(format!("voters on metadata are {voters:?}"));
     }
-    for record in quorum_queues(tree) {
+    for record in replicated_queues(tree) {
         let member_count = record.members.len();
         if member_count < min_members {
             return Err(format!("{} has {member_count} members", record.name));

@@ -12,6 +12,7 @@ use super::mqtt::{self, MqttClients, ShardIncarnation};
 use super::node::{ClusterPlan, EnabledFlags, Identities, Identity, Node, Note, Reply, Request};
 use super::operator::{self, Operator};
 use super::oracle::Oracle;
+use super::streams::{self, StreamOracle};
 use super::versions::{MISFIT, Versions};
 use super::{amqp, consistency};
 use crate::faults::{self, FaultKind, calm};
@@ -66,6 +67,15 @@ enum FaultLevel {
     All,
 }
 
+/// A machine that may lose unsynced data. Streams do not sync: a second machine that loses some at the same time could take
+/// confirmed messages along.
+#[derive(Clone, Copy, Debug)]
+struct StreamRisk {
+    machine: NodeId,
+    /// The fault of its disk lasts until [`Fault::Calm`](faults::Fault::Calm).
+    lasts: bool,
+}
+
 struct Run {
     plan: ClusterPlan,
     identities: Identities,
@@ -73,6 +83,9 @@ struct Run {
     mqtt_clients: MqttClients,
     credit_clients: CreditClients,
     oracle: Oracle,
+    stream_oracle: StreamOracle,
+    /// The machine that may lose unsynced data until all streams are whole again.
+    stream_risk: Option<StreamRisk>,
     rng: SeededRng,
     fault_level: FaultLevel,
     /// Schedule of faults for the level `All`.
@@ -102,7 +115,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     };
     let mut world: World<Run> = World::new(config, seed, options.verbose);
     let mut rng = world.rng.fork();
-    let mut scenario = Run::new(&world, &mut rng, options).map_err(|message| Violation {
+    let mut scenario = Run::new(&world, seed, &mut rng, options).map_err(|message| Violation {
         at: Time::ZERO,
         message,
     })?;
@@ -136,7 +149,12 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
 }
 
 impl Run {
-    fn new(world: &World<Run>, rng: &mut SeededRng, options: &Options) -> Result<Run, String> {
+    fn new(
+        world: &World<Run>,
+        seed: u64,
+        rng: &mut SeededRng,
+        options: &Options,
+    ) -> Result<Run, String> {
         let fault_level = match rng.below(8) {
             0 => FaultLevel::NoFaults,
             1..3 => FaultLevel::Restarts,
@@ -165,6 +183,9 @@ impl Run {
             without.extend(DATA_LOSSES);
         }
         let shards = 1 + rng.below(2) as u16;
+        let (stream_oracle, stream_clients) = streams::plan(seed, options.nodes);
+        let mut clients = clients(rng);
+        clients.extend(stream_clients);
         Ok(Run {
             plan: ClusterPlan {
                 shards,
@@ -173,10 +194,12 @@ impl Run {
                 flags: EnabledFlags::default(),
             },
             identities,
-            clients: clients(rng),
+            clients,
             mqtt_clients: MqttClients::new(rng, shards),
             credit_clients: CreditClients::new(rng),
             oracle: Oracle::new(queues(rng)),
+            stream_oracle,
+            stream_risk: None,
             rng: rng.fork(),
             fault_level,
             fault_plan: faults::FaultPlan::new(rng, &without),
@@ -220,6 +243,7 @@ impl Run {
             rng: &mut rng,
             oracle: &mut self.oracle,
             mqtt_oracle: &mut self.mqtt_clients.mqtt_oracle,
+            stream_oracle: &mut self.stream_oracle,
             find_bound_queue: &find_bound_queue,
             faults_ended: self.faults_ended,
             connection: client.link.as_ref().map_or(0, |l| l.connection),
@@ -273,7 +297,11 @@ impl Run {
         let Some(client) = self.clients.get_mut(number) else {
             return;
         };
-        let node = Client::pick(&mut client.rng, &nodes).unwrap_or_default();
+        let node = match client.home {
+            Some(home) => nodes.get(home as usize).copied(),
+            None => Client::pick(&mut client.rng, &nodes),
+        };
+        let node = node.unwrap_or_default();
         let Some(incarnation) = world.process(node).map(Node::incarnation) else {
             return;
         };
@@ -404,6 +432,7 @@ impl Run {
             && !self.oracle.may_learn_of_ended_channel(world.now())
             && consistency::describe_in_flight(running_nodes(world)).is_none()
             && operator::check_replication(world, &self.identities, 1).is_ok()
+            && streams::check_agreement(world).is_ok()
     }
 }
 

@@ -6,7 +6,7 @@ use super::operator::{is_ready, newest_tree};
 use crate::world::{Scenario, World};
 use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
-use metadata::features::{Feature, Version};
+use metadata::features::{Feature, STREAM_QUEUES, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -25,7 +25,9 @@ const fn flag(name: &'static str) -> Feature {
 }
 
 /// Enough flags that runs meet a node which does not know an enabled flag. With three flags hardly any run did.
-const FLAGS: [Feature; 8] = [
+const FLAGS: [Feature; 9] = [
+    // Every version knows this one.
+    STREAM_QUEUES,
     flag("first"),
     flag("second"),
     flag("third"),
@@ -44,9 +46,9 @@ pub(super) const NEWEST: Version = Version {
 
 /// Older versions, which lack five, seven and eight of the newest version's flags.
 const OLDER: [Version; 3] = [
-    older("9.2.0", &[FLAGS[0], FLAGS[1], FLAGS[2]]),
-    older("9.1.0", &[FLAGS[0]]),
-    older("9.0.0", &[]),
+    older("9.2.0", &[FLAGS[0], FLAGS[1], FLAGS[2], FLAGS[3]]),
+    older("9.1.0", &[FLAGS[0], FLAGS[1]]),
+    older("9.0.0", &[FLAGS[0]]),
 ];
 
 const fn older(version: &'static str, features: &'static [Feature]) -> Version {

@@ -78,9 +78,15 @@ impl<S: Scenario> World<S> {
         self.disk(node).is_some_and(|d| !d.damaged().is_empty())
     }
 
+    /// Whether a file of any node has flipped bits.
+    pub fn is_any_damaged(&self) -> bool {
+        self.nodes().iter().any(|node| self.is_damaged(*node))
+    }
+
     /// Flips a bit in the stored data of a stopped node, in a file whose content its peers have too. Files of classic
-    /// queues are excluded: a classic queue has one copy, so damage there is reported and the data is lost. `Err`: the
-    /// log reads differently and does not report the damage.
+    /// queues are excluded: a classic queue has one copy, so damage there is reported and the data is lost. So are files of
+    /// streams: a log that ends early counts as one that a killed process did not finish. `Err`: the log reads
+    /// differently and does not report the damage.
     ///
     /// The end of the last log file is an exception: damage there cannot be distinguished from a write that a crash cut
     /// off, unless the node was stopped gracefully, which completes the file. There the bit is flipped back.
@@ -91,7 +97,9 @@ impl<S: Scenario> World<S> {
             return Ok(());
         };
         let mut files = disk.files();
-        files.retain(|(path, len)| *len > 0 && !path.starts_with("classic"));
+        files.retain(|(path, len)| {
+            *len > 0 && !path.starts_with("classic") && !path.starts_with("streams")
+        });
         let at = self.rng.below(files.len() as u64) as usize;
         let (chance, mask) = (self.rng.next_u64(), 1 << self.rng.below(8));
         let Some((path, len)) = files.get(at) else {
@@ -197,8 +205,7 @@ impl<S: Scenario> World<S> {
         self.deferred_events.remove(&node);
         disk.fail_syncs_after(None);
         if is_injected {
-            machine.lost_power = Some(now);
-            disk.crash(&mut self.rng);
+            machine.lose_power(now, &mut self.rng);
             return Ok(());
         }
         disk.restart();

@@ -3,7 +3,8 @@
 use super::super::client::{Client, ClientRole};
 use super::super::node::{Identity, Node, Operation, Request};
 use super::super::operator::{self, OperatorAction};
-use super::{FaultLevel, Run, SAFE_MEMBERS, SHUTDOWN_TIMEOUT, Timer};
+use super::super::streams;
+use super::{FaultLevel, Run, SAFE_MEMBERS, SHUTDOWN_TIMEOUT, StreamRisk, Timer};
 use crate::faults::Fault;
 use crate::world::{Stop, World};
 use env::{NodeId, Rng};
@@ -36,6 +37,9 @@ impl Run {
             Some(fault) => fault,
             None => return Ok(()),
         };
+        let Some(fault) = self.spare_streams(world, fault) else {
+            return Ok(());
+        };
         world.trace.event(now, "fault", 0, &fault);
         self.faults += 1;
         self.oracle.record_fault(now);
@@ -49,6 +53,36 @@ impl Run {
             return Ok(());
         }
         fault.apply(world)
+    }
+
+    /// Allows one machine at a time to lose unsynced data, until all streams are whole again. Another machine's process
+    /// is killed instead of losing power. None: the fault is left out.
+    fn spare_streams(&mut self, world: &World<Run>, fault: Fault) -> Option<Fault> {
+        if !self.stream_oracle.has_streams() {
+            return Some(fault);
+        }
+        if let (Fault::Calm, Some(risk)) = (&fault, &mut self.stream_risk) {
+            risk.lasts = false;
+        }
+        let Some((machine, lasts)) = fault.loses_unsynced() else {
+            return Some(fault);
+        };
+        let is_over = self.stream_risk.is_none_or(|risk| !risk.lasts);
+        let all_are_up = world.nodes().iter().all(|n| world.process(*n).is_some());
+        if is_over && all_are_up && !world.is_any_damaged() && streams::are_whole(world) {
+            self.stream_risk = None;
+        }
+        match self.stream_risk.filter(|risk| risk.machine != machine) {
+            None => {
+                let lasts = lasts || self.stream_risk.is_some_and(|risk| risk.lasts);
+                self.stream_risk = Some(StreamRisk { machine, lasts });
+                Some(fault)
+            }
+            Some(_) => match fault {
+                Fault::Stop(..) => Some(Fault::Stop(machine, Stop::Kill)),
+                _ => None,
+            },
+        }
     }
 
     /// Breaks connections between nodes that reach each other all the time. The frames on the way are lost, and no node
@@ -67,8 +101,8 @@ impl Run {
     }
 
     fn all_data_is_intact(&self, world: &World<Run>) -> bool {
-        let damaged = world.nodes().iter().any(|n| world.is_damaged(*n));
-        !damaged && operator::check_replication(world, &self.identities, SAFE_MEMBERS).is_ok()
+        !world.is_any_damaged()
+            && operator::check_replication(world, &self.identities, SAFE_MEMBERS).is_ok()
     }
 
     /// Removes a machine with its disk. A new machine gets its name.

@@ -1,6 +1,6 @@
 //! Options and report of a run.
 
-use super::super::{consistency, operator};
+use super::super::{consistency, operator, streams};
 use super::{Run, running_nodes};
 use crate::faults::FaultKind;
 use crate::world::World;
@@ -70,6 +70,8 @@ pub struct Report {
     pub mqtt_messages: [u64; 4],
     /// Of clients with credit: deliveries, finished drains.
     pub credit: [u64; 2],
+    /// Of streams: published, confirmed, read, stored more than once.
+    pub streams: [u64; 4],
     /// Virtual time at the end.
     pub ended: Time,
 }
@@ -104,6 +106,15 @@ impl Run {
                 let oracle = &self.credit_clients.oracle;
                 [oracle.deliveries, oracle.drains]
             },
+            streams: {
+                let oracle = &self.stream_oracle;
+                [
+                    oracle.published(),
+                    oracle.confirmed(),
+                    oracle.read,
+                    oracle.repeated,
+                ]
+            },
             ended: world.now(),
         }
     }
@@ -125,10 +136,11 @@ impl Run {
         let owed = self.oracle.owed(world.now());
         let credit = self.credit_clients.waits_for();
         format!(
-            "{:?}, {} shards, faults ended {}, {:?}; owed {owed:?}, {mqtt_messages:?}; waiting {waiting:?}, {waiting_mqtt:?}; with credit {credit}; in flight {:?}; queues {:?}",
+            "{:?}, {} shards, faults ended {}, streams {:?}, {:?}; owed {owed:?}, {mqtt_messages:?}; waiting {waiting:?}, {waiting_mqtt:?}; with credit {credit}; in flight {:?}; queues {:?}",
             self.fault_level,
             self.plan.shards,
             self.faults_ended,
+            streams::check_agreement(world),
             operator::check_replication(world, &self.identities, 1),
             consistency::describe_in_flight(running_nodes(world)),
             consistency::describe_queues(running_nodes(world)),

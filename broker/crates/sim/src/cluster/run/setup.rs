@@ -100,6 +100,7 @@ pub(super) fn clients(rng: &mut SeededRng) -> Vec<Client> {
             rng: rng.fork(),
             role,
             link: None,
+            home: None,
         });
     };
     for number in 0..3 {
