@@ -82,7 +82,7 @@ pub enum InternalClientOutput {
     },
     Count {
         vhost: Name,
-        counted: MessageCounters,
+        counted: Box<MessageCounters>,
     },
     Trace {
         vhost: Name,
@@ -132,7 +132,7 @@ impl InternalClient {
     }
 
     fn count(&mut self, vhost: &Name, note: impl FnOnce(&mut MessageCounters)) {
-        let mut counted = MessageCounters::default();
+        let mut counted = Box::<MessageCounters>::default();
         note(&mut counted);
         let vhost = vhost.clone();
         self.outputs

@@ -129,7 +129,7 @@ fn leader_with_a_late_follower() -> crate::Member {
     let sends = |output: &Output| matches!(output, Output::SendChunks { .. });
     assert!(leader.poll().iter().any(sends));
     assert!(!leader.voters_have_committed(), "nothing is committed");
-    leader.sent_chunks(VOTERS[1], attachment, (10, 100), Time::ZERO);
+    leader.sent_chunks(VOTERS[1], attachment, 10, 100, Time::ZERO);
     let written = MemberMessage::Written {
         epoch: 1,
         attachment,
