@@ -1,6 +1,8 @@
 //! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
 
 mod stream_consumers;
+#[cfg(test)]
+mod tests;
 
 use crate::FixedState;
 use crate::context::Context;
@@ -13,7 +15,7 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use metadata::{ChangeError, QueueId, QueueType, Tree};
 use queue::client::{ClientEvent, QueueClient};
-use queue::cursor::{CursorEvent, StreamBatch};
+use queue::cursor::{CursorEvent, StreamBatch, StreamRequest};
 use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
 use session::{FlowState, PublishTag, QueueNotification, RequestSeq};
 use std::collections::BTreeSet;
@@ -275,6 +277,12 @@ impl Queues {
         let Some(stream) = &mut link.stream else {
             return link.client.request(body);
         };
+        // Nothing stops a client that stores offsets, since they have no answer. One that is dropped is replaced by the next.
+        if link.client.is_full()
+            && matches!(body, RequestBody::Stream(StreamRequest::StoreOffset { .. }))
+        {
+            return 0;
+        }
         let seq = match stream.request(body, &mut outputs) {
             Handling::Done(seq) => seq,
             Handling::Forward(body) => {
