@@ -568,6 +568,13 @@ impl DeliveryCounters {
         self.redeliver = self.redeliver.saturating_sub(redelivered.into());
     }
 
+    /// Returns true if nothing was counted.
+    #[inline]
+    pub fn is_zero(&self) -> bool {
+        let all = self.deliver | self.deliver_no_ack | self.get | self.get_no_ack;
+        all | self.get_empty | self.redeliver | self.ack == 0
+    }
+
     /// Adds the counters of another queue.
     pub fn add(&mut self, other: &DeliveryCounters) {
         self.deliver += other.deliver;

@@ -88,8 +88,12 @@ impl MessageCounters {
         ours.routed += theirs.routed;
         ours.unroutable_returned += theirs.unroutable_returned;
         ours.unroutable_dropped += theirs.unroutable_dropped;
+        // A session rarely has deliveries from more than one type of queue since it was counted last.
         for (queue_type, ours) in self.deliveries.iter_mut() {
-            ours.add(&other.deliveries[queue_type]);
+            let theirs = &other.deliveries[queue_type];
+            if !theirs.is_zero() {
+                ours.add(theirs);
+            }
         }
         self.queueless.add(&other.queueless);
         self.traffic.add(&other.traffic);

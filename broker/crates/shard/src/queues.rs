@@ -111,8 +111,8 @@ impl Queues {
             self.local.step(queue, message);
             worked = true;
         }
-        while let Some((queue, session, request)) = self.outgoing.local_cursors.pop_front() {
-            self.local.handle_cursor(queue, session, request);
+        if !self.outgoing.local_cursors.is_empty() {
+            self.step_cursors();
             worked = true;
         }
         worked
@@ -121,6 +121,19 @@ impl Queues {
     /// The next event for a session of this shard, to be handed to [`Queues::handle_event`].
     pub fn next_event(&mut self) -> Option<(NodeId, u64, QueueId, QueueEvent)> {
         self.outgoing.local_events.pop_front()
+    }
+
+    #[cold]
+    fn step_cursors(&mut self) {
+        while let Some((queue, session, request)) = self.outgoing.local_cursors.pop_front() {
+            self.local.handle_cursor(queue, session, request);
+        }
+    }
+
+    /// Returns true if there are events for cursors of sessions of this shard.
+    #[inline]
+    pub fn has_cursor_events(&self) -> bool {
+        !self.outgoing.local_cursor_events.is_empty()
     }
 
     /// The next event for a cursor of a session of this shard, to be handed to [`Queues::handle_cursor_event`].

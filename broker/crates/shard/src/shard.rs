@@ -135,9 +135,8 @@ impl Shard {
                 self.state.handle_queue_event(from, number, queue, event);
                 worked = true;
             }
-            while let Some((from, number, queue, event)) = self.state.queues.next_cursor_event() {
-                let queues = &mut self.state.queues;
-                queues.handle_cursor_event(&mut self.state.ctx, from, number, queue, event);
+            if self.state.queues.has_cursor_events() {
+                self.pass_on_cursor_events();
                 worked = true;
             }
             worked |= self.pass_on_service_outputs();
@@ -154,6 +153,14 @@ impl Shard {
             }
         }
         true
+    }
+
+    #[cold]
+    fn pass_on_cursor_events(&mut self) {
+        while let Some((from, number, queue, event)) = self.state.queues.next_cursor_event() {
+            let queues = &mut self.state.queues;
+            queues.handle_cursor_event(&mut self.state.ctx, from, number, queue, event);
+        }
     }
 
     /// Sessions may publish again. True when any was told.

@@ -490,15 +490,23 @@ impl LocalQueues {
     }
 
     /// Takes the outputs of replicas.
+    #[inline]
     pub(super) fn take_stream_outputs(&mut self, shard: &mut Vec<GroupOutput>) {
-        shard.append(&mut self.streams.outputs);
+        // To append an empty list costs instructions in every round.
+        if !self.streams.outputs.is_empty() {
+            shard.append(&mut self.streams.outputs);
+        }
     }
 
     /// Streams that have more for their cursors than fits into a turn.
+    #[inline]
     pub(super) fn continue_streams(&mut self) {
-        self.touched.append(&mut self.streams.again);
+        if !self.streams.again.is_empty() {
+            self.touched.append(&mut self.streams.again);
+        }
     }
 
+    #[inline]
     pub(super) fn streams_wait(&self) -> bool {
         !self.streams.again.is_empty()
     }
