@@ -605,9 +605,7 @@ impl LocalQueues {
                 }
             }
         }
-        if matches!(owned, QueueReplica::Stream(_)) {
-            self.end_stream_turn(queue);
-        }
+        let has_more = matches!(owned, QueueReplica::Stream(_)) && self.end_stream_turn(queue);
         let Some(owned) = self.queues.get_mut(&queue) else {
             return;
         };
@@ -629,7 +627,10 @@ impl LocalQueues {
         if over {
             self.over.insert(queue);
         }
-        let wake = owned.queue().wake_at();
+        let wake = match has_more {
+            true => Some(self.at.now),
+            false => owned.queue().wake_at(),
+        };
         if owned.queue().has_dead() {
             self.dying.insert(queue);
         }
@@ -683,9 +684,6 @@ impl LocalQueues {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        if self.streams_wait() {
-            return Some(self.at.now);
-        }
         let due = self.due.first().map(|(at, _)| *at);
         [due, self.leases.wake_at()].into_iter().flatten().min()
     }
@@ -695,7 +693,6 @@ impl LocalQueues {
         if !self.blocked.is_empty() {
             self.touched.append(&mut self.blocked);
         }
-        self.continue_streams();
         while let Some(queue) = self.leases.take_ended(self.at.now) {
             self.unused.push(queue);
         }

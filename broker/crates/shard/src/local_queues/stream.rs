@@ -214,8 +214,6 @@ pub(super) struct Streams {
     jobs: BTreeMap<u64, QueueId>,
     /// Files of streams that were found at the start and that no replica has opened yet.
     unopened: BTreeSet<QueueId>,
-    /// Streams that have more for their cursors than fits into a turn.
-    again: BTreeSet<QueueId>,
     /// For the shard, from replicas.
     outputs: Vec<GroupOutput>,
     /// For cursors of sessions.
@@ -323,10 +321,11 @@ impl LocalQueues {
         }
     }
 
-    /// Ends a turn of a stream: proposes, sends to cursors, and hands out the work of the replica.
-    pub(super) fn end_stream_turn(&mut self, queue: QueueId) {
+    /// Ends a turn of a stream: proposes, sends to cursors, and hands out the work of the replica. Returns true if it has more
+    /// for its cursors than fits into a turn.
+    pub(super) fn end_stream_turn(&mut self, queue: QueueId) -> bool {
         let Some(QueueReplica::Stream(stream)) = self.queues.get_mut(&queue) else {
-            return;
+            return false;
         };
         let group = GroupId(queue.0);
         if stream.must_propose {
@@ -362,9 +361,7 @@ impl LocalQueues {
                 StreamEffect::Fatal(text) => self.streams.outputs.push(GroupOutput::Fatal(text)),
             }
         }
-        if has_more {
-            self.streams.again.insert(queue);
-        }
+        has_more
     }
 
     /// Passes the result of a storage job on to its stream. Returns the result if it is not a stream's.
@@ -498,25 +495,11 @@ impl LocalQueues {
         }
     }
 
-    /// Streams that have more for their cursors than fits into a turn.
-    #[inline]
-    pub(super) fn continue_streams(&mut self) {
-        if !self.streams.again.is_empty() {
-            self.touched.append(&mut self.streams.again);
-        }
-    }
-
-    #[inline]
-    pub(super) fn streams_wait(&self) -> bool {
-        !self.streams.again.is_empty()
-    }
-
     /// Deletes the files of a stream, after the jobs that were begun before.
     pub(super) fn delete_stream_files(&mut self, queue: QueueId) {
         let id = JobId(self.streams.begin_job(queue));
         let job = Box::new(DeleteJob(queue));
         self.streams.outputs.push(GroupOutput::Job { id, job });
-        self.streams.again.remove(&queue);
     }
 
     /// Deletes the files of streams that are left from replicas which do not exist any more.
