@@ -1,8 +1,9 @@
 // Package conformance pins the client whose own tests run here.
 package conformance
 
-// Their tests run; nothing here calls them.
 import (
+	// The tests of these packages run; nothing here calls them.
 	_ "github.com/rabbitmq/rabbitmq-stream-go-client/pkg/ha"
+	// The same.
 	_ "github.com/rabbitmq/rabbitmq-stream-go-client/pkg/stream"
 )
