@@ -354,14 +354,7 @@ impl Queues {
                 link.client.publish_batch(wanted, batch);
                 self.carry_on(ctx, number, queue)
             }
-            None => {
-                if wanted.is_some() {
-                    let why = RejectReason::Unavailable;
-                    let notification = QueueNotification::NotPublished { queue, tag, why };
-                    ctx.notify(number, notification.into());
-                }
-                FlowState::Steady
-            }
+            None => refuse_publish(ctx, number, queue, wanted),
         }
     }
 
@@ -403,14 +396,7 @@ impl Queues {
                 link.client.publish(wanted, message);
                 self.carry_on(ctx, number, queue)
             }
-            None => {
-                if wanted.is_some() {
-                    let why = RejectReason::Unavailable;
-                    let notification = QueueNotification::NotPublished { queue, tag, why };
-                    ctx.notify(number, notification.into());
-                }
-                FlowState::Steady
-            }
+            None => refuse_publish(ctx, number, queue, wanted),
         }
     }
 
@@ -757,6 +743,22 @@ impl Queues {
         self.clients.control.insert((queue, seq), reply);
         self.carry_on(ctx, number, queue);
     }
+}
+
+/// Tells a session that a queue which is deleted or lost did not take its publish, if it expects a confirm.
+#[cold]
+fn refuse_publish(
+    ctx: &mut Context,
+    number: u64,
+    queue: QueueId,
+    tag: Option<PublishTag>,
+) -> FlowState {
+    if let Some(tag) = tag {
+        let why = RejectReason::Unavailable;
+        let notification = QueueNotification::NotPublished { queue, tag, why };
+        ctx.notify(number, notification.into());
+    }
+    FlowState::Steady
 }
 
 /// Why a session gets no client of a queue.

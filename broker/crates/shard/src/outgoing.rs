@@ -26,8 +26,6 @@ pub struct Outgoing {
     pub(super) local_cursor_events: VecDeque<(NodeId, u64, QueueId, CursorEvent)>,
     cursors: BTreeMap<(QueueLocation, SessionId, QueueId), Vec<CursorRequest>>,
     cursor_events: BTreeMap<((QueueLocation, u16), SessionId, QueueId), Vec<CursorEvent>>,
-    /// One of the maps is not empty.
-    has_gathered: bool,
     requests: BTreeMap<(QueueLocation, QueueId), Vec<QueueMessage>>,
     events: BTreeMap<((QueueLocation, u16), SessionId, QueueId), Vec<QueueEvent>>,
 }
@@ -40,7 +38,6 @@ impl Outgoing {
         queue: QueueId,
         event: QueueEvent,
     ) {
-        self.has_gathered = true;
         self.events
             .entry((to, session, queue))
             .or_default()
@@ -60,7 +57,6 @@ impl Outgoing {
         match ctx.locate(queue, node) {
             QueueLocation::Here => self.local_requests.push_back((queue, message)),
             elsewhere => {
-                self.has_gathered = true;
                 let requests = self.requests.entry((elsewhere, queue));
                 requests.or_default().push(message);
             }
@@ -79,7 +75,6 @@ impl Outgoing {
         match ctx.locate(queue, to) {
             QueueLocation::Here => self.local_cursors.push_back((queue, session, request)),
             elsewhere => {
-                self.has_gathered = true;
                 let requests = self.cursors.entry((elsewhere, session, queue));
                 requests.or_default().push(request);
             }
@@ -105,7 +100,6 @@ impl Outgoing {
         } else {
             QueueLocation::Shard(shard)
         };
-        self.has_gathered = true;
         self.cursor_events
             .entry(((location, shard), session, queue))
             .or_default()
@@ -144,8 +138,10 @@ impl Outgoing {
     #[inline]
     pub fn flush(&mut self, ctx: &mut Context) {
         // To take an empty map out and drop it costs instructions in every turn.
-        if std::mem::take(&mut self.has_gathered) {
+        if !self.requests.is_empty() || !self.events.is_empty() {
             self.send_frames(ctx);
+        }
+        if !self.cursors.is_empty() || !self.cursor_events.is_empty() {
             self.send_cursor_frames(ctx);
         }
     }

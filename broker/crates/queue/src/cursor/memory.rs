@@ -2,12 +2,36 @@
 
 use super::{
     AddressedCursorEvent, CursorEvent, CursorRequest, CursorSource, CursorStart, MessageBatch,
-    PublishBatch,
 };
 use crate::{ConsumerId, Name, SessionId};
 use bytes::Bytes;
 use env::WallTime;
 use std::collections::{BTreeMap, VecDeque};
+
+/// Messages that a producer publishes together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MemoryBatch {
+    /// The name of the producer, if it wants its messages to be deduplicated.
+    pub(super) producer: Option<Name>,
+    /// The sequence number of each message, ascending, if there is a producer. The queue drops messages whose number is
+    /// not higher than the highest one of the producer so far.
+    pub(super) sequences: Vec<u64>,
+    /// The encoded messages; as many as `sequences` if there is a producer.
+    pub(super) messages: Vec<Bytes>,
+}
+
+impl MemoryBatch {
+    /// Returns true if every message has a sequence number, or none has, and the numbers ascend.
+    pub(super) fn is_valid(&self) -> bool {
+        match self.producer {
+            None => self.sequences.is_empty(),
+            Some(_) => {
+                self.sequences.len() == self.messages.len()
+                    && self.sequences.is_sorted_by(|a, b| a < b)
+            }
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Chunk {
@@ -35,7 +59,7 @@ pub(super) struct MemoryLog {
 
 impl MemoryLog {
     /// Appends the messages of a batch that are not duplicates. Returns how many these are.
-    pub(super) fn publish(&mut self, at: WallTime, batch: PublishBatch) -> usize {
+    pub(super) fn publish(&mut self, at: WallTime, batch: MemoryBatch) -> usize {
         assert!(batch.is_valid());
         let mut messages = batch.messages;
         if let Some(producer) = batch.producer {

@@ -183,31 +183,6 @@ pub trait CursorSource {
     fn session_gone(&mut self, session: SessionId);
 }
 
-/// Messages that a producer publishes together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PublishBatch {
-    /// The name of the producer, if it wants its messages to be deduplicated.
-    pub producer: Option<Name>,
-    /// The sequence number of each message, ascending, if there is a producer. The queue drops messages whose number is
-    /// not higher than the highest one of the producer so far.
-    pub sequences: Vec<u64>,
-    /// The encoded messages; as many as `sequences` if there is a producer.
-    pub messages: Vec<Bytes>,
-}
-
-impl PublishBatch {
-    /// Returns true if every message has a sequence number, or none has, and the numbers ascend.
-    pub fn is_valid(&self) -> bool {
-        match self.producer {
-            None => self.sequences.is_empty(),
-            Some(_) => {
-                self.sequences.len() == self.messages.len()
-                    && self.sequences.is_sorted_by(|a, b| a < b)
-            }
-        }
-    }
-}
-
 /// Messages that a client of the stream protocol publishes together, in that protocol's encoding: a stream stores most of
 /// it unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Cursors over lost messages, lost replicas and truncation.
 
-use super::memory::MemoryLog;
+use super::memory::{MemoryBatch, MemoryLog};
 use super::{
     AddressedCursorEvent, CursorClient, CursorEvent, CursorNotice, CursorSend, CursorSource,
-    CursorSpec, CursorStart, PublishBatch,
+    CursorSpec, CursorStart,
 };
 use crate::{ConsumerId, SessionId};
 use bytes::Bytes;
@@ -31,9 +31,9 @@ fn spec(start: CursorStart) -> CursorSpec {
 }
 
 /// Messages `numbers`, each one byte.
-fn batch(numbers: std::ops::Range<u64>) -> PublishBatch {
+fn batch(numbers: std::ops::Range<u64>) -> MemoryBatch {
     let messages = numbers.map(|n| Bytes::from(vec![n as u8])).collect();
-    PublishBatch {
+    MemoryBatch {
         producer: None,
         sequences: Vec::new(),
         messages,
@@ -186,7 +186,7 @@ fn cursor_continues_at_another_replica() {
 #[test]
 fn duplicate_messages_of_a_producer_are_dropped() {
     let mut log = MemoryLog::default();
-    let named = |first: u64, count: u64| PublishBatch {
+    let named = |first: u64, count: u64| MemoryBatch {
         producer: Some("p".into()),
         sequences: (first..first + count).collect(),
         ..batch(first..first + count)
@@ -196,17 +196,17 @@ fn duplicate_messages_of_a_producer_are_dropped() {
     assert_eq!(log.publish(WallTime(2), named(2, 4)), 2);
     assert_eq!(log.publish(WallTime(3), named(2, 2)), 0);
     assert_eq!(log.next(), 5);
-    let another = PublishBatch {
+    let another = MemoryBatch {
         producer: Some("q".into()),
         ..named(1, 1)
     };
     assert_eq!(log.publish(WallTime(4), another), 1);
-    let unordered = PublishBatch {
+    let unordered = MemoryBatch {
         sequences: vec![2, 1],
         ..named(1, 2)
     };
     assert!(!unordered.is_valid());
-    let incomplete = PublishBatch {
+    let incomplete = MemoryBatch {
         sequences: vec![1],
         ..named(1, 2)
     };

@@ -47,7 +47,7 @@ impl LocalQueues {
         let status = self.host.status(GroupId(queue.0))?;
         Some(OwnerStats {
             queue,
-            // Who has a vote: one that still catches up does not count yet.
+            // A member that still catches up has no vote yet.
             members: status.membership.voters,
             online: status.active,
             stats: replica.stats(),

@@ -50,8 +50,7 @@ pub(super) struct HostedStream {
     pub(super) replica: StreamReplica,
     pub(super) counted: CountedStats,
     raft: RaftState,
-    /// The leader of the group; this node before it has taken over, too.
-    leader: Option<NodeId>,
+    /// This node leads the group. It may not have taken over yet.
     is_leader: bool,
     /// The command of this term is yet to be proposed.
     must_propose: bool,
@@ -81,7 +80,6 @@ impl HostedStream {
         out: &mut QueueOutput,
     ) {
         self.must_propose = is_leader && (!self.is_leader || term != self.raft.term);
-        self.leader = leader;
         let has_taken_over = is_leader && !self.must_propose && self.raft.leader == leader;
         self.is_leader = is_leader;
         let known = leader.filter(|_| !is_leader || has_taken_over);
@@ -253,7 +251,6 @@ impl LocalQueues {
             replica: StreamReplica::new(config, self.at),
             counted: CountedStats::default(),
             raft: RaftState::default(),
-            leader: None,
             is_leader: false,
             must_propose: false,
             applied: 0,
