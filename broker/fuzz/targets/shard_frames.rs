@@ -61,6 +61,7 @@ fn config() -> ShardConfig {
             settings: Arc::new(session_mqtt::MqttSettings::default()),
         })]),
         program: Version::default(),
+        machine: Box::from(*b"machine"),
         groups: consensus::HostLimits::default(),
     }
 }
