@@ -11,6 +11,8 @@ use std::io::ErrorKind;
 
 const DIR: &str = "streams";
 const TEMPORARY: &str = ".tmp";
+/// The mark that files are being removed or cut.
+const REMOVING: &str = "removing";
 
 /// The directory of a stream.
 pub(crate) fn stream_dir(stream: QueueId) -> String {
@@ -35,6 +37,8 @@ pub(crate) struct StreamFiles {
     pub segments: Vec<u64>,
     pub indexes: Vec<u64>,
     pub seals: Vec<u64>,
+    /// There is a mark of [`begin_removal`].
+    pub is_removing: bool,
 }
 
 fn parse(name: &str) -> Option<(u64, &str)> {
@@ -56,7 +60,7 @@ pub(crate) fn list(disk: &dyn Disk, stream: QueueId) -> Result<StreamFiles, LogE
             Some((first, "segment")) => files.segments.push(first),
             Some((first, "index")) => files.indexes.push(first),
             Some((first, "seal")) => files.seals.push(first),
-            _ => {}
+            _ => files.is_removing |= name == REMOVING,
         }
     }
     for list in [&mut files.segments, &mut files.indexes, &mut files.seals] {
@@ -111,6 +115,16 @@ pub fn read_machine(disk: &dyn Disk, stream: QueueId) -> Result<Option<Vec<u8>>,
     read_small(disk, &machine_path(stream), MAX_MACHINE_BYTES)
 }
 
+/// Removes the record durably: the log is not intact.
+///
+/// # Errors
+///
+/// If the file or its directory cannot be written.
+pub(crate) fn remove_machine(disk: &dyn Disk, stream: QueueId) -> Result<(), LogError> {
+    remove(disk, &machine_path(stream))?;
+    sync_dir(disk, &stream_dir(stream))
+}
+
 /// Records the run of the machine in which the log is intact. Not synced: a lost record only means that the log counts
 /// as not intact.
 ///
@@ -151,15 +165,31 @@ pub(crate) fn remove(disk: &dyn Disk, path: &str) -> Result<(), LogError> {
     }
 }
 
-/// Removes a segment with its index and seal. The segment goes first: recovery removes the other two without it.
+/// Removes a segment with its index and seal. The segment goes last, so an index without a segment proves that the
+/// segment was lost, unless power failed. Recovery reads a segment without the other two.
 pub(crate) fn remove_segment(
     disk: &dyn Disk,
     stream: QueueId,
     first_offset: u64,
 ) -> Result<(), LogError> {
-    remove(disk, &segment_path(stream, first_offset))?;
+    remove(disk, &seal_path(stream, first_offset))?;
     remove(disk, &index_path(stream, first_offset))?;
-    remove(disk, &seal_path(stream, first_offset))
+    remove(disk, &segment_path(stream, first_offset))
+}
+
+/// Marks that files are being removed or cut. If the process ends before the result is durable, recovery makes it
+/// durable: otherwise a part could return after a power failure, and chunks of two histories would look like one.
+pub(crate) fn begin_removal(disk: &dyn Disk, stream: QueueId) -> Result<(), LogError> {
+    let path = format!("{}/{REMOVING}", stream_dir(stream));
+    match disk.create(&path) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        other => other.map(drop).map_err(|e| LogError::io(&path, &e)),
+    }
+}
+
+/// Removes the mark of [`begin_removal`] after the result was made durable.
+pub(crate) fn end_removal(disk: &dyn Disk, stream: QueueId) -> Result<(), LogError> {
+    remove(disk, &format!("{}/{REMOVING}", stream_dir(stream)))
 }
 
 /// Creates a file with its header, or empties it if an interrupted call created it.

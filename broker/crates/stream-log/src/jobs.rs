@@ -251,17 +251,21 @@ impl MaintenanceJob {
                 Outcome::Sealed
             }
             Work::Delete(segments) => {
+                files::begin_removal(disk, self.stream)?;
                 for first_offset in segments {
                     files::remove_segment(disk, self.stream, *first_offset)?;
                 }
                 files::sync_dir(disk, &stream_dir(self.stream))?;
+                files::end_removal(disk, self.stream)?;
                 Outcome::Deleted
             }
             Work::Truncate {
                 offset,
                 start_offset,
             } => {
+                files::begin_removal(disk, self.stream)?;
                 truncate(disk, self.stream, *offset)?;
+                files::end_removal(disk, self.stream)?;
                 let (contents, cut) = recover(disk, self.stream, *start_offset)?;
                 Outcome::Truncated(Box::new(contents), cut)
             }
@@ -312,7 +316,8 @@ fn seal(
     )
 }
 
-/// Removes everything from `offset` on, durably. A crash in between leaves a log that ends at `offset` or later.
+/// Removes everything from `offset` on, durably. A crash in between leaves a log that ends at `offset` or later. Each
+/// index is cut before its segment, so the end of the process never leaves a record without its chunk.
 fn truncate(disk: &dyn Disk, stream: QueueId, offset: u64) -> Result<(), LogError> {
     let mut segments = files::list(disk, stream)?.segments;
     while let Some(first) = segments.pop_if(|first| *first >= offset) {
@@ -320,7 +325,11 @@ fn truncate(disk: &dyn Disk, stream: QueueId, offset: u64) -> Result<(), LogErro
     }
     let dir = stream_dir(stream);
     let Some(first) = segments.pop() else {
-        return files::sync_dir(disk, &dir);
+        return match offset {
+            0 => files::sync_dir(disk, &dir),
+            // No file keeps the position of the log: after a restart it is not intact.
+            _ => files::remove_machine(disk, stream),
+        };
     };
     if !fault::is(Fault::TruncationNotSynced) {
         // Otherwise a removed segment could return and continue the log after the next power failure.
@@ -332,6 +341,7 @@ fn truncate(disk: &dyn Disk, stream: QueueId, offset: u64) -> Result<(), LogErro
     let cut = chunk_at(&*file, &path, offset)?;
     let len = file.len().map_err(|e| LogError::io(&path, &e))?;
     if cut < len {
+        files::remove(disk, &index_path(stream, first))?;
         file.truncate(cut).map_err(|e| LogError::io(&path, &e))?;
     }
     if !fault::is(Fault::TruncationNotSynced) {

@@ -3,6 +3,11 @@
 //! Sealed segments are complete and durable, so they are not read. All others are read from front to back with all
 //! checks: nothing is synced before a segment is sealed, so a power failure may have lost any part of them. The log ends
 //! before the first chunk that is not valid.
+//!
+//! A process that is killed leaves at most chunks at the end that it had not finished, and none of these has a record in
+//! the index, which is written after the chunks and cut before them. So a record without a valid chunk, an index without a
+//! segment and a gap between segments prove that finished chunks are missing. Then the record of the machine is removed
+//! before anything else changes: the log is not intact, however often recovery is interrupted.
 
 use crate::LogError;
 use crate::fault::{self, Fault};
@@ -41,6 +46,9 @@ pub struct Cut {
     pub segments: usize,
     /// Why the chunk at the position is not valid.
     pub reason: String,
+    /// Chunks that had been written completely are missing. False: nothing but a write that the end of the process or of
+    /// the machine interrupted, as far as the files tell.
+    pub lost_chunks: bool,
 }
 
 /// Adds the epochs of a segment to those of the segments before it.
@@ -59,7 +67,9 @@ pub(crate) fn recover(
     start_offset: u64,
 ) -> Result<(Contents, Option<Cut>), LogError> {
     let found = files::list(disk, stream)?;
-    remove_orphans(disk, stream, &found)?;
+    if found.is_removing {
+        complete_removal(disk, stream, &found)?;
+    }
     let mut recovery = Recovery {
         disk,
         stream,
@@ -70,6 +80,11 @@ pub(crate) fn recover(
         },
         cut: None,
     };
+    let missing = newest_missing_segment(disk, stream, &found)?;
+    if missing.is_some() {
+        files::remove_machine(disk, stream)?;
+    }
+    remove_orphans(disk, stream, &found)?;
     for (at, first) in found.segments.iter().enumerate() {
         let later = found.segments.get(at + 1..).unwrap_or_default();
         if !recovery.add(*first, later)? {
@@ -77,7 +92,69 @@ pub(crate) fn recover(
         }
     }
     recovery.reopen_last()?;
-    Ok((recovery.contents, recovery.cut))
+    let Recovery {
+        contents, mut cut, ..
+    } = recovery;
+    if let Some(first) = missing {
+        let cut = cut.get_or_insert_with(|| Cut {
+            file: segment_path(stream, first),
+            position: 0,
+            next_offset: contents.next_offset,
+            bytes: 0,
+            segments: 0,
+            reason: "the segment is missing, and its index is there".to_owned(),
+            lost_chunks: true,
+        });
+        cut.lost_chunks = true;
+    }
+    Ok((contents, cut))
+}
+
+/// Makes durable what a process had removed or cut before it ended.
+fn complete_removal(
+    disk: &dyn Disk,
+    stream: QueueId,
+    found: &files::StreamFiles,
+) -> Result<(), LogError> {
+    files::sync_dir(disk, &stream_dir(stream))?;
+    if let Some(last) = found.segments.last() {
+        let path = segment_path(stream, *last);
+        let file = files::open(disk, &path)?;
+        file.sync_data().map_err(|e| LogError::sync(&path, &e))?;
+    }
+    files::end_removal(disk, stream)
+}
+
+/// The newest segment that is missing although its index has records, if all others are older.
+fn newest_missing_segment(
+    disk: &dyn Disk,
+    stream: QueueId,
+    found: &files::StreamFiles,
+) -> Result<Option<u64>, LogError> {
+    for first in found.indexes.iter().rev() {
+        if found.segments.last() >= Some(first) {
+            break;
+        }
+        if index_records(disk, stream, *first)?.is_some_and(|records| records > 0) {
+            return Ok(Some(*first));
+        }
+    }
+    Ok(None)
+}
+
+/// The number of records in an index file; `None` if there is no such file or it is damaged.
+fn index_records(disk: &dyn Disk, stream: QueueId, first: u64) -> Result<Option<u64>, LogError> {
+    let path = index_path(stream, first);
+    let file = match disk.open(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|e| LogError::io(&path, &e))?,
+    };
+    let len = file.len().map_err(|e| LogError::io(&path, &e))?;
+    let is_valid =
+        len < FILE_HEADER_BYTES || files::has_valid_header(&*file, &path, FileKind::Index)?;
+    let bytes = len.saturating_sub(FILE_HEADER_BYTES);
+    // The end of the process may have interrupted the write of the last record.
+    Ok(is_valid.then_some(bytes / INDEX_RECORD_BYTES as u64))
 }
 
 /// Removes indexes and seals whose segment was deleted.
@@ -111,6 +188,7 @@ impl Recovery<'_> {
         let follows = self.contents.segments.is_empty() || first == self.contents.next_offset;
         if !follows {
             // A segment between them is missing.
+            files::remove_machine(self.disk, self.stream)?;
             self.remove_later(later)?;
             self.remove_later(&[first])?;
             self.cut = Some(Cut {
@@ -120,6 +198,7 @@ impl Recovery<'_> {
                 bytes: 0,
                 segments: later.len() + 1,
                 reason: "the segment does not continue the log".to_owned(),
+                lost_chunks: true,
             });
             return Ok(false);
         }
@@ -195,6 +274,15 @@ impl Recovery<'_> {
         let scan = scan(&*file, self.stream, first, epoch)?;
         debug_assert!(scan.fault.is_some() || scan.bytes == len);
         let ends_here = scan.fault.is_some() || scan.chunks == 0;
+        let records = index_records(self.disk, self.stream, first)?;
+        // A segment is complete before the next one begins. Without an index, nothing proves that the chunk at a cut was
+        // not finished.
+        let lost_chunks = records.is_some_and(|records| records > u64::from(scan.chunks))
+            || (ends_here && !later.is_empty())
+            || (scan.fault.is_some() && records.is_none() && len >= FILE_HEADER_BYTES);
+        if lost_chunks {
+            files::remove_machine(self.disk, self.stream)?;
+        }
         if ends_here {
             // First of all, or power may fail when this segment is gone and they look like the whole log.
             if !fault::is(Fault::LaterSegmentsKept) {
@@ -202,7 +290,7 @@ impl Recovery<'_> {
             }
             unseal(self.disk, self.stream, first)?;
         }
-        if scan.fault.is_some() || (ends_here && !later.is_empty()) {
+        if scan.fault.is_some() || lost_chunks {
             let reason = scan.fault.map(|fault| fault.to_string());
             self.cut = Some(Cut {
                 file: path.clone(),
@@ -210,7 +298,8 @@ impl Recovery<'_> {
                 next_offset: scan.next_offset,
                 bytes: len - scan.bytes,
                 segments: later.len(),
-                reason: reason.unwrap_or("the segment is empty".to_owned()),
+                reason: reason.unwrap_or("the segment ends before its index".to_owned()),
+                lost_chunks,
             });
         }
         if scan.chunks == 0 {

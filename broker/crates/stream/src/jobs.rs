@@ -41,12 +41,16 @@ impl OpenJob {
         let recorded = read_machine(disk, self.stream)?;
         let start = self.restart_at.unwrap_or(0);
         let (log, cut) = StreamLog::open(disk, self.stream, self.config, start)?;
-        let is_new = recorded.is_none() && log.next_offset() == start && log.segments().len() == 0;
+        let has_lost = cut.as_ref().is_some_and(|cut| cut.lost_chunks);
+        let is_new = recorded.is_none()
+            && !has_lost
+            && log.next_offset() == start
+            && log.segments().len() == 0;
         let founds = is_new && self.is_intact_if_new;
         if founds {
             write_machine(disk, self.stream, &self.machine)?;
         }
-        let is_intact = founds || recorded.as_deref() == Some(&*self.machine);
+        let is_intact = founds || (!has_lost && recorded.as_deref() == Some(&*self.machine));
         Ok(Box::new(OpenedLog {
             log,
             cut,

@@ -445,7 +445,10 @@ impl StreamReplica {
                     config: self.config.log,
                     machine: self.config.machine.clone(),
                     restart_at,
-                    is_intact_if_new: self.is_intact(),
+                    is_intact_if_new: match self.member {
+                        Some(_) => self.is_intact(),
+                        None => self.config.founds,
+                    },
                 });
                 return;
             }

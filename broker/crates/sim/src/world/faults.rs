@@ -84,8 +84,7 @@ impl<S: Scenario> World<S> {
     }
 
     /// Flips a bit in the stored data of a stopped node, in a file whose content its peers have too. Files of classic
-    /// queues are excluded: a classic queue has one copy, so damage there is reported and the data is lost. So are files of
-    /// streams: a log that ends early counts as one that a killed process did not finish. `Err`: the log reads
+    /// queues are excluded: a classic queue has one copy, so damage there is reported and the data is lost. `Err`: the log reads
     /// differently and does not report the damage.
     ///
     /// The end of the last log file is an exception: damage there cannot be distinguished from a write that a crash cut
@@ -97,9 +96,7 @@ impl<S: Scenario> World<S> {
             return Ok(());
         };
         let mut files = disk.files();
-        files.retain(|(path, len)| {
-            *len > 0 && !path.starts_with("classic") && !path.starts_with("streams")
-        });
+        files.retain(|(path, len)| *len > 0 && !path.starts_with("classic"));
         let at = self.rng.below(files.len() as u64) as usize;
         let (chance, mask) = (self.rng.next_u64(), 1 << self.rng.below(8));
         let Some((path, len)) = files.get(at) else {

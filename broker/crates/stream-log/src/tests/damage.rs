@@ -2,6 +2,13 @@
 
 use super::*;
 
+const MACHINE: &[u8] = b"machine";
+
+/// The run of the machine in which the log is intact.
+fn machine(disk: &SimDisk) -> Option<Vec<u8>> {
+    crate::read_machine(disk, STREAM).expect("readable")
+}
+
 /// A log of three segments, the first two of them sealed.
 fn three_segments() -> (SimDisk, Vec<Chunk>, Vec<u64>) {
     let disk = SimDisk::new();
@@ -53,6 +60,7 @@ fn every_changed_byte_of_the_last_segment_ends_the_log() {
     for at in 0..len {
         let copy = disk.copy();
         assert!(copy.flip(&path, at, 0x10));
+        crate::write_machine(&copy, STREAM, MACHINE).expect("written");
         copy.restart();
         let (mut log, cut) = match StreamLog::open(&copy, STREAM, config(), 0) {
             Err(LogError::Newer { file, .. }) if at < 8 => {
@@ -62,6 +70,8 @@ fn every_changed_byte_of_the_last_segment_ends_the_log() {
             other => other.expect("opens"),
         };
         let cut = cut.expect("damaged");
+        assert!(cut.lost_chunks, "byte {at}: {cut:?}");
+        assert_eq!(machine(&copy), None, "byte {at}");
         assert_eq!(
             (&cut.file, cut.next_offset),
             (&path, log.next_offset()),
@@ -89,8 +99,11 @@ fn segment_cut_anywhere_keeps_its_whole_chunks() {
     for at in 0..len {
         let copy = disk.copy();
         assert!(copy.lose_end(&path, at));
+        crate::write_machine(&copy, STREAM, MACHINE).expect("written");
         copy.restart();
-        let (mut log, _) = open(&copy);
+        let (mut log, cut) = open(&copy);
+        assert!(cut.expect("reported").lost_chunks, "cut at {at}");
+        assert_eq!(machine(&copy), None);
         let found = read_all(&mut log, &copy);
         assert_eq!(found, chunks[..found.len()]);
         let next = chunks.get(found.len()).expect("at least one is lost");
@@ -220,6 +233,53 @@ fn log_ends_before_a_missing_segment() {
             .iter()
             .all(|(path, _)| !path.contains(&format!("{:020}", firsts[2])))
     );
+}
+
+#[test]
+fn missing_newest_segment_is_noticed() {
+    let (disk, chunks, firsts) = three_segments();
+    crate::write_machine(&disk, STREAM, MACHINE).expect("written");
+    disk.remove(&segment_file(firsts[2])).expect("removed");
+    let (mut log, cut) = open(&disk);
+    let cut = cut.expect("reported");
+    assert!(cut.lost_chunks);
+    assert_eq!(
+        (cut.file, cut.next_offset),
+        (segment_file(firsts[2]), firsts[2])
+    );
+    assert_eq!(machine(&disk), None);
+    let found = read_all(&mut log, &disk);
+    assert_eq!(found, chunks[..found.len()]);
+    // The report is not repeated, and neither is the record: another replica must have the end of the log.
+    disk.restart();
+    let (_, cut) = open(&disk);
+    assert_eq!((cut, machine(&disk)), (None, None));
+}
+
+/// The end of the process interrupts a write: the chunk has no record in the index, and was never confirmed.
+#[test]
+fn unfinished_chunk_at_the_end_is_no_loss() {
+    let (disk, chunks, firsts) = three_segments();
+    let before = golden::read_file(&disk, &segment_file(firsts[2])).len() as u64;
+    let index = golden::read_file(&disk, &index_file(firsts[2])).len() as u64;
+    let (mut log, _) = open(&disk);
+    append(&mut log, 1, 9, &[b"unfinished"]);
+    write_all(&mut log, &disk);
+    let after = golden::read_file(&disk, &segment_file(firsts[2])).len() as u64;
+    for at in before..after {
+        let copy = disk.copy();
+        assert!(copy.lose_end(&segment_file(firsts[2]), at));
+        assert!(copy.lose_end(&index_file(firsts[2]), index));
+        crate::write_machine(&copy, STREAM, MACHINE).expect("written");
+        copy.restart();
+        let (mut log, cut) = open(&copy);
+        assert_eq!(
+            cut.as_ref().map(|cut| cut.lost_chunks),
+            (at > before).then_some(false)
+        );
+        assert_eq!(machine(&copy).as_deref(), Some(MACHINE));
+        assert_eq!(read_all(&mut log, &copy), chunks);
+    }
 }
 
 #[test]

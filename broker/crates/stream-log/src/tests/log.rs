@@ -332,6 +332,32 @@ fn marker_starts_an_epoch_without_messages() {
 }
 
 #[test]
+fn log_that_is_truncated_at_its_start_is_not_intact_after_a_restart() {
+    let disk = SimDisk::new();
+    let (mut log, _) = open(&disk);
+    fill(&mut log, &disk, 3);
+    log.set_config(LogConfig {
+        retention: Retention {
+            max_bytes: Some(1),
+            max_age: None,
+        },
+        ..config()
+    });
+    assert!(log.retain(WallTime(10)));
+    settle(&mut log, &disk);
+    let first = log.first_offset();
+    assert!(first > 0);
+    // After a restart nothing is known to be committed.
+    let (mut log, _) = open(&disk);
+    log.truncate(first).expect("not committed");
+    crate::write_machine(&disk, STREAM, b"machine").expect("written");
+    maintain(&mut log, &disk);
+    assert_eq!((log.first_offset(), log.next_offset()), (first, first));
+    let record = crate::read_machine(&disk, STREAM).expect("readable");
+    assert_eq!(record, None, "a restart does not know the offset {first}");
+}
+
+#[test]
 fn truncation_removes_whole_chunks_durably() {
     let disk = SimDisk::new();
     let (mut log, _) = open(&disk);

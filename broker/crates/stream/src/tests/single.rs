@@ -528,3 +528,28 @@ fn log_is_intact_only_in_the_run_of_the_machine_that_wrote_it() {
     one.work();
     assert!(!is_intact(&one, b"machine-1"));
 }
+
+/// The run of the machine is the same, so nothing explains the loss of a chunk that was finished.
+#[test]
+fn log_with_a_damaged_chunk_is_not_intact() {
+    for is_damaged in [false, true] {
+        let mut one = Single::new(LogConfig::default());
+        one.request(session(1), 1, publish(b"a"));
+        one.work();
+        one.request(session(1), 2, publish(b"b"));
+        one.work();
+        let files = one.disk.files();
+        let segment = files.iter().find(|(path, _)| path.ends_with(".segment"));
+        let (path, len) = segment.expect("a segment");
+        assert!(!is_damaged || one.disk.flip(path, len - 1, 1));
+        // Without members nobody tells it that its log is the only one.
+        let config = ReplicaConfig {
+            founds: false,
+            ..config(1, LogConfig::default())
+        };
+        one.replica = StreamReplica::new(config, one.at());
+        one.work();
+        assert_eq!(one.replica.written(), Some(if is_damaged { 1 } else { 2 }));
+        assert_eq!(one.replica.is_whole(), !is_damaged);
+    }
+}
