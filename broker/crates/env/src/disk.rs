@@ -54,6 +54,13 @@ pub fn is_shortage(error: &io::Error) -> bool {
 pub trait File: Send + Sync {
     /// Reads until `buf` is full or the file ends; returns the number of bytes read.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// Reads `len` bytes, or fewer at the end of the file. An implementation need not clear the memory first.
+    fn read_vec_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let n = self.read_at(offset, &mut bytes)?;
+        bytes.truncate(n);
+        Ok(bytes)
+    }
     /// Writes all of `data`. On an error, some prefix may have been written.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
     /// Length in bytes, including unsynced writes.

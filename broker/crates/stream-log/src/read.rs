@@ -217,9 +217,9 @@ impl LocatedChunk {
     /// [`LogError::Corrupt`] if the chunk is damaged.
     pub fn read(&self) -> Result<Chunk, LogError> {
         // Not above `MAX_CHUNK_BYTES`: the header was checked.
-        let mut bytes = vec![0; self.header().chunk_len() as usize];
-        let n = self.segment.read_at(self.position, &mut bytes)?;
-        bytes.truncate(n);
+        let len = self.header().chunk_len() as usize;
+        let read = self.segment.file.read_vec_at(self.position, len);
+        let bytes = read.map_err(|e| LogError::io(&self.segment.path, &e))?;
         let chunk = Chunk::decode(Bytes::from(bytes));
         chunk.map_err(|fault| self.segment.corrupt(self.position, fault))
     }

@@ -1,8 +1,8 @@
 //! A log in a directory of the file system.
 #![forbid(unsafe_code)]
 
-use env::WallTime;
 use env::real::{RealDisk, fill_random};
+use env::{Disk, WallTime};
 use ids::QueueId;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -83,4 +83,25 @@ fn ranges_can_be_sent_from_the_descriptor() {
     );
     stream_log::delete_stream(&disk, STREAM).expect("deleted");
     assert_eq!(stream_log::list_streams(&disk), Ok(Vec::new()));
+}
+
+#[test]
+fn reads_end_with_the_file() {
+    let scratch = Scratch::new();
+    let disk = RealDisk::open(&scratch.0).expect("opens");
+    let file = disk.create("part").expect("created");
+    let content: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
+    file.write_at(0, &content).expect("written");
+    for (offset, len, expected) in [
+        (0, 100_000, 0..100_000),
+        (0, 200_000, 0..100_000),
+        (99_999, 5, 99_999..100_000),
+        (100_000, 5, 0..0),
+        (7, 0, 0..0),
+        (500, 1_000, 500..1_500),
+    ] {
+        let read = file.read_vec_at(offset, len).expect("readable");
+        assert_eq!(read, content[expected], "{len} bytes at {offset}");
+    }
+    assert!(file.read_vec_at(u64::MAX, 1).is_err());
 }
