@@ -16,7 +16,7 @@ use program::{Result, Scratch, Serving, address, eventually, serve};
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -87,7 +87,7 @@ impl Publisher {
 }
 
 /// Connects to a node that serves.
-fn connect(ready: &PathBuf) -> Option<Client> {
+fn connect(ready: &Path) -> Option<Client> {
     if !ready.exists() {
         return None;
     }
