@@ -108,6 +108,8 @@ func (b *Broker) Launch() error {
 		"--set", fmt.Sprintf("management.tcp.port=127.0.0.1:%d", b.Ports["management"]),
 		"--set", "prometheus.tcp.port=127.0.0.1:0",
 		"--set", "probes.tcp.port=none",
+		// Figures are per shard; a caller may set another number.
+		"--set", "shards=1",
 	}
 	b.cmd = exec.Command(b.program, append(all, b.arguments...)...)
 	return b.spawn()

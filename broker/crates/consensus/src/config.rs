@@ -16,6 +16,10 @@ pub struct HostConfig {
     pub node: NodeId,
     /// The incarnation of this node's process.
     pub incarnation: Incarnation,
+    /// Number of shards of this node.
+    pub shards: u16,
+    /// The index of the shard that has this host.
+    pub shard: u16,
     /// Seed of the election timeouts; must differ per node, shard and process start.
     pub seed: u64,
     /// Timing and memory limits.

@@ -110,7 +110,7 @@ impl Host {
         let mut host = Host {
             tombstones,
             rng: SeededRng::new(config.seed),
-            sink: OutputBuffer::new(config.limits.max_frame_bytes),
+            sink: OutputBuffer::new(&config),
             // Unique per incarnation, so that an id is never reused after a restart.
             next_transfer: config.incarnation.0 << 32,
             config,
@@ -405,7 +405,8 @@ impl RaftHost for Host {
         }
     }
 
-    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16) {
+        self.sink.set_peer_shards(node, shards);
         self.handle_peer_up(node, incarnation);
     }
 

@@ -176,10 +176,12 @@ pub enum HostOutput {
         /// The records, in order.
         records: Vec<wal::Record>,
     },
-    /// Send this frame to the host of another node ([`RaftHost::receive`]). The frame may be lost.
+    /// Send this frame to the host of a shard of another node ([`RaftHost::receive`]). The frame may be lost.
     Send {
         /// The receiving node.
         to: NodeId,
+        /// The shard of that node which has the groups of the frame; see [`shard_of`].
+        shard: u16,
         /// The encoded frame.
         frame: Bytes,
     },
@@ -244,6 +246,17 @@ pub enum HostOutput {
     },
 }
 
+/// The shard that owns a group, or the queue with this id, on a node with `shards` shards. The metadata group (0)
+/// belongs to shard 0.
+pub fn shard_of(key: u64, shards: u16) -> u16 {
+    if key == 0 || shards <= 1 {
+        return 0;
+    }
+    // Fibonacci hashing: consecutive ids spread evenly.
+    let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    (mixed % u64::from(shards)) as u16
+}
+
 /// Blocking disk work that must not run on a shard: flushing entries to segments, writing checkpoints,
 /// deleting files.
 pub trait StorageJob: Send + std::fmt::Debug {
@@ -296,8 +309,8 @@ pub trait RaftHost {
     fn transfer_leader(&mut self, group: GroupId, to: NodeId) -> Result<(), ProposeError>;
     /// Handles a frame from another node's host.
     fn receive(&mut self, from: NodeId, frame: Bytes);
-    /// The failure detector reports that a peer is up.
-    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation);
+    /// The failure detector reports that a peer is up, and the number of its shards in this incarnation.
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16);
     /// The failure detector reports that a peer is down.
     fn peer_down(&mut self, node: NodeId);
     /// Advances time to `now`. Cheap if no tick is due.

@@ -397,6 +397,8 @@ fn recover(disk: &SimDisk, group: RecoveredGroup) -> Result<Host, RecoveryError>
     let config = HostConfig {
         node: NodeId(1),
         incarnation: Incarnation(2),
+        shards: 1,
+        shard: 0,
         seed: 1,
         limits: small_limits(),
     };

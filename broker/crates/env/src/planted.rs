@@ -82,6 +82,7 @@ bugs! {
         RemovedReturns "removed-returns" "a removed node is admitted again",
         PubackEarly "puback-early" "PUBACK and PUBREC do not wait for session queues",
         MisfitGoesOn "misfit-goes-on" "a node keeps running when a feature flag is enabled that its version does not know",
+        SenderShardIndex "sender-shard-index" "a Raft frame goes to the shard with the sender's index, whatever the receiver's count",
         ProgramOfBefore "program-of-before" "a node's version is taken from an earlier incarnation",
         DeadHubKept "dead-hub-kept" "MQTT routers keep the routes of a node's earlier incarnation after it restarts",
         PacketIdForgotten "packet-id-forgotten" "QoS 2 packet identifiers are lost with the connection",

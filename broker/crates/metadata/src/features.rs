@@ -37,9 +37,16 @@ pub const STREAM_QUEUES: Feature = Feature {
     description: "Queues can be streams (x-queue-type: stream)",
 };
 
+/// Nodes can have different numbers of shards: frames go to the receiver's shard that owns their group or queue. Nodes
+/// that do not know the flag refuse every link to a node with another number.
+pub const SHARDS_PER_NODE: Feature = Feature {
+    name: "shards_per_node",
+    description: "Nodes can have different numbers of shards",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
-pub const KNOWN: &[Feature] = &[BASELINE, CLIENT_ADDRESSES, STREAM_QUEUES];
+pub const KNOWN: &[Feature] = &[BASELINE, CLIENT_ADDRESSES, SHARDS_PER_NODE, STREAM_QUEUES];
 
 /// The version of a node, with the flags that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

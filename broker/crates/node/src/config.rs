@@ -30,13 +30,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tls::{CertificateLoginSource, ClientVerification, SanType, TlsVersions};
 
+/// The setting `shards`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardSetting {
+    /// One for each CPU if the cluster allows different numbers, else one.
+    Auto,
+    /// One for each CPU.
+    Cpus,
+    /// This number, 1 to [`shard::MAX_SHARDS`].
+    Count(u16),
+}
+
 /// All settings. [`keys`] describes each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Directory of all data of the node.
     pub data_dir: PathBuf,
-    /// 0: determined from the CPUs available to this process.
-    pub shards: u16,
+    /// Number of shards.
+    pub shards: ShardSetting,
     /// Log events.
     pub log: LogConfig,
     /// AMQP without TLS.
@@ -302,7 +313,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             data_dir: PathBuf::from("posthorn-data"),
-            shards: 1,
+            shards: ShardSetting::Auto,
             log: LogConfig {
                 level: "info".to_owned(),
                 json: false,

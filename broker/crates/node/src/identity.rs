@@ -46,7 +46,8 @@ pub struct ClusterRecord {
     pub id: u64,
     /// The cluster's first voters, the same on every node.
     pub founders: Vec<Founder>,
-    /// Feature flags that all founders support; empty on a node that is not a founder.
+    /// Feature flags that all founders support, on a node that is a founder; and on every node the
+    /// flag `shards_per_node` once it has learned that the cluster has enabled it.
     pub features: Vec<Name>,
 }
 

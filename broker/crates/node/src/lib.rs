@@ -21,6 +21,7 @@ pub mod node;
 mod not_ready;
 pub mod peering;
 mod resolver;
+mod shard_count;
 mod socket;
 mod threads;
 mod watch;

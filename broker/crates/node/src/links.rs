@@ -575,9 +575,16 @@ impl LinkThread {
                     }
                 }
                 PeeringAction::End(why) => return Err(why),
-                PeeringAction::Up { node, incarnation } => {
-                    self.tell(|| ShardMessage::PeerUp { node, incarnation })
-                }
+                PeeringAction::Up {
+                    node,
+                    incarnation,
+                    shards,
+                } => self.tell(|| ShardMessage::PeerUp {
+                    node,
+                    incarnation,
+                    shards,
+                }),
+                PeeringAction::Store(record) => (self.persist)(&record)?,
                 PeeringAction::Down { node } => self.tell(|| ShardMessage::PeerDown { node }),
                 PeeringAction::Join(node) => {
                     if let Some(first) = self.shards.first_mut() {

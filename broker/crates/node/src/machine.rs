@@ -91,6 +91,15 @@ const THREADS: CgroupLimits = CgroupLimits {
     v1_file: "pids.max",
 };
 
+const CPU: CgroupLimits = CgroupLimits {
+    file: "cpu.max",
+    v1_controller: "cpu",
+    v1_file: "cpu.cfs_quota_us",
+};
+
+/// Beside the quota in cgroup v1.
+const V1_CPU_PERIOD: &str = "cpu.cfs_period_us";
+
 fn tightest_limit(limits: &CgroupLimits, machine: Option<u64>) -> Option<u64> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     limit_files(Path::new("/sys/fs/cgroup"), &cgroups, limits)
@@ -100,6 +109,72 @@ fn tightest_limit(limits: &CgroupLimits, machine: Option<u64>) -> Option<u64> {
         .filter_map(|text| text.trim().parse::<u64>().ok())
         .chain(machine)
         .min()
+}
+
+/// CPUs that this process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuGrant {
+    /// At least 1. A part of a CPU counts as one.
+    pub cpus: u16,
+    /// The quota of a cgroup determines the number, and not the CPUs that the process may run on.
+    pub is_quota: bool,
+}
+
+/// The CPUs of this process: the tightest CPU quota of its cgroups (v2 or v1), rounded up, or the CPUs that the process may
+/// run on if these are fewer.
+pub fn granted_cpus() -> CpuGrant {
+    let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let quota = cpu_quota(Path::new("/sys/fs/cgroup"), &cgroups);
+    let listed = status().and_then(|text| count_cpus(field(&text, "Cpus_allowed_list:")?));
+    // The standard library rounds quotas down, so it is only asked where the kernel does not list the CPUs.
+    grant(quota, listed.unwrap_or_else(cpus))
+}
+
+fn grant(quota: Option<u16>, allowed: u16) -> CpuGrant {
+    match quota {
+        Some(quota) if quota < allowed => CpuGrant {
+            cpus: quota.max(1),
+            is_quota: true,
+        },
+        _ => CpuGrant {
+            cpus: allowed.max(1),
+            is_quota: false,
+        },
+    }
+}
+
+/// Counts the CPUs of a list like `0-3,8`. None: the text is no such list.
+fn count_cpus(list: &str) -> Option<u16> {
+    let mut count = 0u16;
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(count)
+}
+
+/// The tightest CPU quota in whole CPUs, rounded up.
+fn cpu_quota(root: &Path, cgroups: &str) -> Option<u16> {
+    let files = limit_files(root, cgroups, &CPU);
+    let quotas = files.iter().filter_map(|path| {
+        let text = fs::read_to_string(path).ok()?;
+        match path.ends_with(CPU.file) {
+            true => parse_quota(text.split_ascii_whitespace()),
+            false => {
+                let period = fs::read_to_string(path.with_file_name(V1_CPU_PERIOD)).ok()?;
+                parse_quota([text.trim(), period.trim()].into_iter())
+            }
+        }
+    });
+    quotas.min()
+}
+
+/// Parses microseconds of a quota and of its period. None: there is no quota, which v2 calls `max` and v1 `-1`.
+fn parse_quota<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<u16> {
+    let quota: u64 = fields.next()?.parse().ok().filter(|quota| *quota > 0)?;
+    let period: u64 = fields.next()?.parse().ok().filter(|period| *period > 0)?;
+    Some(u16::try_from(quota.div_ceil(period)).unwrap_or(u16::MAX))
 }
 
 /// All files that may limit the process with this `/proc/self/cgroup`: those of its groups and
@@ -181,6 +256,91 @@ mod tests {
             limit_files(root, "0::/a", &THREADS),
             ["/r/a/pids.max", "/r/pids.max"].map(PathBuf::from)
         );
+    }
+
+    /// A directory with these files, removed with the value.
+    struct Files(PathBuf);
+
+    impl Files {
+        fn new(name: &str, files: &[(&str, &str)]) -> Files {
+            let root = std::env::temp_dir().join(format!("posthorn-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                let directory = path.parent().expect("a file in a directory");
+                fs::create_dir_all(directory).expect("a directory");
+                fs::write(path, text).expect("a file");
+            }
+            Files(root)
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn cpu_quota_of_both_cgroup_versions_is_rounded_up() {
+        let v2 = Files::new(
+            "quota-v2",
+            &[
+                ("cpu.max", "max 100000\n"),
+                ("pods/cpu.max", "350000 100000\n"),
+                ("pods/one/cpu.max", "150000 100000\n"),
+                ("pods/two/cpu.max", "max 100000\n"),
+                ("small/cpu.max", "1000 100000\n"),
+                ("broken/cpu.max", "many\n"),
+            ],
+        );
+        for (group, cpus) in [
+            ("/pods/one", Some(2)),
+            ("/pods/two", Some(4)),
+            ("/small", Some(1)),
+            ("/broken", None),
+            ("/", None),
+        ] {
+            assert_eq!(cpu_quota(&v2.0, &format!("0::{group}\n")), cpus, "{group}");
+        }
+        let v1 = Files::new(
+            "quota-v1",
+            &[
+                ("cpu/cpu.cfs_quota_us", "-1\n"),
+                ("cpu/cpu.cfs_period_us", "100000\n"),
+                ("cpu/docker/a/cpu.cfs_quota_us", "250000\n"),
+                ("cpu/docker/a/cpu.cfs_period_us", "50000\n"),
+                ("cpu/docker/b/cpu.cfs_quota_us", "250000\n"),
+            ],
+        );
+        for (group, cpus) in [("a", Some(5)), ("b", None), ("c", None)] {
+            let cgroups = format!("4:memory:/x\n3:cpu,cpuacct:/docker/{group}\n");
+            assert_eq!(cpu_quota(&v1.0, &cgroups), cpus, "{group}");
+        }
+    }
+
+    #[test]
+    fn quota_counts_only_below_the_number_of_allowed_cpus() {
+        let granted = |quota, allowed| {
+            let grant = grant(quota, allowed);
+            (grant.cpus, grant.is_quota)
+        };
+        assert_eq!(granted(Some(3), 8), (3, true));
+        assert_eq!(granted(Some(8), 8), (8, false));
+        assert_eq!(granted(Some(9), 8), (8, false));
+        assert_eq!(granted(None, 8), (8, false));
+        assert_eq!(granted(None, 0), (1, false));
+        let here = granted_cpus().cpus;
+        assert!(here >= cpus(), "{here}: the standard library rounds down");
+    }
+
+    #[test]
+    fn lists_of_cpus_are_counted() {
+        for (list, count) in [("0", 1), ("0-1", 2), ("0-3,8,10-11", 7)] {
+            assert_eq!(count_cpus(list), Some(count), "{list}");
+        }
+        for list in ["", "a", "3-1", "0-65535", "0-", "1,,2"] {
+            assert_eq!(count_cpus(list), None, "{list}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::links::LinkStatus;
 use crate::machine;
 use crate::not_ready::NotReadyLog;
 use crate::peering::PeeringConfig;
+use crate::shard_count::ShardCount;
 use crate::threads::{ThreadNotification, ThreadParts, Threads};
 use crate::watch::{self, LastDiskCheck, ResourceMonitor};
 use control::{ControlRequest, NodeResources, Readiness};
@@ -203,11 +204,6 @@ impl Node {
         let clients = ClientListeners::new(&config, parts.protocols)?;
         let name = addresses::node_name(&config)?;
         let mut rng = env::real::seeded_rng().map_err(io_error("random numbers"))?;
-        let shards = if config.shards == 0 {
-            machine::cpus().min(256)
-        } else {
-            config.shards
-        };
 
         // Ports are checked first, so that a port in use is reported before the data directory is
         // changed.
@@ -233,7 +229,14 @@ impl Node {
             form_single_node_cluster(&data, &name, &address, parts.version, &mut rng)?;
         }
         let identity = data.identity();
-        log_start(&identity, parts.version, shards, recovered.groups.len());
+        let count = ShardCount::choose(
+            config.shards,
+            machine::granted_cpus(),
+            identity.cluster.as_ref(),
+        );
+        log_start(&identity, parts.version, count, recovered.groups.len());
+        count.warn();
+        let shards = count.shards;
         let clock = Arc::new(RealClock::new());
         let wiring = ThreadParts {
             shards,
@@ -247,9 +250,14 @@ impl Node {
             tls,
             listener: cluster,
             peering: PeeringConfig {
-                shards,
                 version: parts.version,
-                ..peering_config(&config, &identity, &name, &address, rng.next_u64())
+                ..peering_config(
+                    &config,
+                    &identity,
+                    (&name, &address),
+                    shards,
+                    rng.next_u64(),
+                )
             },
             persist: Box::new(data.persist()),
             peer_buffer: peer_buffer(&config.limits),
@@ -588,14 +596,15 @@ fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-fn log_start(identity: &Identity, version: Version, shards: u16, groups: usize) {
+fn log_start(identity: &Identity, version: Version, count: ShardCount, groups: usize) {
     tracing::info!(
         event = "node.starting",
         version = version.version,
         name = identity.name,
         node = id_text(identity.node.0),
         incarnation = identity.incarnation.0,
-        shards,
+        shards = count.shards,
+        shards_source = count.source.text(),
         groups
     );
 }
@@ -633,8 +642,8 @@ fn form_single_node_cluster(
 fn peering_config(
     config: &Config,
     identity: &Identity,
-    name: &str,
-    address: &str,
+    (name, address): (&str, &str),
+    shards: u16,
     seed: u64,
 ) -> PeeringConfig {
     PeeringConfig {
@@ -648,7 +657,7 @@ fn peering_config(
         initial_size: config.cluster.initial_size,
         heartbeat: config.cluster.heartbeat,
         timeout: config.cluster.peer_timeout,
-        shards: config.shards,
+        shards,
         version: Version::default(),
         seed,
     }

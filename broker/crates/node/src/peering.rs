@@ -15,6 +15,7 @@
 
 mod dialing;
 mod flags;
+mod shard_counts;
 
 use crate::config::PeerAddress;
 use crate::formation::{FormationDecision, FormationInput, PeerView, decide_formation};
@@ -121,6 +122,8 @@ pub enum PeeringAction {
         node: NodeId,
         /// Its incarnation.
         incarnation: Incarnation,
+        /// Number of shards of this incarnation.
+        shards: u16,
     },
     /// A peer cannot be reached any more.
     Down {
@@ -131,6 +134,8 @@ pub enum PeeringAction {
     Join(NodeRecord),
     /// Store this durably, then call [`Peering::adopted`].
     Adopt(ClusterRecord),
+    /// Store this durably: what the record says of the cluster's feature flags has changed.
+    Store(ClusterRecord),
     /// This node must stop, for this reason.
     End(String),
 }
@@ -355,9 +360,13 @@ impl Peering {
         let changed = known
             .hello
             .as_ref()
-            .is_some_and(|h| h.node != hello.node || h.incarnation != hello.incarnation);
+            .is_some_and(|h| (h.node, h.incarnation) != (hello.node, hello.incarnation));
         if changed {
             return self.refuse(link, "a link's node cannot change");
+        }
+        let resized = (known.hello.as_ref()).is_some_and(|h| h.shards != hello.shards);
+        if resized {
+            return self.refuse(link, "a link's number of shards cannot change");
         }
         // A node that is taken into a cluster says so on its links. It never leaves one.
         let left = known
@@ -374,11 +383,7 @@ impl Peering {
         if hello.node == self.config.node {
             return self.handle_own_id(link, &hello);
         }
-        if hello.shards != self.config.shards {
-            let why = format!(
-                "{} runs {} shards and {} runs {}: all nodes of a cluster need the same `shards`",
-                self.config.name, self.config.shards, hello.name, hello.shards
-            );
+        if let Some(why) = self.shard_count_conflict(&hello) {
             self.why.clone_from(&why);
             return self.refuse(link, &why);
         }
@@ -496,6 +501,7 @@ impl Peering {
         self.actions.push_back(PeeringAction::Up {
             node: hello.node,
             incarnation: hello.incarnation,
+            shards: hello.shards,
         });
         self.actions.push_back(PeeringAction::Join(NodeRecord {
             id: hello.node,

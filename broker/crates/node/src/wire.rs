@@ -80,7 +80,7 @@ pub struct Hello {
     pub address: String,
     /// Fingerprint of `cluster.peers` and the initial size.
     pub peers_hash: u64,
-    /// Number of shards: frames go to the shard with the same index.
+    /// Number of shards of the sender's incarnation.
     pub shards: u16,
     /// None: an older version, which does not announce it.
     pub version: Option<PeerVersion>,

@@ -337,7 +337,11 @@ impl ShardLoop {
             ShardMessage::WalRolled { file } => self.driver.wal_rolled(file),
             ShardMessage::JobDone { id, result } => self.driver.job_done(id, result),
             ShardMessage::PeerVersion { node, version } => self.driver.peer_program(node, version),
-            ShardMessage::PeerUp { node, incarnation } => self.driver.peer_up(node, incarnation),
+            ShardMessage::PeerUp {
+                node,
+                incarnation,
+                shards,
+            } => self.driver.peer_up(node, incarnation, shards),
             ShardMessage::PeerDown { node } => self.driver.peer_down(node),
             ShardMessage::PeerFrame { from, frame } => self.driver.peer_frame(from, frame),
             ShardMessage::Join(node) => self.driver.join_requested(node),

@@ -49,6 +49,8 @@ pub enum ShardMessage {
         node: NodeId,
         /// Its incarnation.
         incarnation: Incarnation,
+        /// Number of shards of this incarnation.
+        shards: u16,
     },
     /// The link to a peer is down.
     PeerDown {

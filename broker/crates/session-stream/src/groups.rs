@@ -423,9 +423,11 @@ fn state(host: &mut dyn ServiceHost) -> Option<&mut Groups> {
 fn coordinator_of(host: &dyn ServiceHost, queue: QueueId) -> Option<ShardAddress> {
     let record = host.tree().queue_by_id(queue)?;
     let leader = host.leader_of(record)?;
-    let shard = (queue.0 % u64::from(host.shards().max(1))) as u16;
+    // Nodes may have different numbers of shards: the leader's decides.
+    let shard_among = |shards: u16| (queue.0 % u64::from(shards.max(1))) as u16;
     let own = host.address();
     if leader == own.node {
+        let shard = shard_among(host.shards());
         return Some(ShardAddress { shard, ..own });
     }
     let nodes = host.nodes();
@@ -435,7 +437,7 @@ fn coordinator_of(host: &dyn ServiceHost, queue: QueueId) -> Option<ShardAddress
     Some(ShardAddress {
         node: leader,
         incarnation: node.incarnation,
-        shard,
+        shard: shard_among(node.shards),
     })
 }
 

@@ -43,6 +43,8 @@ pub struct NodeStatus {
     pub node: NodeId,
     /// The newest incarnation that is known.
     pub incarnation: Incarnation,
+    /// The number of shards of this incarnation.
+    pub shards: u16,
     /// The node is reachable.
     pub is_up: bool,
 }
@@ -145,7 +147,7 @@ pub struct InvalidFrame;
 pub trait ServiceHost: Broker {
     /// This shard.
     fn address(&self) -> ShardAddress;
-    /// The number of shards of each node.
+    /// The number of shards of this node.
     fn shards(&self) -> u16;
     /// All other nodes whose incarnation is known, up or down.
     fn nodes(&self) -> Vec<NodeStatus>;

@@ -106,9 +106,9 @@ impl Cluster {
     }
 
     /// A node is linked. Returns true if its incarnation is a new one: sessions of earlier ones are over.
-    pub fn handle_node_up(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+    pub fn handle_node_up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16) -> bool {
         self.members.review.all();
-        self.peers.up(node, incarnation)
+        self.peers.up(node, incarnation, shards)
     }
 
     pub fn handle_node_down(&mut self, node: NodeId) {

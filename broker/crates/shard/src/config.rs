@@ -88,7 +88,7 @@ impl RecoveredShard {
             })
             .collect();
         for (group, state) in recovered.groups {
-            let shard = crate::shard_of(group.0, shards);
+            let shard = consensus::shard_of(group.0, shards);
             if let Some(part) = parts.get_mut(usize::from(shard)) {
                 part.groups.insert(group, state);
             }

@@ -104,7 +104,7 @@ impl Context {
         }
     }
 
-    /// The shard of a node that owns the queue.
+    /// The shard of this node that owns the queue.
     pub fn owner_shard(&self, queue: QueueId) -> u16 {
         shard_of(queue.0, self.config.shards)
     }
@@ -160,10 +160,12 @@ impl Context {
         self.effects.push(Effect::Peer { to, route, frame });
     }
 
-    /// Sends a frame to every shard of another node.
-    pub fn send_to_shards_of_peer(&mut self, to: NodeId, frame: &Frame) {
-        for shard in 0..self.config.shards {
-            self.send_to_peer(to, Route::Shard(shard), frame);
+    /// Sends a frame to every shard of another node, which has this number of them.
+    pub fn send_to_shards_of_peer(&mut self, to: NodeId, shards: u16, frame: &Frame) {
+        let bytes: Bytes = frame.encode();
+        for shard in 0..shards {
+            let (route, frame) = (Route::Shard(shard), bytes.clone());
+            self.effects.push(Effect::Peer { to, route, frame });
         }
     }
 

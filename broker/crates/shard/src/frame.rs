@@ -38,7 +38,7 @@ pub struct Origin {
 /// A message between shards.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
-    /// A frame of the consensus host of the shard with the same index.
+    /// A frame of the consensus host of a shard, for groups of the receiving shard.
     Raft(Bytes),
     /// Messages for the owner of a queue, in order.
     ToQueue {

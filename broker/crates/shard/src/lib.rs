@@ -79,15 +79,10 @@ pub enum Route {
     Owner(u64),
 }
 
-/// The shard that owns a queue or group on a node with `shards` shards. The metadata group (0) is shard 0's.
-pub fn shard_of(key: u64, shards: u16) -> u16 {
-    if key == 0 || shards <= 1 {
-        return 0;
-    }
-    // Fibonacci hashing: consecutive ids spread evenly.
-    let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    (mixed % u64::from(shards)) as u16
-}
+pub use consensus::shard_of;
+
+/// Largest number of shards of a node: the number of a session has eight bits for its shard.
+pub const MAX_SHARDS: u16 = 256;
 
 /// What the driver must carry out, in order.
 pub enum Effect {
@@ -152,7 +147,8 @@ pub trait ShardDriver {
     fn gone(&mut self, connection: ConnectionKey);
     /// What a node has told of its program; None: it does not tell. Before [`ShardDriver::peer_up`]; shard 0 only.
     fn peer_program(&mut self, _node: NodeId, _program: Option<VersionFacts>) {}
-    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation);
+    /// A peer is up. Its number of shards is the same as long as its incarnation is.
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16);
     fn peer_down(&mut self, node: NodeId);
     fn peer_frame(&mut self, from: NodeId, frame: Bytes);
     fn shard_frame(&mut self, from: u16, frame: Bytes);

@@ -111,18 +111,18 @@ impl LimitUsage {
         self.changed.extend(limited_here(tree, sessions));
     }
 
-    /// Sends all usage of this shard to a node that knows nothing of it, or has forgotten it.
+    /// Sends all usage of this shard to the shards of a node that knows nothing of it, or has forgotten it.
     pub fn send_to(
         &self,
         ctx: &mut Context,
         tree: &Tree,
         sessions: &LoggedInSessions,
-        node: NodeId,
+        (node, shards): (NodeId, u16),
     ) {
         if node != ctx.node() {
             let subjects = limited_here(tree, sessions);
             for frame in usage_frames(ctx.shard(), tree, sessions, &subjects) {
-                ctx.send_to_shards_of_peer(node, &frame);
+                ctx.send_to_shards_of_peer(node, shards, &frame);
             }
         }
     }
@@ -145,8 +145,8 @@ impl LimitUsage {
         let me = ctx.node();
         for frame in usage_frames(ctx.shard(), tree, sessions, &subjects) {
             ctx.send_to_other_shards(&frame);
-            for peer in peers.all_up().filter(|node| *node != me) {
-                ctx.send_to_shards_of_peer(peer, &frame);
+            for (peer, shards) in peers.shards_up(me) {
+                ctx.send_to_shards_of_peer(peer, shards, &frame);
             }
         }
     }

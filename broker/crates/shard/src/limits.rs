@@ -210,9 +210,16 @@ impl Limits {
     }
 
     /// A node is linked. It gets the usage of this shard, and announces its own anew.
-    pub fn handle_node_up(&mut self, ctx: &mut Context, tree: &Tree, node: NodeId) {
+    /// A node is up, with this number of shards.
+    pub fn handle_node_up(
+        &mut self,
+        ctx: &mut Context,
+        tree: &Tree,
+        (node, shards): (NodeId, u16),
+    ) {
         self.usage.forget_node(node);
-        self.usage.send_to(ctx, tree, &self.sessions, node);
+        self.usage
+            .send_to(ctx, tree, &self.sessions, (node, shards));
     }
 
     pub fn handle_node_down(&mut self, node: NodeId) {

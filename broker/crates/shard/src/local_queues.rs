@@ -61,6 +61,8 @@ pub enum GroupOutput {
     },
     Send {
         to: NodeId,
+        /// The shard of the receiving node.
+        shard: u16,
         frame: Bytes,
     },
     Job {
@@ -446,7 +448,15 @@ impl LocalQueues {
                 HostOutput::Append { token, records } => {
                     shard.push(GroupOutput::Append { token, records })
                 }
-                HostOutput::Send { to, frame } => shard.push(GroupOutput::Send { to, frame }),
+                HostOutput::Send {
+                    to,
+                    shard: receiver,
+                    frame,
+                } => shard.push(GroupOutput::Send {
+                    to,
+                    shard: receiver,
+                    frame,
+                }),
                 HostOutput::Job { id, job } => shard.push(GroupOutput::Job { id, job }),
                 HostOutput::WalFree { up_to } => shard.push(GroupOutput::WalFree { up_to }),
                 HostOutput::Failed { group, error } => {
@@ -747,8 +757,8 @@ impl LocalQueues {
         self.host.set_disk_short(short);
     }
 
-    pub fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.host.peer_up(node, incarnation);
+    pub fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16) {
+        self.host.peer_up(node, incarnation, shards);
         self.each_queue(|owned, at, out| match owned {
             QueueReplica::Quorum(q) => q.peer_up(node),
             QueueReplica::Stream(s) => s.set_reachable(at, node, true, out),

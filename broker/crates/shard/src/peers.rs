@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub incarnation: Incarnation,
+    /// Number of shards of this incarnation.
+    pub shards: u16,
     pub up: bool,
 }
 
@@ -23,11 +25,12 @@ pub struct Peers {
 
 impl Peers {
     /// True when this is another life of the node than the one known: sessions of the old one are over.
-    pub fn up(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+    pub fn up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16) -> bool {
         let before = self.lives.insert(
             node,
             Peer {
                 incarnation,
+                shards,
                 up: true,
             },
         );
@@ -85,6 +88,12 @@ impl Peers {
     /// Nodes whose life is known, up or down.
     pub fn lives(&self) -> impl Iterator<Item = (NodeId, Peer)> + '_ {
         self.lives.iter().map(|(n, p)| (*n, *p))
+    }
+
+    /// Other nodes that are up, with their numbers of shards.
+    pub fn shards_up(&self, me: NodeId) -> impl Iterator<Item = (NodeId, u16)> + '_ {
+        let others = self.lives.iter().filter(move |(n, p)| p.up && **n != me);
+        others.map(|(n, p)| (*n, p.shards))
     }
 
     pub fn all_up(&self) -> impl Iterator<Item = NodeId> + '_ {

@@ -89,15 +89,15 @@ impl Reports {
         target: ListingTarget,
     ) -> u64 {
         let peers = asked_peers(ctx, peers, everywhere);
-        let asked = usize::from(ctx.config().shards) * (peers.len() + 1);
+        let asked = count_shards(ctx, &peers);
         let token = self.listings.begin(ctx.now(), asked, target);
         let frame = Frame::Ask {
             token,
             reply_shard: ctx.shard(),
             question: Bytes::from(question.encode()),
         };
-        for peer in peers {
-            ctx.send_to_shards_of_peer(peer, &frame);
+        for (peer, shards) in peers {
+            ctx.send_to_shards_of_peer(peer, shards, &frame);
         }
         ctx.send_to_other_shards(&frame);
         token
@@ -140,7 +140,7 @@ impl Reports {
     ) {
         let everywhere = !matches!(then, StatsPurpose::TellOwn(..));
         let peers = asked_peers(ctx, peers, everywhere);
-        let asked = usize::from(ctx.config().shards) * (peers.len() + 1);
+        let asked = count_shards(ctx, &peers);
         let counting = then.counting();
         let (token, early) = self.stats.begin(ctx.now(), only, asked, then);
         let frame = Frame::StatsRequest {
@@ -149,8 +149,8 @@ impl Reports {
             only,
             counting,
         };
-        for peer in peers {
-            ctx.send_to_shards_of_peer(peer, &frame);
+        for (peer, shards) in peers {
+            ctx.send_to_shards_of_peer(peer, shards, &frame);
         }
         ctx.send_to_other_shards(&frame);
         let to = ReplyTo {
@@ -277,10 +277,15 @@ impl Reports {
 }
 
 /// The other nodes to ask: all that are up, or none.
-fn asked_peers(ctx: &Context, peers: &Peers, everywhere: bool) -> Vec<NodeId> {
-    let me = ctx.node();
-    let others = peers.all_up().filter(|node| *node != me && everywhere);
-    others.collect()
+fn asked_peers(ctx: &Context, peers: &Peers, everywhere: bool) -> Vec<(NodeId, u16)> {
+    let others = peers.shards_up(ctx.node());
+    others.filter(|_| everywhere).collect()
+}
+
+/// Number of shards of this node and of these peers.
+fn count_shards(ctx: &Context, peers: &[(NodeId, u16)]) -> usize {
+    let others = peers.iter().map(|(_, shards)| usize::from(*shards));
+    usize::from(ctx.config().shards) + others.sum::<usize>()
 }
 
 /// Consumers of the queues from `next` on.

@@ -519,8 +519,8 @@ impl ShardDriver for Shard {
         self.state.cluster.peers_mut().told(node, program);
     }
 
-    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.state.peer_up(node, incarnation);
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16) {
+        self.state.peer_up(node, incarnation, shards);
         for reason in [AlarmReason::Memory, AlarmReason::Disk] {
             if self.state.ctx.is_first_shard()
                 && self
@@ -529,9 +529,8 @@ impl ShardDriver for Shard {
                     .alarms()
                     .has(reason, self.state.ctx.node())
             {
-                self.state
-                    .ctx
-                    .send_to_shards_of_peer(node, &Frame::Alarm { reason, on: true });
+                let frame = Frame::Alarm { reason, on: true };
+                self.state.ctx.send_to_shards_of_peer(node, shards, &frame);
             }
         }
     }
@@ -628,13 +627,9 @@ impl ShardDriver for Shard {
         }
         self.set_alarm(reason, me, on);
         if self.state.ctx.is_first_shard() {
-            // The own node is among those that are up.
-            let peers = self.state.cluster.peers().all_up();
-            let peers: Vec<_> = peers.filter(|peer| *peer != me).collect();
-            for peer in peers {
-                self.state
-                    .ctx
-                    .send_to_shards_of_peer(peer, &Frame::Alarm { reason, on });
+            let frame = Frame::Alarm { reason, on };
+            for (peer, shards) in self.state.cluster.peers().shards_up(me) {
+                self.state.ctx.send_to_shards_of_peer(peer, shards, &frame);
             }
         }
     }

@@ -208,7 +208,7 @@ impl Cluster {
                 continue;
             };
             match state {
-                Some(incarnation) if open => host.peer_up(about, incarnation),
+                Some(incarnation) if open => host.peer_up(about, incarnation, 1),
                 None if !open => host.peer_down(about),
                 _ => {}
             }
@@ -245,7 +245,7 @@ impl Cluster {
     fn carry_out(&mut self, id: NodeId, output: HostOutput) {
         let node = self.nodes.get_mut(&id).expect("node exists");
         match output {
-            HostOutput::Send { to, frame } => {
+            HostOutput::Send { to, frame, .. } => {
                 self.network.send(self.now, id, to, frame, &mut self.rng);
             }
             HostOutput::Failed { group, error } => panic!("{group:?} on {id:?}: {error}"),

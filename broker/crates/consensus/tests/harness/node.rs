@@ -71,6 +71,8 @@ impl Node {
         let config = HostConfig {
             node: self.id,
             incarnation: self.incarnation,
+            shards: 1,
+            shard: 0,
             seed,
             limits,
         };

@@ -7,7 +7,7 @@ use super::stream_keys::STREAM_KEYS;
 use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
 use super::web_keys::{WEB_AMQP_KEYS, WEB_MQTT_KEYS};
-use super::{AuthFiles, Config};
+use super::{AuthFiles, Config, ShardSetting};
 use metadata::QueueType;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -335,11 +335,22 @@ const KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         name: "shards",
-        accepts: "0 to 256",
-        default: "1",
-        doc: "Number of threads that serve connections and queues, the same on all nodes, or 0 \
-              for the number of CPUs; a restart with another number moves queues between shards.",
-        set: |c, _, v| number(v, 0, 256).map(|n| c.shards = n),
+        accepts: "auto or 0 to 256",
+        default: "auto",
+        doc: "Number of threads that serve connections and queues. `auto`: one for each CPU that \
+              the cgroup grants (its quota rounded up), or one as long as the feature flag \
+              `shards_per_node` is off. 0: one for each CPU. Nodes may differ once the flag is on; \
+              a restart with another number moves queues between shards.",
+        set: |c, _, v| {
+            c.shards = match v {
+                "auto" => ShardSetting::Auto,
+                _ => match number(v, 0, shard::MAX_SHARDS)? {
+                    0 => ShardSetting::Cpus,
+                    count => ShardSetting::Count(count),
+                },
+            };
+            Some(())
+        },
     },
     ConfigKey {
         name: "frame_max",

@@ -19,12 +19,14 @@ impl Peering {
             return;
         }
         self.enabled = enabled;
+        self.record_shards_per_node();
         let greeted = self.links.iter();
         let greeted = greeted.filter_map(|(id, l)| Some((*id, l.hello.clone()?)));
         let greeted: Vec<(LinkId, Hello)> = greeted.collect();
         for (link, hello) in greeted {
             self.send_hello(link);
-            match self.peer_incompatibility(&hello) {
+            let conflict = self.shard_count_conflict(&hello);
+            match self.peer_incompatibility(&hello).or(conflict) {
                 Some(why) => self.refuse(link, &why),
                 // The peer may have been waiting to be admitted.
                 None => self.establish(link),

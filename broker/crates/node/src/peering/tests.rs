@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 mod flags;
 mod hostile;
+mod shard_counts;
 
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,36 +55,6 @@ fn config(i: usize, of: usize) -> PeeringConfig {
         version: Version::default(),
         seed: i as u64,
     }
-}
-
-#[test]
-fn different_shard_count_is_refused_with_a_reason() {
-    let mut odd = config(1, 2);
-    odd.shards = 3;
-    let (mut peering, mut other) = (Peering::new(config(0, 2)), Peering::new(odd));
-    let link = LinkId(1);
-    assert!(peering.accepted(link) && other.accepted(link));
-    let hello = std::iter::from_fn(|| other.poll()).find_map(|a| match a {
-        PeeringAction::Send { frame, .. } => Some(frame),
-        _ => None,
-    });
-    peering.frame(link, hello.expect("says hello"));
-    let actions: Vec<PeeringAction> = std::iter::from_fn(|| peering.poll()).collect();
-    let refused = actions.iter().find_map(|a| match a {
-        PeeringAction::Send {
-            frame: Frame::Refused(why),
-            ..
-        } => Some(why.as_str()),
-        _ => None,
-    });
-    let why = "n0 runs 2 shards and n1 runs 3: all nodes of a cluster need the same `shards`";
-    assert_eq!(refused, Some(why));
-    assert!(
-        actions.contains(&PeeringAction::Close { link }),
-        "{actions:?}"
-    );
-    assert_eq!(peering.waiting(), Some(why));
-    assert!(!peering.identified(link));
 }
 
 impl World {
@@ -240,13 +211,20 @@ impl World {
                 self.ended.insert(i, why);
                 self.kill(i);
             }
-            PeeringAction::Up { node, incarnation } => {
+            PeeringAction::Up {
+                node,
+                incarnation,
+                shards,
+            } => {
                 assert!(
                     self.versions[i].contains_key(&node),
                     "version must be announced first"
                 );
+                let announced = self.configs.iter().find(|c| c.node == node);
+                assert_eq!(announced.map(|c| c.shards), Some(shards));
                 self.up[i].insert(node, incarnation);
             }
+            PeeringAction::Store(record) => self.configs[i].cluster = Some(record),
             PeeringAction::Down { node } => assert!(self.up[i].remove(&node).is_some()),
             PeeringAction::Join(_) => {}
             PeeringAction::Adopt(record) => {

@@ -192,7 +192,7 @@ impl ShardDriver for Journal {
     fn gone(&mut self, connection: ConnectionKey) {
         self.lines.remove(&connection.0);
     }
-    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, _: u16) {
         self.up.insert(node, incarnation);
     }
     fn peer_down(&mut self, node: NodeId) {

@@ -30,6 +30,8 @@ pub struct Client {
     pub blocked: Option<String>,
     /// Publish sequence numbers: sent, confirmed, rejected.
     pub sent: u64,
+    /// Added to the sequence number in the body of a message.
+    pub number_offset: u64,
     pub confirmed: BTreeSet<u64>,
     pub refused: BTreeSet<u64>,
     /// Delivery tags and bodies, oldest first.
@@ -63,6 +65,7 @@ impl Client {
             input: BytesMut::new(),
             blocked: None,
             sent: 0,
+            number_offset: 0,
             confirmed: BTreeSet::new(),
             refused: BTreeSet::new(),
             delivered: Vec::new(),
@@ -228,7 +231,8 @@ impl Client {
         self.ask(&delete, "queue.delete-ok")
     }
 
-    /// Publishes a persistent message. Its body is the sequence number, followed by `size` bytes.
+    /// Publishes a persistent message. Its body is the sequence number plus `number_offset`, followed by
+    /// `size` bytes.
     pub fn publish(&mut self, queue: &str, size: usize) -> Result<()> {
         self.publish_to("", queue, size)
     }
@@ -236,7 +240,7 @@ impl Client {
     /// Publishes to any exchange.
     pub fn publish_to(&mut self, exchange: &str, routing_key: &str, size: usize) -> Result<()> {
         self.sent += 1;
-        let mut body = self.sent.to_le_bytes().to_vec();
+        let mut body = (self.number_offset + self.sent).to_le_bytes().to_vec();
         body.resize(8 + size, self.sent as u8);
         let mut properties = BytesMut::new();
         let persistent = Properties {

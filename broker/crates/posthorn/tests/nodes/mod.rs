@@ -16,6 +16,8 @@ pub struct Nodes {
     agent: ureq::Agent,
     /// Additional settings.
     settings: &'static [&'static str],
+    /// Number of shards of each node; none: the default.
+    pub shards: Vec<u16>,
 }
 
 /// Free ports below the ephemeral range: client connections could take an ephemeral port before the
@@ -36,6 +38,24 @@ impl Nodes {
 
     /// Starts nodes with additional settings (`key=value`).
     pub fn with(name: &str, count: usize, settings: &'static [&'static str]) -> Result<Nodes> {
+        Nodes::made(name, count, settings, Vec::new())
+    }
+
+    /// Starts a node for each number of shards.
+    pub fn with_shards(
+        name: &str,
+        shards: &[u16],
+        settings: &'static [&'static str],
+    ) -> Result<Nodes> {
+        Nodes::made(name, shards.len(), settings, shards.to_vec())
+    }
+
+    fn made(
+        name: &str,
+        count: usize,
+        settings: &'static [&'static str],
+        shards: Vec<u16>,
+    ) -> Result<Nodes> {
         let held = free_ports().take(count).collect::<Vec<_>>();
         let ports = held.iter().map(|l| Ok(l.local_addr()?.port()));
         let config = ureq::Agent::config_builder().http_status_as_error(false);
@@ -45,6 +65,7 @@ impl Nodes {
             running: (0..count).map(|_| None).collect(),
             agent: config.build().new_agent(),
             settings,
+            shards,
         };
         drop(held);
         for at in 0..count {
@@ -108,6 +129,9 @@ impl Nodes {
         }
         for setting in self.settings {
             command.arg("--set").arg(setting);
+        }
+        if let Some(shards) = self.shards.get(at) {
+            command.arg("--set").arg(format!("shards={shards}"));
         }
         command
     }

@@ -187,7 +187,7 @@ impl ShardDriver for Lines {
         assert!(line.is_some(), "gone twice");
         self.alive.store(self.connections.len(), Ordering::SeqCst);
     }
-    fn peer_up(&mut self, _: NodeId, _: Incarnation) {}
+    fn peer_up(&mut self, _: NodeId, _: Incarnation, _: u16) {}
     fn peer_down(&mut self, _: NodeId) {}
     fn peer_frame(&mut self, _: NodeId, _: Bytes) {}
     fn shard_frame(&mut self, _: u16, frame: Bytes) {

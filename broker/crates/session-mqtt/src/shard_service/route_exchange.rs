@@ -33,19 +33,18 @@ fn shard_address(router: RouterAddress) -> ShardAddress {
 }
 
 /// All other live routers, in the same order on every node: those of the other shards here, and
-/// those of all shards of nodes that are up. Nodes of a cluster have the same number of shards.
+/// those of all shards of nodes that are up.
 fn other_routers(host: &dyn ServiceHost) -> Vec<RouterAddress> {
     let me = router_address(host.address());
     let others = host.nodes().into_iter();
     let others = others.filter(|other| other.is_up && other.node != me.node);
     let mut nodes: Vec<_> = others
-        .map(|other| (other.node, other.incarnation))
+        .map(|other| (other.node, other.incarnation, other.shards))
         .collect();
-    nodes.push((me.node, me.incarnation));
+    nodes.push((me.node, me.incarnation, host.shards()));
     nodes.sort_unstable();
-    let shards = 0..host.shards();
-    let all = nodes.into_iter().flat_map(|(node, incarnation)| {
-        shards.clone().map(move |shard| RouterAddress {
+    let all = nodes.into_iter().flat_map(|(node, incarnation, shards)| {
+        (0..shards).map(move |shard| RouterAddress {
             node,
             incarnation,
             shard,

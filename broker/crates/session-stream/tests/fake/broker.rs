@@ -605,6 +605,7 @@ impl ServiceHost for FakeBroker {
         vec![NodeStatus {
             node: OTHER_NODE,
             incarnation: Incarnation(1),
+            shards: 1,
             is_up: self.is_reachable(OTHER_NODE),
         }]
     }

@@ -65,6 +65,8 @@ fn queues() -> (Context, Queues) {
     let host_config = HostConfig {
         node: NODE,
         incarnation: Incarnation(1),
+        shards: 1,
+        shard: 0,
         seed: 1,
         limits: HostLimits::default(),
     };

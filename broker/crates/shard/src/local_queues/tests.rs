@@ -22,6 +22,8 @@ fn local_queues() -> LocalQueues {
     let config = HostConfig {
         node: NodeId(1),
         incarnation: Incarnation(1),
+        shards: 1,
+        shard: 0,
         seed: 1,
         limits: HostLimits::default(),
     };
@@ -115,6 +117,8 @@ fn a_queue_that_was_deleted_is_not_founded_once_more() {
     let config = HostConfig {
         node: NodeId(1),
         incarnation: Incarnation(2),
+        shards: 1,
+        shard: 0,
         seed: 1,
         limits: HostLimits::default(),
     };

@@ -407,9 +407,9 @@ impl ShardState {
         self.ask_all(requests);
     }
 
-    pub fn peer_up(&mut self, node: NodeId, incarnation: env::Incarnation) {
-        let is_new = self.cluster.handle_node_up(node, incarnation);
-        self.queues.local_mut().peer_up(node, incarnation);
+    pub fn peer_up(&mut self, node: NodeId, incarnation: env::Incarnation, shards: u16) {
+        let is_new = self.cluster.handle_node_up(node, incarnation, shards);
+        self.queues.local_mut().peer_up(node, incarnation, shards);
         if is_new {
             self.queues.local_mut().node_gone(DeadIncarnation {
                 node,
@@ -418,10 +418,10 @@ impl ShardState {
         }
         self.queues.handle_node_up(&mut self.ctx, node);
         self.route_queue_outputs();
-        self.tell_stream_leaders(node);
+        self.tell_stream_leaders(node, shards);
         self.each_service(|service, view| service.node_up(view, node, incarnation));
         self.limits
-            .handle_node_up(&mut self.ctx, self.metadata.tree(), node);
+            .handle_node_up(&mut self.ctx, self.metadata.tree(), (node, shards));
     }
 
     pub fn peer_down(&mut self, node: NodeId) {

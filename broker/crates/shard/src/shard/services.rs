@@ -413,6 +413,7 @@ impl ServiceHost for View<'_> {
             .map(|(node, peer)| NodeStatus {
                 node,
                 incarnation: peer.incarnation,
+                shards: peer.shards,
                 is_up: peer.up,
             })
             .collect()

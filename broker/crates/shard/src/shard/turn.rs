@@ -40,6 +40,8 @@ impl Shard {
         let host_config = HostConfig {
             node: config.node,
             incarnation: config.incarnation,
+            shards: config.shards,
+            shard: config.index,
             seed: config.seed,
             limits: config.groups.clone(),
         };
@@ -87,7 +89,8 @@ impl ShardState {
             let change = end_of_earlier_incarnations(node, incarnation);
             self.ask(change, ChangeRequester::Nobody);
         }
-        self.cluster.peers_mut().up(node, incarnation);
+        let shards = self.ctx.config().shards;
+        self.cluster.peers_mut().up(node, incarnation, shards);
     }
 
     /// Carries groups and queues on; true when anything happened.
@@ -227,10 +230,9 @@ impl ShardState {
             GroupOutput::WalFree { up_to } => self.ctx.push_effect(Effect::WalFree { up_to }),
             GroupOutput::Fatal(text) => self.ctx.push_effect(Effect::Fatal(text)),
             GroupOutput::Unreadable { queue, unreadable } => self.unreadable(queue, &unreadable),
-            GroupOutput::Send { to, frame } => {
-                // The shard of a peer with the same index has the other members of these groups.
-                let route = Route::Shard(self.ctx.shard());
-                self.ctx.send_to_peer(to, route, &Frame::Raft(frame));
+            GroupOutput::Send { to, shard, frame } => {
+                self.ctx
+                    .send_to_peer(to, Route::Shard(shard), &Frame::Raft(frame));
             }
             GroupOutput::SendToReplica { to, queue, message } => {
                 let frame = Frame::Replica { queue, message };
@@ -279,19 +281,18 @@ impl ShardState {
             streams: vec![(queue, term)],
         };
         self.ctx.send_to_other_shards(&frame);
-        let others = self.cluster.peers().all_up().filter(|node| *node != me);
-        for node in others.collect::<Vec<_>>() {
-            self.ctx.send_to_shards_of_peer(node, &frame);
+        for (node, shards) in self.cluster.peers().shards_up(me) {
+            self.ctx.send_to_shards_of_peer(node, shards, &frame);
         }
     }
 
     /// Tells a node that comes up which streams are led here.
-    pub fn tell_stream_leaders(&mut self, node: NodeId) {
+    pub fn tell_stream_leaders(&mut self, node: NodeId, shards: u16) {
         let led = self.queues.local().led_streams();
         for streams in led.chunks(MAX_STATS) {
             let streams = streams.to_vec();
             let frame = Frame::StreamLeaders { streams };
-            self.ctx.send_to_shards_of_peer(node, &frame);
+            self.ctx.send_to_shards_of_peer(node, shards, &frame);
         }
     }
 

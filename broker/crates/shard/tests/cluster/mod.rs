@@ -164,7 +164,7 @@ impl Cluster {
     fn meet(&mut self, at: usize, but: Option<usize>) {
         for other in (0..self.nodes.len()).filter(|other| *other != at && Some(*other) != but) {
             let peer = NodeId(other as u64 + 1);
-            self.nodes[at].shard.peer_up(peer, Incarnation(1));
+            self.nodes[at].shard.peer_up(peer, Incarnation(1), 1);
         }
     }
 
@@ -214,7 +214,7 @@ impl Cluster {
         self.meet(at, None);
         for other in (0..self.nodes.len()).filter(|other| *other != at) {
             let peer = NodeId(at as u64 + 1);
-            self.nodes[other].shard.peer_up(peer, Incarnation(1));
+            self.nodes[other].shard.peer_up(peer, Incarnation(1), 1);
         }
     }
 
@@ -442,8 +442,10 @@ impl Cluster {
         for other in 0..new {
             if self.nodes[other].up {
                 let peer = NodeId(other as u64 + 1);
-                self.nodes[new].shard.peer_up(peer, Incarnation(1));
-                self.nodes[other].shard.peer_up(NodeId(id), Incarnation(1));
+                self.nodes[new].shard.peer_up(peer, Incarnation(1), 1);
+                self.nodes[other]
+                    .shard
+                    .peer_up(NodeId(id), Incarnation(1), 1);
                 self.nodes[other].shard.join_requested(joins.clone());
             }
         }
@@ -474,9 +476,9 @@ impl Cluster {
         let others = (0..self.nodes.len()).filter(|other| *other != at);
         for other in others.collect::<Vec<_>>() {
             let peer = NodeId(other as u64 + 1);
-            self.nodes[other].shard.peer_up(node, Incarnation(1));
+            self.nodes[other].shard.peer_up(node, Incarnation(1), 1);
             self.nodes[other].shard.join_requested(record(node.0));
-            self.nodes[at].shard.peer_up(peer, Incarnation(1));
+            self.nodes[at].shard.peer_up(peer, Incarnation(1), 1);
         }
     }
 

@@ -13,7 +13,7 @@ mod routes;
 mod tracked_message;
 mod wire;
 
-pub(super) use clients::{FIRST_CLIENT, MqttClients};
+pub(super) use clients::{FIRST_CLIENT, MqttClients, shards_of};
 pub(super) use oracle::{MqttOracle, QueueLookup};
 pub(super) use routes::{ShardIncarnation, find_bound_queue};
 pub(super) use tracked_message::MessageId;

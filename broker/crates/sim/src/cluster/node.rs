@@ -133,6 +133,8 @@ pub struct Identity {
     pub name_number: u64,
     /// The version that the node runs.
     pub version: Version,
+    /// Number of shards of this incarnation.
+    pub shards: u16,
 }
 
 /// Whether two versions can be in one cluster.
@@ -148,11 +150,36 @@ pub(super) type Identities = Rc<RefCell<BTreeMap<NodeId, Identity>>>;
 /// Feature flags that each machine's node considers enabled, as the handshake of a link sends them.
 pub(super) type EnabledFlags = Rc<RefCell<BTreeMap<NodeId, Vec<Name>>>>;
 
+/// Largest number of shards of a node whose number changes.
+const MAX_SHARDS: u64 = 4;
+
+/// Numbers of shards of the nodes.
+#[derive(Clone, Copy, Debug)]
+pub enum ShardCounts {
+    /// Every node always has this number.
+    Same(u16),
+    /// Each node has another number after each start, depending on this seed.
+    Changing(u64),
+}
+
+impl ShardCounts {
+    /// The number of a machine's node from one start to the next.
+    fn of(self, machine: NodeId, incarnation: Incarnation) -> u16 {
+        match self {
+            ShardCounts::Same(shards) => shards,
+            ShardCounts::Changing(seed) => {
+                let start = machine.0.rotate_left(32) ^ incarnation.0;
+                1 + SeededRng::new(seed ^ start).below(MAX_SHARDS) as u16
+            }
+        }
+    }
+}
+
 /// Settings that all nodes of a run share.
 #[derive(Clone)]
 pub struct ClusterPlan {
-    /// Number of shards of each node.
-    pub shards: u16,
+    /// Numbers of shards of the nodes.
+    pub shards: ShardCounts,
     /// First contents of the cluster.
     pub founding: shard::Founding,
     /// Limits of all Raft groups.
@@ -257,6 +284,7 @@ impl Node {
             let mut all = identities.borrow_mut();
             let known = all.get_mut(&start.node).ok_or("a machine without a name")?;
             known.incarnation.0 += 1;
+            known.shards = plan.shards.of(start.node, known.incarnation);
             *known
         };
         let mut node = Node {
@@ -278,7 +306,7 @@ impl Node {
             next_token: 0,
             jobs: BTreeMap::new(),
             next_job: 0,
-            freed: vec![0; usize::from(plan.shards)],
+            freed: vec![0; usize::from(identity.shards)],
             deleted: 0,
             pending_answers: Vec::new(),
             enabling: Vec::new(),
@@ -307,6 +335,11 @@ impl Node {
         self.identity.incarnation
     }
 
+    /// Number of shards of this incarnation.
+    pub fn shard_count(&self) -> u16 {
+        self.identity.shards
+    }
+
     /// Whether the node accepts clients.
     pub fn is_listening(&self) -> bool {
         self.shard_hosts.iter().all(|s| s.listening)
@@ -321,7 +354,7 @@ impl Node {
         let recovered = self.recovered.take().unwrap_or_default();
         let newest = recovered.files.last().copied().unwrap_or(0);
         for (index, recovered_shard) in
-            (0u16..).zip(RecoveredShard::split(recovered, self.plan.shards))
+            (0u16..).zip(RecoveredShard::split(recovered, self.identity.shards))
         {
             let config = self.shard_config(index);
             let shard = Shard::new(
@@ -350,7 +383,7 @@ impl Node {
             incarnation: self.identity.incarnation,
             address: format!("{name}:25672").as_str().into(),
             name: name.as_str().into(),
-            shards: self.plan.shards,
+            shards: self.identity.shards,
             index,
             founding: is_founder.then(|| self.plan.founding.clone()),
             seed: self.rng.next_u64(),
@@ -410,7 +443,8 @@ impl Node {
             if let Some(first) = self.shard_hosts.first_mut() {
                 first.put(Inbound::PeerProgram(node, identity.version.facts()));
             }
-            self.put_all(|| Inbound::PeerUp(node, incarnation));
+            let shards = identity.shards;
+            self.put_all(|| Inbound::PeerUp(node, incarnation, shards));
             self.actions.push(Action::Note(Note::PeerUp(machine)));
             let record = Node::record_of(&identity);
             if let Some(first) = self.shard_hosts.first_mut() {
@@ -456,7 +490,7 @@ impl Node {
         let (tag, key) = (frame.get_u8(), frame.get_u64());
         let shard = match tag {
             0 => key as u16,
-            _ => shard_of(key, self.plan.shards),
+            _ => shard_of(key, self.identity.shards),
         };
         (shard, frame)
     }

@@ -8,8 +8,10 @@ mod setup;
 use super::byte_stream::StreamPiece;
 use super::client::{Client, ClientContext, ClientRole, Link};
 use super::credit::{self, CreditClients};
-use super::mqtt::{self, MqttClients, ShardIncarnation};
-use super::node::{ClusterPlan, EnabledFlags, Identities, Identity, Node, Note, Reply, Request};
+use super::mqtt::{self, MqttClients, ShardIncarnation, shards_of};
+use super::node::{
+    ClusterPlan, EnabledFlags, Identities, Identity, Node, Note, Reply, Request, ShardCounts,
+};
 use super::operator::{self, Operator};
 use super::oracle::Oracle;
 use super::streams::{self, StreamOracle};
@@ -148,6 +150,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     Ok(scenario.report(&world))
 }
 
+/// Mixed into the seed for the choice of the numbers of shards.
+const SHARD_COUNTS: u64 = 0x5a4d;
+
 impl Run {
     fn new(
         world: &World<Run>,
@@ -170,6 +175,7 @@ impl Run {
                 member: true,
                 name_number: machine.0,
                 version,
+                shards: 1,
             };
             identities.borrow_mut().insert(machine, identity);
             if let Some(disk) = world.disk(machine) {
@@ -183,6 +189,11 @@ impl Run {
             without.extend(DATA_LOSSES);
         }
         let shards = 1 + rng.below(2) as u16;
+        // From another generator, so that the other choices of a seed do not depend on it.
+        let shards = match SeededRng::new(seed ^ SHARD_COUNTS).chance(1, 3) {
+            true => ShardCounts::Changing(seed),
+            false => ShardCounts::Same(shards),
+        };
         let (stream_oracle, stream_clients) = streams::plan(seed, options.nodes);
         let mut clients = clients(rng);
         clients.extend(stream_clients);
@@ -195,7 +206,7 @@ impl Run {
             },
             identities,
             clients,
-            mqtt_clients: MqttClients::new(rng, shards),
+            mqtt_clients: MqttClients::new(rng),
             credit_clients: CreditClients::new(rng),
             oracle: Oracle::new(queues(rng)),
             stream_oracle,
@@ -231,7 +242,7 @@ impl Run {
         let location = client.link.as_ref().map(|link| ShardIncarnation {
             node: link.node,
             incarnation: link.incarnation,
-            shard: link.connection % u64::from(self.plan.shards),
+            shard: link.connection % shards_of(world, link.node),
         });
         let process = location.and_then(|location| world.process(location.node));
         let find_bound_queue = |queue: &str, filter: &str| {
@@ -382,7 +393,7 @@ impl Run {
         self.mqtt_clients.mqtt_oracle.faults_until = self.oracle.faults_until();
         self.mqtt_clients.check(world)?;
         if self.faults_ended && self.is_settled(world) && self.death_is_over(world) {
-            match self.mqtt_clients.begin_inspection(&world.nodes()) {
+            match self.mqtt_clients.begin_inspection(world) {
                 Some(new_clients) => {
                     new_clients.for_each(|n| world.timer_in(Duration::ZERO, Timer::ActMqtt(n)))
                 }

@@ -23,7 +23,7 @@ pub(super) enum Inbound {
     JobDone(JobId, JobResult),
     /// Arrives before the next item. Shard 0 only.
     PeerProgram(NodeId, VersionFacts),
-    PeerUp(NodeId, Incarnation),
+    PeerUp(NodeId, Incarnation, u16),
     PeerDown(NodeId),
     PeerFrame(NodeId, Bytes),
     Join(NodeRecord),
@@ -123,7 +123,7 @@ impl ShardHost {
             Inbound::WalRolled(file) => shard.wal_rolled(file),
             Inbound::JobDone(id, result) => shard.job_done(id, result),
             Inbound::PeerProgram(node, program) => shard.peer_program(node, Some(program)),
-            Inbound::PeerUp(node, incarnation) => shard.peer_up(node, incarnation),
+            Inbound::PeerUp(node, incarnation, shards) => shard.peer_up(node, incarnation, shards),
             Inbound::PeerDown(node) => shard.peer_down(node),
             Inbound::PeerFrame(from, frame) => shard.peer_frame(from, frame),
             Inbound::Join(node) => shard.join_requested(node),

@@ -102,6 +102,8 @@ impl Replica {
         let config = HostConfig {
             node: start.node,
             incarnation: start.incarnation,
+            shards: 1,
+            shard: 0,
             seed: start.seed,
             limits: limits(),
         };
@@ -179,7 +181,7 @@ impl Replica {
             HostOutput::Append { token, records } => {
                 self.actions.push(Action::Append { token, records });
             }
-            HostOutput::Send { to, frame } => self.actions.push(Action::Send { to, frame }),
+            HostOutput::Send { to, frame, .. } => self.actions.push(Action::Send { to, frame }),
             HostOutput::Job { id, job } => self.actions.push(Action::Job { id, job }),
             HostOutput::WalFree { up_to } => self.actions.push(Action::FreeWal { up_to }),
             HostOutput::Committed { entries, .. } => {
@@ -289,7 +291,7 @@ impl Process for Replica {
     }
 
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.host.peer_up(node, incarnation);
+        self.host.peer_up(node, incarnation, 1);
     }
 
     fn peer_down(&mut self, node: NodeId) {

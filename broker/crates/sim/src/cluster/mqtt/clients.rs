@@ -27,7 +27,6 @@ pub(crate) struct MqttClients {
     clients: Vec<MqttClient>,
     pub mqtt_oracle: MqttOracle,
     retained: RetainedOracle,
-    shards: u64,
     faults_ended_at: Option<Time>,
     rng: SeededRng,
     has_inspectors: bool,
@@ -94,13 +93,17 @@ fn plans(rng: &mut SeededRng) -> Vec<MqttClientPlan> {
     all
 }
 
+/// Number of shards of the node that runs on this machine.
+pub(crate) fn shards_of<S: Scenario<Process = Node>>(world: &World<S>, machine: NodeId) -> u64 {
+    (world.process(machine)).map_or(1, |node| u64::from(node.shard_count()))
+}
+
 impl MqttClients {
-    pub(crate) fn new(rng: &mut SeededRng, shards: u16) -> MqttClients {
+    pub(crate) fn new(rng: &mut SeededRng) -> MqttClients {
         let mut mqtt_clients = MqttClients {
             clients: Vec::new(),
             mqtt_oracle: MqttOracle::default(),
             retained: RetainedOracle::default(),
-            shards: u64::from(shards.max(1)),
             faults_ended_at: None,
             rng: rng.fork(),
             has_inspectors: false,
@@ -257,7 +260,7 @@ impl MqttClients {
         let node = match fixed_shard.or(mqtt_client.plan.inspects_retained) {
             _ if let Some(dying_node) = mqtt_client.plan.dying_node => dying_node.node,
             Some((node, shard)) => {
-                let shards = self.shards;
+                let shards = shards_of(world, node);
                 *next_connection += (shard + shards - *next_connection % shards) % shards;
                 node
             }
@@ -272,7 +275,7 @@ impl MqttClients {
         let location = ShardIncarnation {
             node,
             incarnation,
-            shard: connection % self.shards,
+            shard: connection % shards_of(world, node),
         };
         let link = Link::new(
             node,
@@ -496,17 +499,20 @@ impl MqttClients {
 
     /// Adds clients that inspect the retained messages on each shard of each node. Returns the new clients; `None` if
     /// they exist.
-    pub(crate) fn begin_inspection(&mut self, nodes: &[NodeId]) -> Option<Range<usize>> {
+    pub(crate) fn begin_inspection<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &World<S>,
+    ) -> Option<Range<usize>> {
         if std::mem::replace(&mut self.has_inspectors, true) {
             return None;
         }
         let first = self.clients.len();
-        for node in nodes {
-            for shard in 0..self.shards {
+        for node in world.nodes() {
+            for shard in 0..shards_of(world, node) {
                 self.add(MqttClientPlan {
                     client: format!("look-{}-{shard}", node.0),
                     filters: vec![("r/#", Qos::AtLeastOnce)],
-                    inspects_retained: Some((*node, shard)),
+                    inspects_retained: Some((node, shard)),
                     ..MqttClientPlan::default()
                 });
             }

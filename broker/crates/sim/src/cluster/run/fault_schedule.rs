@@ -123,6 +123,7 @@ impl Run {
             member: false,
             name_number: identity.name_number,
             version: identity.version,
+            shards: 1,
         };
         self.identities.borrow_mut().insert(new, identity);
         if let Some(disk) = world.disk(new) {

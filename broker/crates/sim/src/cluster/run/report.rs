@@ -136,7 +136,7 @@ impl Run {
         let owed = self.oracle.owed(world.now());
         let credit = self.credit_clients.waits_for();
         format!(
-            "{:?}, {} shards, faults ended {}, streams {:?}, {:?}; owed {owed:?}, {mqtt_messages:?}; waiting {waiting:?}, {waiting_mqtt:?}; with credit {credit}; in flight {:?}; queues {:?}",
+            "{:?}, shards {:?}, faults ended {}, streams {:?}, {:?}; owed {owed:?}, {mqtt_messages:?}; waiting {waiting:?}, {waiting_mqtt:?}; with credit {credit}; in flight {:?}; queues {:?}",
             self.fault_level,
             self.plan.shards,
             self.faults_ended,
