@@ -19,6 +19,7 @@ const (
 	publishConfirm   = 3
 	publishError     = 4
 	querySequence    = 5
+	deletePublisher  = 6
 	subscribe        = 7
 	deliver          = 8
 	credit           = 9
@@ -176,6 +177,12 @@ func (c *Client) Leader(stream string) (string, error) {
 // Publisher declares a publisher. A reference turns deduplication on.
 func (c *Client) Publisher(id byte, reference, stream string) error {
 	_, err := c.ask("declare publisher", declarePublisher, text(text([]byte{id}, reference), stream))
+	return err
+}
+
+// DeletePublisher frees the publisher's id.
+func (c *Client) DeletePublisher(id byte) error {
+	_, err := c.ask("delete publisher", deletePublisher, []byte{id})
 	return err
 }
 
