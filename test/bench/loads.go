@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"posthorn.io/posthorn/test/bench/amqp10"
 	"posthorn.io/posthorn/test/bench/mqtt"
 	"posthorn.io/posthorn/test/bench/process"
 	"posthorn.io/posthorn/test/bench/stream"
@@ -301,6 +302,52 @@ func (l ownAMQPPublishOn) run(messages int, rate float64) (result, error) {
 	}
 	before, began := ownCPU(), time.Now()
 	if err := l.publisher.Publish(wire.NewMessage(l.queue, 12), messages, l.unconfirmed); err != nil {
+		return result{}, err
+	}
+	return result{
+		Messages: messages,
+		Sent:     messages,
+		Rate:     float64(messages) / time.Since(began).Seconds(),
+		Client:   (ownCPU() - before).Seconds(),
+	}, nil
+}
+
+// ownAMQP10 publishes to a stream over AMQP 1.0.
+type ownAMQP10 struct {
+	stream    string
+	size      int
+	unsettled int
+}
+
+type ownAMQP10On struct {
+	ownAMQP10
+	publisher *amqp10.Publisher
+}
+
+func (l ownAMQP10) connect(b *process.Broker, _ tools) (connected, error) {
+	c, err := stream.Dial(fmt.Sprintf("127.0.0.1:%d", b.Ports["stream"]))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := c.Create(l.stream, map[string]string{"max-length-bytes": stream.Retention}); err != nil {
+		return nil, err
+	}
+	publisher, err := amqp10.Dial(b.Address(), l.stream)
+	if err != nil {
+		return nil, err
+	}
+	return ownAMQP10On{l, publisher}, nil
+}
+
+func (l ownAMQP10On) close() { l.publisher.Close() }
+
+func (l ownAMQP10On) run(messages int, rate float64) (result, error) {
+	if rate > 0 {
+		return result{}, fmt.Errorf("this load has no pace")
+	}
+	before, began := ownCPU(), time.Now()
+	if err := l.publisher.Publish(l.size, messages, l.unsettled); err != nil {
 		return result{}, err
 	}
 	return result{

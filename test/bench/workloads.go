@@ -150,6 +150,11 @@ var workloads = []workload{
 		},
 	},
 	{
+		name: "amqp10-stream", about: "AMQP 1.0 to a stream: publish 12 B, 1,000 unsettled",
+		protocol: "stream", steps: []step{{"publish", ownAMQP10{"bench", 12, 1000}, 50_000, false}},
+		settings: streamSettings, demand: peers.Demand{Streams: true}, kept: ofStream,
+	},
+	{
 		name: "amqp091-stream", about: "AMQP 0.9.1 to a stream: publish, then publish and consume with PerfTest; 12 B, 192 unconfirmed, prefetch 200",
 		protocol: "amqp", kept: ofStream,
 		steps: []step{

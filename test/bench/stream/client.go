@@ -376,8 +376,8 @@ func (c *Client) Take() (Chunk, error) {
 				return Chunk{}, errors.New("a chunk that is cut off")
 			}
 			header := body[1:]
-			start := chunkHeader + int(header[44])
-			end := start + int(binary.BigEndian.Uint32(header[36:]))
+			// A filter of the chunk stays on the server.
+			end := chunkHeader + int(binary.BigEndian.Uint32(header[36:]))
 			if end > len(header) {
 				return Chunk{}, errors.New("a chunk that is cut off")
 			}
@@ -385,7 +385,7 @@ func (c *Client) Take() (Chunk, error) {
 				First:   binary.BigEndian.Uint64(header[24:]),
 				Records: int(binary.BigEndian.Uint32(header[4:])),
 				Bytes:   len(body) + 8,
-				Data:    header[start:end],
+				Data:    header[chunkHeader:end],
 			}, nil
 		case response | credit:
 			return Chunk{}, fmt.Errorf("credit was refused: %x", body)
