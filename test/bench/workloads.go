@@ -64,7 +64,7 @@ var (
 	}
 	nothing = map[string]string{}
 	// A stream of one node.
-	ofStream = map[string]string{"posthorn": "synced", "rabbitmq": "written to a file, not synced"}
+	ofStream = map[string]string{"posthorn": "written to a file, not synced", "rabbitmq": "written to a file, not synced"}
 )
 
 // The flags of PerfTest are those of RabbitMQ's own comparison of its protocols for 12-byte messages.

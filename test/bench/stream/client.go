@@ -50,11 +50,18 @@ const (
 	chunkHeader = 48
 )
 
-// patience bounds the wait for an answer.
-const patience = time.Minute
+// Options describe a client.
+type Options struct {
+	User, Password string
+	// Patience bounds the wait for an answer.
+	Patience time.Duration
+}
+
+var guest = Options{User: "guest", Password: "guest", Patience: time.Minute}
 
 // Client is a connection.
 type Client struct {
+	options     Options
 	net         net.Conn
 	in          *bufio.Reader
 	correlation uint32
@@ -78,12 +85,12 @@ func Dial(address string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Over(conn)
+	return Over(conn, guest)
 }
 
-// Over is Dial over an existing connection.
-func Over(conn net.Conn) (*Client, error) {
-	c := &Client{net: conn, in: bufio.NewReaderSize(conn, 256<<10)}
+// Over logs in over an existing connection, which is closed if the login fails.
+func Over(conn net.Conn, o Options) (*Client, error) {
+	c := &Client{options: o, net: conn, in: bufio.NewReaderSize(conn, 256<<10)}
 	if err := c.login(); err != nil {
 		conn.Close()
 		return nil, err
@@ -98,7 +105,7 @@ func (c *Client) login() error {
 	if _, err := c.ask("SASL handshake", saslHandshake, nil); err != nil {
 		return err
 	}
-	credentials := "\x00guest\x00guest"
+	credentials := "\x00" + c.options.User + "\x00" + c.options.Password
 	plain := append(u32(text(nil, "PLAIN"), uint32(len(credentials))), credentials...)
 	if _, err := c.ask("SASL authenticate", saslAuthenticate, plain); err != nil {
 		return err
@@ -441,7 +448,7 @@ func (c *Client) write(b []byte) error {
 func (c *Client) next() (uint16, []byte, error) {
 	if now := time.Now(); now.Sub(c.extended) > time.Second {
 		c.extended = now
-		_ = c.net.SetReadDeadline(now.Add(patience))
+		_ = c.net.SetReadDeadline(now.Add(c.options.Patience))
 	}
 	head, err := c.in.Peek(8)
 	if err != nil {
