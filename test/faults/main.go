@@ -139,7 +139,7 @@ func perform(ctx context.Context, o options, s scenario) bool {
 	v := r.verdict
 	fmt.Printf("   %d sent, %d confirmed, %d arrived, %d redelivered, %d reconnects\n", v.Sent, v.Confirmed, v.Arrived, v.Redelivered, r.reconnects)
 	in := r.stream
-	fmt.Printf("   stream: %d sent, %d confirmed, %d at their offsets\n", in.Sent, in.Confirmed, in.Arrived)
+	fmt.Printf("   stream: %d sent, %d confirmed, %d at their offsets, %d reconnects\n", in.Sent, in.Confirmed, in.Arrived, r.streamReconnects)
 	if len(r.problems) == 0 {
 		fmt.Printf("   PASS %s (%.1f s)\n", s.name, time.Since(began).Seconds())
 		return true

@@ -65,7 +65,9 @@ type report struct {
 	stream     record.StreamVerdict
 	problems   []string
 	reconnects int
-	silences   []silence
+	// Of the clients of the stream.
+	streamReconnects int
+	silences         []silence
 }
 
 // silence is the time without confirms around a fault.
@@ -336,7 +338,8 @@ func (w *world) judge(err error) report {
 	var late *missing
 	r.verdict = w.load.History.Judge(err == nil || errors.As(err, &late))
 	r.stream = w.stream.History.Judge(err == nil)
-	r.reconnects = w.load.Reconnects() + w.stream.Reconnects()
+	r.reconnects = w.load.Reconnects()
+	r.streamReconnects = w.stream.Reconnects()
 	if err != nil {
 		r.problems = append(r.problems, err.Error())
 	}
