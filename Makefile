@@ -59,7 +59,7 @@ bench: ## measure messages: CPU, rate, latency, bytes; PEERS=all or names for ot
 bench-peers: ## install other brokers for bench PEERS=... into the cache: RabbitMQ, mosquitto, NATS, HiveMQ CE, Artemis
 	@test/bench/peers/install $(PEERS)
 
-bench-storage: ## measure storage, about ten minutes: group commit, restart, depth, disk, idle groups; SCENARIO=name for one
+bench-storage: ## measure storage, about 15 minutes: group commit, restart, depth, disk, idle groups, streams; SCENARIO=name for one
 	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn -p benches
 	@$(if $(SCENARIO),,$(CARGO_TARGET_DIR)/release/group-commit $(CARGO_TARGET_DIR)/group-commit.data $(CARGO_TARGET_DIR)/group-commit.json)
 	@POSTHORN=$(CARGO_TARGET_DIR)/release/posthorn test/bench/storage/run -json $(CARGO_TARGET_DIR)/storage.json \

@@ -13,8 +13,10 @@ import (
 	"syscall"
 	"time"
 
+	"posthorn.io/posthorn/test/bench/amqp10"
 	"posthorn.io/posthorn/test/bench/mqtt"
 	"posthorn.io/posthorn/test/bench/process"
+	"posthorn.io/posthorn/test/bench/stream"
 	"posthorn.io/posthorn/test/bench/wire"
 )
 
@@ -159,6 +161,45 @@ func (l ownMQTTOn) run(messages int, rate float64) (result, error) {
 	return r, nil
 }
 
+// ownStream is a client of our own for the stream protocol, because RabbitMQ's PerfTest for streams costs several
+// times as much processor time as the broker.
+type ownStream struct{ stream.Load }
+
+type ownStreamOn struct{ *stream.Rig }
+
+func (l ownStream) connect(b *process.Broker, _ tools) (connected, error) {
+	rig, err := l.Connect(fmt.Sprintf("127.0.0.1:%d", b.Ports["stream"]))
+	return ownStreamOn{rig}, err
+}
+
+func (l ownStreamOn) close() {
+	if l.Rig != nil {
+		l.Close()
+	}
+}
+
+func (l ownStreamOn) run(messages int, rate float64) (result, error) {
+	if rate > 0 {
+		return result{}, fmt.Errorf("this load has no pace")
+	}
+	before := ownCPU()
+	outcome, err := l.Run(messages)
+	if err != nil {
+		return result{}, err
+	}
+	r := result{
+		Messages: outcome.Messages,
+		Sent:     outcome.Messages,
+		Rate:     float64(outcome.Messages) / outcome.Took.Seconds(),
+		Client:   (ownCPU() - before).Seconds(),
+	}
+	if h := outcome.Latency; h != nil {
+		r.Median, r.P95, r.P99 = float64(h.ValueAtPercentile(50)), float64(h.ValueAtPercentile(95)), float64(h.ValueAtPercentile(99))
+		r.P999, r.Longest = float64(h.ValueAtPercentile(99.9)), float64(h.Max())
+	}
+	return r, nil
+}
+
 func ownCPU() time.Duration {
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
@@ -217,6 +258,96 @@ func (l ownAMQPOn) run(messages int, rate float64) (result, error) {
 		return result{}, err
 	}
 	if err := <-taken; err != nil {
+		return result{}, err
+	}
+	return result{
+		Messages: messages,
+		Sent:     messages,
+		Rate:     float64(messages) / time.Since(began).Seconds(),
+		Client:   (ownCPU() - before).Seconds(),
+	}, nil
+}
+
+// ownAMQPPublish is the publisher of bench-storage alone.
+type ownAMQPPublish struct {
+	queue, kind string
+	unconfirmed int
+}
+
+type ownAMQPPublishOn struct {
+	ownAMQPPublish
+	publisher *wire.Conn
+}
+
+func (l ownAMQPPublish) connect(b *process.Broker, _ tools) (connected, error) {
+	publisher, err := wire.Dial(b.Address())
+	if err != nil {
+		return nil, err
+	}
+	if err = publisher.Declare(l.queue, l.kind); err == nil {
+		err = publisher.Confirms()
+	}
+	if err != nil {
+		publisher.Close()
+		return nil, err
+	}
+	return ownAMQPPublishOn{l, publisher}, nil
+}
+
+func (l ownAMQPPublishOn) close() { l.publisher.Close() }
+
+func (l ownAMQPPublishOn) run(messages int, rate float64) (result, error) {
+	if rate > 0 {
+		return result{}, fmt.Errorf("this load has no pace")
+	}
+	before, began := ownCPU(), time.Now()
+	if err := l.publisher.Publish(wire.NewMessage(l.queue, 12), messages, l.unconfirmed); err != nil {
+		return result{}, err
+	}
+	return result{
+		Messages: messages,
+		Sent:     messages,
+		Rate:     float64(messages) / time.Since(began).Seconds(),
+		Client:   (ownCPU() - before).Seconds(),
+	}, nil
+}
+
+// ownAMQP10 publishes to a stream over AMQP 1.0.
+type ownAMQP10 struct {
+	stream    string
+	size      int
+	unsettled int
+}
+
+type ownAMQP10On struct {
+	ownAMQP10
+	publisher *amqp10.Publisher
+}
+
+func (l ownAMQP10) connect(b *process.Broker, _ tools) (connected, error) {
+	c, err := stream.Dial(fmt.Sprintf("127.0.0.1:%d", b.Ports["stream"]))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := c.Create(l.stream, map[string]string{"max-length-bytes": stream.Retention}); err != nil {
+		return nil, err
+	}
+	publisher, err := amqp10.Dial(b.Address(), l.stream)
+	if err != nil {
+		return nil, err
+	}
+	return ownAMQP10On{l, publisher}, nil
+}
+
+func (l ownAMQP10On) close() { l.publisher.Close() }
+
+func (l ownAMQP10On) run(messages int, rate float64) (result, error) {
+	if rate > 0 {
+		return result{}, fmt.Errorf("this load has no pace")
+	}
+	before, began := ownCPU(), time.Now()
+	if err := l.publisher.Publish(l.size, messages, l.unsettled); err != nil {
 		return result{}, err
 	}
 	return result{

@@ -3,13 +3,14 @@ package main
 import (
 	"posthorn.io/posthorn/test/bench/mqtt"
 	"posthorn.io/posthorn/test/bench/peers"
+	"posthorn.io/posthorn/test/bench/stream"
 )
 
 // A workload has steps that are measured one by one.
 type workload struct {
 	name  string
 	about string
-	// The port of the clients: amqp or mqtt.
+	// The port of the clients: amqp, mqtt or stream.
 	protocol string
 	steps    []step
 	// At half the rate of the slowest broker instead of as fast as possible.
@@ -62,6 +63,8 @@ var (
 		"hivemq": "written to a file, not synced", "artemis": "synced",
 	}
 	nothing = map[string]string{}
+	// A stream of one node.
+	ofStream = map[string]string{"posthorn": "written to a file, not synced", "rabbitmq": "written to a file, not synced"}
 )
 
 // The flags of PerfTest are those of RabbitMQ's own comparison of its protocols for 12-byte messages.
@@ -127,6 +130,39 @@ var workloads = []workload{
 		protocol: "mqtt", steps: []step{qos0}, paced: true, settings: mqttSettings, kept: nothing,
 	},
 	{
+		name: "stream-12", about: "stream protocol, 12 B: publish, then consume, then both together; 100 messages in a publish command, 10,000 unconfirmed",
+		protocol: "stream", steps: streamSteps(12), settings: streamSettings, demand: peers.Demand{Streams: true}, kept: ofStream,
+	},
+	{
+		name: "stream-100", about: "the same, 100 B",
+		protocol: "stream", steps: streamSteps(100), settings: streamSettings, demand: peers.Demand{Streams: true}, kept: ofStream,
+	},
+	{
+		name: "stream-1024", about: "the same, 1 KiB",
+		protocol: "stream", steps: streamSteps(1024), settings: streamSettings, demand: peers.Demand{Streams: true}, kept: ofStream,
+	},
+	{
+		name: "stream-fanout10", about: "stream protocol, 100 B: one publisher with one and with ten consumers",
+		protocol: "stream", settings: streamSettings, demand: peers.Demand{Streams: true}, kept: ofStream,
+		steps: []step{
+			{"1:1", ownStream{stream.Load{Stream: "one", Size: 100, Publish: true, Consumers: 1}}, 200_000, true},
+			{"1:10", ownStream{stream.Load{Stream: "ten", Size: 100, Publish: true, Consumers: 10}}, 200_000, true},
+		},
+	},
+	{
+		name: "amqp10-stream", about: "AMQP 1.0 to a stream: publish 12 B, 1,000 unsettled",
+		protocol: "stream", steps: []step{{"publish", ownAMQP10{"bench", 12, 1000}, 50_000, false}},
+		settings: streamSettings, demand: peers.Demand{Streams: true}, kept: ofStream,
+	},
+	{
+		name: "amqp091-stream", about: "AMQP 0.9.1 to a stream: publish, then publish and consume with PerfTest; 12 B, 192 unconfirmed, prefetch 200",
+		protocol: "amqp", kept: ofStream,
+		steps: []step{
+			{"publish", ownAMQPPublish{queue: "published", kind: "stream", unconfirmed: 192}, 30_000, false},
+			{"1:1", perfTest{"--queue bench --queue-args x-queue-type=stream --auto-delete false" + window + " --pmessages %d" + persistent}, 30_000, true},
+		},
+	},
+	{
 		name: "load-amqp091", about: "the load itself: PerfTest, and the AMQP client of bench-storage, against the same broker",
 		protocol: "amqp", byName: true, kept: writtenClassic,
 		steps: []step{classic1to1, {"ours", ownAMQP{queue: "ours", unconfirmed: 192, prefetch: 200}, 30_000, false}},
@@ -141,4 +177,16 @@ var workloads = []workload{
 	},
 }
 
-var mqttSettings = []string{"mqtt.listeners.tcp.default=127.0.0.1:0"}
+// Each in a stream of its own, so that consumers always read the newest messages.
+func streamSteps(size int) []step {
+	return []step{
+		{"publish", ownStream{stream.Load{Stream: "apart", Size: size, Publish: true}}, 200_000, false},
+		{"consume", ownStream{stream.Load{Stream: "apart", Size: size, Consumers: 1}}, 200_000, false},
+		{"together", ownStream{stream.Load{Stream: "together", Size: size, Publish: true, Consumers: 1}}, 200_000, true},
+	}
+}
+
+var (
+	mqttSettings   = []string{"mqtt.listeners.tcp.default=127.0.0.1:0"}
+	streamSettings = []string{"stream.listeners.tcp.default=127.0.0.1:0"}
+)

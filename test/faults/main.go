@@ -138,12 +138,16 @@ func perform(ctx context.Context, o options, s scenario) bool {
 	r := w.judge(err)
 	v := r.verdict
 	fmt.Printf("   %d sent, %d confirmed, %d arrived, %d redelivered, %d reconnects\n", v.Sent, v.Confirmed, v.Arrived, v.Redelivered, r.reconnects)
+	in := r.stream
+	fmt.Printf("   stream: %d sent, %d confirmed, %d at their offsets, %d reconnects\n", in.Sent, in.Confirmed, in.Arrived, r.streamReconnects)
 	if len(r.problems) == 0 {
 		fmt.Printf("   PASS %s (%.1f s)\n", s.name, time.Since(began).Seconds())
 		return true
 	}
 	fmt.Printf("   FAIL %s: lost %d, missing %d, reordered %d, resurrected %d, doubled %d, invented %d, corrupted %d, unroutable %d\n",
 		s.name, v.Lost, v.Missing, v.Reordered, v.Resurrected, v.Doubled, v.Invented, v.Corrupted, v.Unroutable)
+	fmt.Printf("   stream: lost %d, changed %d, doubled %d, reordered %d, skipped %d, forgotten %d, invented %d, corrupted %d\n",
+		in.Lost, in.Changed, in.Doubled, in.Reordered, in.Skipped, in.Forgotten, in.Invented, in.Corrupted)
 	for _, p := range r.problems {
 		fmt.Printf("   | %s\n", p)
 	}

@@ -13,6 +13,7 @@ import (
 	"posthorn.io/posthorn/test/faults/network"
 	"posthorn.io/posthorn/test/faults/nodes"
 	"posthorn.io/posthorn/test/faults/record"
+	"posthorn.io/posthorn/test/faults/streams"
 	"posthorn.io/posthorn/test/faults/traffic"
 )
 
@@ -51,6 +52,7 @@ type world struct {
 	net     *network.Network
 	cluster *nodes.Cluster
 	load    *traffic.Load
+	stream  *streams.Load
 	queues  []traffic.Queue
 	random  *rand.Rand
 	began   time.Time
@@ -60,9 +62,12 @@ type world struct {
 // report is the result of a scenario.
 type report struct {
 	verdict    record.Verdict
+	stream     record.StreamVerdict
 	problems   []string
 	reconnects int
-	silences   []silence
+	// Of the clients of the stream.
+	streamReconnects int
+	silences         []silence
 }
 
 // silence is the time without confirms around a fault.
@@ -127,12 +132,24 @@ func (w *world) populate() error {
 	if err != nil {
 		return err
 	}
+	var listeners []string
+	for _, n := range w.cluster.Nodes {
+		listeners = append(listeners, n.Stream())
+	}
+	w.stream, err = streams.Start(w.ctx, streams.Options{Addresses: listeners, User: nodes.User, Password: nodes.Password, Stream: "stream-1",
+		Publishers: 2, Consumers: 3, Interval: w.o.interval})
+	if err != nil {
+		return err
+	}
 	return w.eventually("the queues are there", w.cluster.Whole)
 }
 
 func (w *world) close() {
 	if w.load != nil {
 		w.load.Stop()
+	}
+	if w.stream != nil {
+		w.stream.Stop()
 	}
 	w.cluster.Close()
 	w.net.Close()
@@ -155,7 +172,7 @@ type fault struct {
 
 // suffer injects a fault under traffic, and waits until the world is whole again and at rest.
 func (w *world) suffer(f fault) error {
-	w.load.Resume()
+	w.resume()
 	if err := w.eventually("traffic before the fault", func() error { return w.atLeast(warm) }); err != nil {
 		return err
 	}
@@ -182,6 +199,12 @@ func (w *world) suffer(f fault) error {
 	return w.rest()
 }
 
+// resume starts all publishers.
+func (w *world) resume() {
+	w.load.Resume()
+	w.stream.Resume()
+}
+
 // lasts waits for the duration of a fault: a number of confirms, or a time when they do not come.
 func (w *world) lasts() error {
 	// The time limits the wait here; it is no failed condition.
@@ -199,32 +222,39 @@ func (w *world) atLeast(confirms int) error {
 	return nil
 }
 
-// everyQueueConfirms waits until every queue has confirmed some messages from now on.
+// everyQueueConfirms waits until every queue and the stream have confirmed some messages from now on.
 func (w *world) everyQueueConfirms() error {
 	before := map[string]int{}
 	for _, q := range w.queues {
 		before[q.Name] = w.load.Confirms(q.Name)
 	}
+	stream := w.stream.Confirms()
 	return w.eventually("every queue confirms again", func() error {
 		for _, q := range w.queues {
 			if n := w.load.Confirms(q.Name) - before[q.Name]; n < again {
 				return fmt.Errorf("queue %s gave %d confirms", q.Name, n)
 			}
 		}
+		if n := w.stream.Confirms() - stream; n < again {
+			return fmt.Errorf("the stream gave %d confirms", n)
+		}
 		return nil
 	})
 }
 
-// rest waits until the cluster is whole and every queue empty. Messages acknowledged until then must never come
+// rest waits until the cluster is whole, every queue empty and the stream read by every consumer. Messages acknowledged until then must never come
 // again.
 func (w *world) rest() error {
 	w.load.Pause()
+	w.stream.Pause()
 	steps := []struct {
 		what  string
 		holds func() error
 	}{
 		{"the cluster is whole", w.cluster.Whole},
 		{"publishers have their answers", w.load.Idle},
+		{"publishers of the stream have their confirms", w.stream.Idle},
+		{"every consumer reads every confirmed message of the stream", w.stream.CaughtUp},
 		{"every confirmed message arrives", w.nothingMissing},
 		{"every queue is empty", w.empty},
 	}
@@ -284,12 +314,19 @@ func (w *world) afterlife() error {
 			return err
 		}
 	}
-	w.load.Resume()
+	w.resume()
 	if err := w.everyQueueConfirms(); err != nil {
 		return fmt.Errorf("after all were killed at the end: %w", err)
 	}
 	if err := w.rest(); err != nil {
 		return fmt.Errorf("after all were killed at the end: %w", err)
+	}
+	// The whole stream from the log of every node.
+	for _, n := range w.cluster.Nodes {
+		err := w.eventually("the stream is read from "+n.Name, func() error { return w.stream.ReadAll(w.ctx, n.Stream()) })
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -300,14 +337,20 @@ func (w *world) judge(err error) report {
 	r := &w.report
 	var late *missing
 	r.verdict = w.load.History.Judge(err == nil || errors.As(err, &late))
+	r.stream = w.stream.History.Judge(err == nil)
 	r.reconnects = w.load.Reconnects()
+	r.streamReconnects = w.stream.Reconnects()
 	if err != nil {
 		r.problems = append(r.problems, err.Error())
 	}
 	if !r.verdict.OK() {
 		r.problems = append(r.problems, r.verdict.Examples...)
 	}
+	if !r.stream.OK() {
+		r.problems = append(r.problems, r.stream.Examples...)
+	}
 	r.problems = append(r.problems, w.load.Strange()...)
+	r.problems = append(r.problems, w.stream.Strange()...)
 	r.problems = append(r.problems, w.cluster.Faults()...)
 	return *r
 }

@@ -47,15 +47,19 @@ func rabbitmq(in installed, dir string, ports map[string]int, demand Demand) (co
 	}
 	settings := fmt.Sprintf("listeners.tcp.default = 127.0.0.1:%d\nmqtt.listeners.tcp.default = 127.0.0.1:%d\nmqtt.durable_queue_type = %s\nlog.console.level = warning\n",
 		ports["amqp"], ports["mqtt"], queues)
-	plugins := "[rabbitmq_mqtt].\n"
+	plugins := []string{"rabbitmq_mqtt"}
 	if demand.Management {
 		settings += fmt.Sprintf("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", ports["management"])
-		plugins = "[rabbitmq_management,rabbitmq_mqtt].\n"
+		plugins = append(plugins, "rabbitmq_management")
+	}
+	if demand.Streams {
+		settings += fmt.Sprintf("stream.listeners.tcp.1 = 127.0.0.1:%d\nstream.advertised_host = 127.0.0.1\nstream.advertised_port = %d\n", ports["stream"], ports["stream"])
+		plugins = append(plugins, "rabbitmq_stream")
 	}
 	if err := write(dir, "rabbitmq.conf", settings); err != nil {
 		return command{}, err
 	}
-	if err := write(dir, "enabled_plugins", plugins); err != nil {
+	if err := write(dir, "enabled_plugins", "["+strings.Join(plugins, ",")+"].\n"); err != nil {
 		return command{}, err
 	}
 	c := in.inDebian(dir, "/usr/lib/rabbitmq/bin/rabbitmq-server")

@@ -12,6 +12,7 @@ import (
 
 	"posthorn.io/posthorn/test/bench/mqtt"
 	"posthorn.io/posthorn/test/bench/process"
+	"posthorn.io/posthorn/test/bench/stream"
 	"posthorn.io/posthorn/test/bench/wire"
 )
 
@@ -23,12 +24,14 @@ type Demand struct {
 	Patient bool
 	// RabbitMQ's HTTP API, on the port "management", for guest.
 	Management bool
+	// The stream protocol, on the port "stream".
+	Streams bool
 }
 
 // A Peer is a broker that can be started.
 type Peer struct {
 	Name string
-	// Ports that it can serve: amqp, mqtt.
+	// Ports that it can serve: amqp, mqtt, stream.
 	serves []string
 
 	// A command that serves these ports in a new directory.
@@ -36,7 +39,7 @@ type Peer struct {
 }
 
 var all = []Peer{
-	{"rabbitmq", []string{"amqp", "mqtt"}, rabbitmq},
+	{"rabbitmq", []string{"amqp", "mqtt", "stream"}, rabbitmq},
 	{"mosquitto", []string{"mqtt"}, mosquitto},
 	{"nats", []string{"mqtt"}, nats},
 	{"hivemq", []string{"mqtt"}, hivemq},
@@ -128,7 +131,7 @@ func (p Peer) Start(directory string, demand Demand) (*process.Broker, error) {
 					return err
 				}
 			}
-			return serves(p.serves, ports)
+			return serves(p.serves, ports, demand)
 		},
 	}
 	return foreign.Start()
@@ -163,7 +166,7 @@ func manages(port int) error {
 }
 
 // serves logs in with each protocol.
-func serves(protocols []string, ports map[string]int) error {
+func serves(protocols []string, ports map[string]int, demand Demand) error {
 	for _, protocol := range protocols {
 		address := fmt.Sprintf("127.0.0.1:%d", ports[protocol])
 		switch protocol {
@@ -175,6 +178,15 @@ func serves(protocols []string, ports map[string]int) error {
 			c.Close()
 		case "mqtt":
 			c, err := mqtt.Dial(address, "ready", true)
+			if err != nil {
+				return err
+			}
+			c.Close()
+		case "stream":
+			if !demand.Streams {
+				continue
+			}
+			c, err := stream.Dial(address)
 			if err != nil {
 				return err
 			}

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"posthorn.io/posthorn/test/bench/peers"
 	"posthorn.io/posthorn/test/bench/process"
 )
 
@@ -32,6 +34,11 @@ var scenarios = []scenario{
 	{"churn", "consumers come and go: does the log grow?", churn, false},
 	{"classic", "100,000 classic queues: start", classic, false},
 	{"idle", "10,000 quorum queues on three nodes: what they cost idle, and leaders after a node's death", idle, false},
+	{"stream-replay", "1 M messages of 1 KiB of a stream, read from the disk, against cat of its files to a socket", replay, false},
+	{"stream-filter", "a stream with 50 filter values: bytes of a consumer of one value against a consumer of all", filtered, false},
+	{"stream-start", "10,000 streams: start", streamsStart, false},
+	{"stream-idle", "1,000 streams: what they cost idle", streamsIdle, false},
+	{"stream-backlog", "10 M messages behind a slow consumer: the traffic of another stream", streamsBacklog, false},
 	{"catchup", "a node away while 3 M messages are queued: time and rate until it has them", catchUp, false},
 }
 
@@ -58,6 +65,9 @@ type report struct {
 	program  string
 	scale    float64
 	scenario string
+	// Other brokers, for the scenarios of streams.
+	peers    []peers.Peer
+	peersDir string
 	Rows     []row   `json:"rows"`
 	Points   []point `json:"points,omitempty"`
 }
@@ -86,6 +96,7 @@ func main() {
 	scale := flag.Float64("scale", 1, "of the number of messages and queues")
 	file := flag.String("json", "", "file for all figures, as JSON")
 	svg := flag.String("svg", "", "file for the plot of depth, as SVG")
+	others := flag.String("peers", "", "other brokers for the scenarios of streams, as make bench-peers installs them")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "usage: test/bench/storage/run [FLAGS] [SCENARIO...]   those without * when none is named:")
 		for _, s := range scenarios {
@@ -98,7 +109,14 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	r := &report{program: os.Getenv("POSTHORN"), scale: *scale}
+	r := &report{program: os.Getenv("POSTHORN"), scale: *scale, peersDir: os.Getenv("PEERS_DIR")}
+	if *others != "" {
+		var err error
+		if r.peers, err = peers.Choose(strings.Split(*others, ","), r.peersDir); err != nil {
+			fmt.Fprintln(os.Stderr, "storage:", err)
+			os.Exit(1)
+		}
+	}
 	if err := r.run(flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "storage:", err)
 		os.Exit(1)

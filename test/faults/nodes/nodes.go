@@ -28,6 +28,8 @@ const (
 const (
 	AMQPPort = 5672
 	HTTPPort = 15672
+	// StreamPort is of the stream protocol.
+	StreamPort = 5552
 )
 
 const (
@@ -124,6 +126,7 @@ func newNode(o Options, number int) *Node {
 		"cluster.advertised_host=" + address.String(),
 		fmt.Sprintf("listeners.tcp.default=%s:%d", address, AMQPPort),
 		fmt.Sprintf("management.tcp.port=%s:%d", address, HTTPPort),
+		fmt.Sprintf("stream.listeners.tcp.default=%s:%d", address, StreamPort),
 		"prometheus.tcp.port=none",
 		"probes.tcp.port=none",
 		"default_user=" + User,
@@ -134,6 +137,11 @@ func newNode(o Options, number int) *Node {
 
 // AMQP returns the address of a node for clients.
 func (n *Node) AMQP() string { return fmt.Sprintf("%s:%d", network.Address(n.Number+1), AMQPPort) }
+
+// Stream returns the address of a node for clients of the stream protocol.
+func (n *Node) Stream() string {
+	return fmt.Sprintf("%s:%d", network.Address(n.Number+1), StreamPort)
+}
 
 // mountDisk gives the node a disk of its own, which disappears with our mount namespace.
 func (n *Node) mountDisk(mib int) error {
