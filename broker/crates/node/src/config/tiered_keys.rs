@@ -6,7 +6,7 @@ use s3_store::S3Settings;
 use std::time::Duration;
 
 /// The object store for sealed segments of streams. It is off without an endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TieredConfig {
     /// The bucket.
     pub s3: S3Settings,
@@ -18,6 +18,21 @@ pub struct TieredConfig {
     pub local_max_bytes: Option<u64>,
     /// Age above which segments that are in the store are deleted on the disk.
     pub local_max_age: Option<Duration>,
+}
+
+impl Default for TieredConfig {
+    fn default() -> TieredConfig {
+        TieredConfig {
+            s3: S3Settings {
+                region: "us-east-1".to_owned(),
+                ..S3Settings::default()
+            },
+            prefix: String::new(),
+            allow_http: false,
+            local_max_bytes: None,
+            local_max_age: None,
+        }
+    }
 }
 
 impl TieredConfig {
@@ -157,3 +172,40 @@ pub(super) const TIERED_KEYS: &[ConfigKey] = &[
         },
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_keys_and_an_endpoint_without_tls_are_named() {
+        let mut config = TieredConfig::default();
+        assert_eq!(config.check(), Vec::<String>::new());
+        config.s3.bucket = "b".to_owned();
+        let errors = config.check();
+        assert!(
+            errors.len() == 1 && errors[0].contains("`stream.tiered.endpoint`"),
+            "{errors:?}"
+        );
+        config.s3.endpoint = endpoint("http://store:9000/").expect("valid");
+        let errors = config.check().join("\n");
+        for key in ["access_key_id", "secret_access_key_file", "allow_http"] {
+            assert!(
+                errors.contains(&format!("`stream.tiered.{key}")),
+                "{errors}"
+            );
+        }
+        config.s3.access_key_id = "a".to_owned();
+        config.s3.secret_access_key_file = "f".into();
+        config.allow_http = true;
+        assert_eq!(config.check(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn prefix_ends_in_a_slash_and_needs_no_escape() {
+        assert_eq!(prefix("a/b/"), Some("a/b/".to_owned()));
+        assert_eq!(prefix(""), Some(String::new()));
+        assert_eq!(prefix("a b"), None);
+        assert_eq!(endpoint("store:9000"), None);
+    }
+}

@@ -1,7 +1,8 @@
 //! One replica alone: requests, deduplication, cursors, restarts and retention.
 
 use super::*;
-use crate::MAX_BATCH_BYTES;
+use crate::{MAX_BATCH_BYTES, TierConfig};
+use env::Disk;
 use queue::client::NUMBERING_EPOCH;
 use queue::cursor::{
     AddressedCursorEvent, CursorEvent, CursorRequest, CursorSource, CursorSpec, CursorStart,
