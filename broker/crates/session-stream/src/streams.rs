@@ -1,7 +1,7 @@
 //! Creation and deletion of streams and super streams.
 
 use crate::lookup::{PARTITION_ORDER, is_stream, partitions_of};
-use crate::session::{StepContext, StreamSession};
+use crate::session::{StepContext, StreamSession, count_error};
 use crate::wait::Changes;
 use codec_stream::{CommandKey, DecodeError, List, Property, ResponseCode};
 use message::{Table, Value};
@@ -276,6 +276,7 @@ impl StreamSession {
     /// Closes the connection because a frame is malformed.
     pub(crate) fn close_malformed(&mut self, error: &DecodeError, cx: &mut StepContext<'_>) {
         let code = ResponseCode::UNKNOWN_FRAME;
+        count_error(code, cx);
         self.flush_confirms(cx);
         self.connection
             .close(code, &error.to_string(), cx.out.tail());

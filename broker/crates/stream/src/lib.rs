@@ -28,7 +28,7 @@ mod tests;
 pub use consumer::{ConsumerOutput, StreamConsumer, consumer_rules};
 pub use jobs::{StreamJob, StreamJobResult};
 pub use peer::PeerMessage;
-pub use replica::{RaftState, ReplicaConfig, StreamEffect, StreamReplica};
+pub use replica::{RaftState, ReplicaConfig, ReplicaStatus, StreamEffect, StreamReplica};
 
 /// Most bytes of a batch with several entries: a larger one is refused.
 pub const MAX_BATCH_BYTES: usize = 8 << 20;
