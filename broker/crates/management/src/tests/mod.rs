@@ -628,6 +628,24 @@ impl Server {
         assert_eq!(self.put(&format!("/api/queues/%2F/{name}"), body), 201);
     }
 
+    /// Declares a stream, which the first node leads and which stores an offset for `app`.
+    pub(crate) fn stream(&self, name: &str) {
+        let body = json!({"durable": true, "arguments": {"x-queue-type": "stream"}});
+        assert_eq!(self.put(&format!("/api/queues/%2F/{name}"), body), 201);
+        let mut fake = self.fake.lock().unwrap();
+        let queue = fake.tree.queue("/", name).unwrap().id.0;
+        fake.streams.push(control::StreamReplicaFacts {
+            queue,
+            node: NodeId(1),
+            leads: true,
+            tracking: Some(control::StreamTrackingFacts {
+                offsets: BTreeMap::from([("app".into(), 60)]),
+                writers: BTreeMap::from([("producer".into(), 40)]),
+            }),
+            ..control::StreamReplicaFacts::default()
+        });
+    }
+
     pub(crate) fn set_stats(&self, name: &str, ready: u64, unacknowledged: u64) {
         let mut fake = self.fake.lock().unwrap();
         let id = fake.tree.queue("/", name).unwrap().id;

@@ -5,6 +5,7 @@ use control::{
     StreamConsumerFacts, StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts,
     StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts,
 };
+use queue::cursor::StreamRequest;
 
 /// A server with the stream `s`: nodes 1 (leader), 2 and 3 have replicas, and node 3 is not attached.
 fn with_stream() -> Server {
@@ -182,4 +183,186 @@ fn metrics_of_streams_are_reported_by_stream_and_replica() {
         "/metrics/detailed?family=stream_metrics&vhost=other",
     );
     assert!(!none.contains("queue="), "{none}");
+}
+
+#[test]
+fn consumers_are_listed_with_their_lag() {
+    let server = with_stream();
+    let consumers = server.get("/api/stream/consumers");
+    let lag = |at: usize| consumers[at]["offset_lag"].clone();
+    assert_eq!(consumers[0]["subscription_id"], 5);
+    assert_eq!(lag(0), 25);
+    assert_eq!(lag(1), 0, "a consumer that waits has no lag");
+    assert_eq!(lag(2), Json::Null, "no replica knows the consumer");
+    let own = server.get("/api/stream/connections/%2F/a%20-%3E%20s/consumers");
+    assert_eq!(own, consumers);
+}
+
+#[test]
+fn replicas_of_a_stream_are_listed_with_their_lag() {
+    let server = with_stream();
+    assert_eq!(
+        server.get("/api/stream/%2F/s/status"),
+        json!([
+            {
+                "node": "c-0", "role": "writer", "state": "running", "epoch": 3, "offset": 109,
+                "committed_offset": 99, "first_offset": 10, "segments": 2, "chunks": 7,
+                "bytes": 5_000, "readers": 1, "max_offset_lag": 25, "lag": 0,
+            },
+            {
+                "node": "c-1", "role": "replica", "state": "running", "epoch": 3, "offset": 99,
+                "committed_offset": 94, "first_offset": 10, "segments": 2, "chunks": 7,
+                "bytes": 5_000, "readers": 0, "max_offset_lag": 0, "lag": 10,
+            },
+            {"node": "c-2", "role": "replica", "state": "down", "lag": null},
+        ])
+    );
+    assert_eq!(
+        server
+            .ask("GET", "/api/stream/%2F/none/status", None)
+            .status,
+        404
+    );
+    server.quorum("q");
+    let refused = server.ask("GET", "/api/stream/%2F/q/status", None);
+    assert_eq!(refused.status, 400);
+    assert_eq!(
+        refused.reason(),
+        "queue 'q' in vhost '/' is a quorum queue, not a stream"
+    );
+}
+
+#[test]
+fn tracking_of_a_stream_is_that_of_its_leader() {
+    let server = with_stream();
+    let (offsets, writers) = (json!({"app": 60}), json!({"producer": 40}));
+    let path = "/api/stream/%2F/s/tracking";
+    let all = json!({"offsets": offsets, "writers": writers});
+    assert_eq!(server.get(path), all);
+    assert_eq!(server.get(&format!("{path}?type=all")), all);
+    let only = server.get(&format!("{path}?type=offset"));
+    assert_eq!(only, json!({"offsets": offsets}));
+    let only = server.get(&format!("{path}?type=writer"));
+    assert_eq!(only, json!({"writers": writers}));
+    server.fake.lock().unwrap().streams[0].leads = false;
+    assert_eq!(server.ask("GET", path, None).status, 503);
+}
+
+#[test]
+fn stored_offset_is_reset_to_zero_and_only_if_there_is_one() {
+    let server = with_stream();
+    assert_eq!(server.delete("/api/stream/%2F/s/tracking/app"), 204);
+    let requests = std::mem::take(&mut server.fake.lock().unwrap().requests);
+    assert!(
+        matches!(
+            &requests[..],
+            [
+                RequestBody::Stream(StreamRequest::StoreOffset { name: stored, offset: 0 }),
+                RequestBody::Stream(StreamRequest::QueryOffset { name: queried }),
+            ] if **stored == *"app" && stored == queried
+        ),
+        "{requests:?}"
+    );
+    let absent = server.ask("DELETE", "/api/stream/%2F/s/tracking/other", None);
+    assert_eq!(absent.status, 404);
+    assert!(absent.reason().contains("no stored offset for 'other'"));
+    let long = format!("/api/stream/%2F/s/tracking/{}", "x".repeat(256));
+    assert_eq!(server.delete(&long), 400);
+    assert!(server.fake.lock().unwrap().requests.is_empty());
+}
+
+#[test]
+fn super_streams_are_created_listed_and_deleted() {
+    let server = Server::start();
+    let path = "/api/stream/super-streams/%2F/invoices";
+    let body = json!({"partitions": 3, "arguments": {"max-length-bytes": 1_000_000}});
+    assert_eq!(server.put(path, body.clone()), 201);
+    let partition = |number: usize| json!({"name": format!("invoices-{number}"), "routing_key": number.to_string(), "order": number});
+    let listed = json!([{
+        "name": "invoices",
+        "vhost": "/",
+        "arguments": {
+            "x-queue-type": "stream", "x-max-length-bytes": 1_000_000,
+            "x-queue-leader-locator": "balanced",
+        },
+        "partition_count": 3,
+        "partitions": [partition(0), partition(1), partition(2)],
+    }]);
+    assert_eq!(server.get("/api/stream/super-streams"), listed);
+    assert_eq!(server.get("/api/stream/super-streams/%2F"), listed);
+    let exchange = server.get("/api/exchanges/%2F/invoices");
+    assert_eq!(
+        (&exchange["type"], &exchange["arguments"]),
+        (&json!("direct"), &json!({"x-super-stream": true}))
+    );
+    let again = server.ask("PUT", path, Some(body));
+    assert_eq!(
+        (again.status, again.reason()),
+        (400, "exchange 'invoices' in vhost '/' exists already")
+    );
+    assert_eq!(server.delete(path), 204);
+    assert_eq!(server.get("/api/stream/super-streams"), json!([]));
+    assert_eq!(server.get("/api/queues"), json!([]));
+    assert_eq!(server.delete(path), 404);
+    // An exchange that is no super stream stays, and so do queues that are bound to it.
+    let direct = server.ask("DELETE", "/api/stream/super-streams/%2F/amq.direct", None);
+    assert_eq!(direct.status, 400, "{direct:?}");
+}
+
+#[test]
+fn invalid_super_streams_are_refused_and_leave_nothing_behind() {
+    let server = Server::start();
+    let before = server.get("/api/exchanges/%2F");
+    let path = "/api/stream/super-streams/%2F/s";
+    for (body, reason) in [
+        (json!({}), "Must specify partitions or binding keys"),
+        (
+            json!({"partitions": 1, "binding-keys": "a"}),
+            "Specify partitions or binding keys, not both",
+        ),
+        (
+            json!({"partitions": 0}),
+            "The partition number must be greater than 0",
+        ),
+        (
+            json!({"partitions": 1001}),
+            "The partition number must not exceed 1000",
+        ),
+        (
+            json!({"partitions": "many"}),
+            "'partitions' should be a number",
+        ),
+        (
+            json!({"binding-keys": " , ,"}),
+            "The number of binding keys must be greater than 0",
+        ),
+        (
+            json!({"partitions": 1, "node": "c-9"}),
+            "Node c-9 is not a cluster member",
+        ),
+        (
+            json!({"binding-keys": "a,b,a"}),
+            "super stream 's' has the partition 's-a' twice",
+        ),
+        (
+            json!({"partitions": 1, "arguments": {"max-length-bytes": "many"}}),
+            "max-length-bytes must be a number, got 'many'",
+        ),
+        (
+            json!({"partitions": 1, "arguments": {"initial-cluster-size": 0}}),
+            "initial-cluster-size must be in the range 1 to 9223372036854775807, got 0",
+        ),
+    ] {
+        let refused = server.ask("PUT", path, Some(body));
+        assert_eq!((refused.status, refused.reason()), (400, reason));
+    }
+    // An invalid age is found when the first stream is planned.
+    let age = json!({"partitions": 2, "arguments": {"max-age": "soon"}});
+    assert_eq!(server.put(path, age), 400);
+    let body = json!({"binding-keys": "emea,apac"});
+    server.fake.lock().unwrap().declare("s-apac");
+    let taken = server.ask("PUT", path, Some(body));
+    assert_eq!(taken.reason(), "queue 's-apac' in vhost '/' exists already");
+    assert_eq!(server.get("/api/exchanges/%2F"), before);
+    assert_eq!(server.get("/api/queues").as_array().map(Vec::len), Some(1));
 }
