@@ -9,6 +9,8 @@ use control::{ControlRequest, MemberChange, StreamFilter, StreamReplicaFacts};
 use env::NodeId;
 use message::Value;
 use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
+use queue::cursor::{StreamReply, StreamRequest};
+use queue::{QueueReply, RequestBody};
 use std::ops::Range;
 
 fn stream(extra: &[(&'static str, Value)]) -> Vec<(&'static str, Value)> {
@@ -313,4 +315,31 @@ fn every_replica_reports_its_log_and_the_lag_of_its_readers() {
         (replica.max_lag > 0).then_some((replica.max_lag, replica.readers[0].lag))
     });
     assert_eq!(lag.0, lag.1);
+}
+
+#[test]
+fn the_control_plane_stores_an_offset_and_asks_for_it() {
+    let mut c = Cluster::new(3);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let mut publisher = Publisher::new(&mut c, 0);
+    publisher.publish(&mut c, "s", 0..10);
+    let queue = c.queue(2, "s").expect("the stream").id;
+    let ask = |c: &mut Cluster, request: StreamRequest| {
+        let body = RequestBody::Stream(request);
+        c.ask(2, |reply| ControlRequest::Queue { queue, body, reply })
+    };
+    let name: metadata::Name = "app".into();
+    for offset in [7, 0] {
+        let name = name.clone();
+        ask(&mut c, StreamRequest::StoreOffset { name, offset }).expect("sent");
+        let name = "app".into();
+        let answer = ask(&mut c, StreamRequest::QueryOffset { name });
+        let stored = StreamReply::Offset(Some(offset));
+        assert_eq!(answer, Ok(QueueReply::Stream(stored)));
+        let all = replicas(&mut c, 1, "s");
+        let tracking = all.into_iter().find_map(|replica| replica.tracking);
+        let offsets = tracking.expect("of the leader").offsets;
+        assert_eq!(offsets, [("app".to_owned(), offset)].into());
+    }
 }
