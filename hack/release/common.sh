@@ -10,7 +10,7 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 tools=${POSTHORN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/posthorn}/tools
 
 # Names by which the broker's program implies `ctl`.
-aliases="posthornctl rabbitmqctl rabbitmq-queues rabbitmq-diagnostics"
+aliases="posthornctl rabbitmqctl rabbitmq-queues rabbitmq-streams rabbitmq-diagnostics"
 
 # pack FILE.tar.gz DIRECTORY NAME...: packs files so that the archive depends on their contents only.
 pack() {

@@ -350,7 +350,7 @@ impl From<&DeliveryCounters> for MessageCounts {
 }
 
 /// Counters of a shard or a node since it started.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
     /// Connections accepted.
@@ -376,6 +376,69 @@ pub struct Counters {
     /// Dead messages of queues.
     #[serde(with = "crate::by_queue_type")]
     pub dead_letters: ByQueueType<DeadLetterTotals>,
+    /// Sessions of the stream protocol.
+    #[serde(skip_serializing_if = "StreamProtocolCounters::is_zero")]
+    pub stream: StreamProtocolCounters,
+}
+
+/// Leaves out `stream` while it is zero, as the JSON encoding does.
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without `..`, a new field does not compile until it is written here.
+        let Counters {
+            connections_opened,
+            connections_closed,
+            channels_opened,
+            channels_closed,
+            connections,
+            channels,
+            queues,
+            protocols,
+            logins,
+            mqtt,
+            dead_letters,
+            stream,
+        } = self;
+        let mut text = f.debug_struct("Counters");
+        text.field("connections_opened", connections_opened)
+            .field("connections_closed", connections_closed)
+            .field("channels_opened", channels_opened)
+            .field("channels_closed", channels_closed)
+            .field("connections", connections)
+            .field("channels", channels)
+            .field("queues", queues)
+            .field("protocols", protocols)
+            .field("logins", logins)
+            .field("mqtt", mqtt)
+            .field("dead_letters", dead_letters);
+        if !stream.is_zero() {
+            text.field("stream", stream);
+        }
+        text.finish()
+    }
+}
+
+/// Connections and errors of the stream protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamProtocolCounters {
+    /// Open connections.
+    pub connections: i64,
+    /// Error responses by the error's name, such as `stream_does_not_exist`.
+    pub errors: BTreeMap<String, u64>,
+}
+
+impl StreamProtocolCounters {
+    fn is_zero(&self) -> bool {
+        *self == StreamProtocolCounters::default()
+    }
+
+    fn add(&mut self, other: &StreamProtocolCounters) {
+        self.connections += other.connections;
+        for (error, count) in &other.errors {
+            *self.errors.entry(error.clone()).or_default() += count;
+        }
+    }
 }
 
 /// Login attempts.
@@ -682,6 +745,7 @@ impl Counters {
         for (queue_type, ours) in self.dead_letters.iter_mut() {
             ours.add(&other.dead_letters[queue_type]);
         }
+        self.stream.add(&other.stream);
     }
 
     /// Message counts of all protocols.
@@ -753,6 +817,89 @@ impl TrafficFacts {
     }
 }
 
+/// Streams whose replicas are asked about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamFilter {
+    /// Id of the only stream; `None`: all.
+    pub queue: Option<u64>,
+    /// The leader also tells its stored offsets and publishing ids. Only with `queue`.
+    pub tracking: bool,
+    /// Replicas also tell the positions of their readers.
+    pub readers: bool,
+}
+
+/// The state of a stream's replica on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamReplicaFacts {
+    /// Id of the stream.
+    pub queue: u64,
+    /// Not serialized: a node reports only its own replicas.
+    #[serde(skip)]
+    pub node: NodeId,
+    /// The replica leads and takes requests.
+    pub leads: bool,
+    /// The term of the leader that the replica knows.
+    pub epoch: u64,
+    /// The oldest retained offset.
+    pub first_offset: u64,
+    /// The offset after the last written message.
+    pub next_offset: u64,
+    /// The offset after the last message that the replica knows to be committed.
+    pub committed_offset: u64,
+    /// Segment files.
+    pub segments: u64,
+    /// Retained chunks.
+    pub chunks: u64,
+    /// Size of the segment files in bytes.
+    pub bytes: u64,
+    /// Consumers that read from this replica.
+    pub reader_count: u64,
+    /// The highest number of committed messages that a consumer of this replica has not been sent.
+    pub max_lag: u64,
+    /// The copies of the other members, if the replica leads.
+    pub followers: Vec<StreamFollowerFacts>,
+    /// Stored offsets and publishing ids, if they were asked for and the replica leads.
+    pub tracking: Option<StreamTrackingFacts>,
+    /// The positions of the consumers that read from this replica, if they were asked for.
+    pub readers: Vec<StreamReaderFacts>,
+}
+
+/// The position of a consumer in a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamReaderFacts {
+    /// The consumer's session: its node and its number there ([`ConnectionFacts::number`]).
+    pub session_node: u64,
+    /// Number of the session on its node ([`ConnectionFacts::number`]).
+    pub session_number: u64,
+    /// Number of the consumer within its session. Of the stream protocol, the low 8 bits are the subscription id.
+    pub consumer: u64,
+    /// Committed messages that the consumer has not been sent.
+    pub lag: u64,
+}
+
+/// A follower's copy of a stream, as the leader knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamFollowerFacts {
+    /// Id of the node.
+    pub node: u64,
+    /// The offset after the last message that the follower has written; `None` while it is not attached.
+    pub next_offset: Option<u64>,
+}
+
+/// Offsets and publishing ids that a stream stores.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamTrackingFacts {
+    /// Stored offsets by the name of the consumer.
+    pub offsets: BTreeMap<String, u64>,
+    /// Highest publishing ids by the name of the producer.
+    pub writers: BTreeMap<String, u64>,
+}
+
 /// A query that shard 0 sends to all shards of all nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ShardQuery {
@@ -764,6 +911,8 @@ pub enum ShardQuery {
     Counters,
     /// Traffic that the shard has seen.
     Traffic(TrafficFilter),
+    /// Replicas of streams of the shard.
+    Streams(StreamFilter),
     /// Closes the connection with this name.
     Close {
         /// Name of the connection ([`ConnectionFacts::name`]).
@@ -784,6 +933,8 @@ pub enum ShardFacts {
     Counters(Box<Counters>),
     /// The answer to [`ShardQuery::Traffic`].
     Traffic(TrafficFacts),
+    /// A part of the answer to [`ShardQuery::Streams`].
+    Streams(Vec<StreamReplicaFacts>),
     /// The answer to [`ShardQuery::Close`]: true if the shard had the connection.
     Closed(bool),
 }

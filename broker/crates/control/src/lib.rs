@@ -15,8 +15,10 @@ mod walk;
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
-    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, StreamConsumerFacts,
-    StreamPublisherFacts, StreamSessionFacts, TrafficCounts, TrafficFacts, TrafficFilter,
+    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, StreamConsumerFacts, StreamFilter,
+    StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts,
+    StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts,
+    TrafficFilter,
 };
 pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus,
@@ -114,6 +116,15 @@ pub enum ControlRequest {
         of: TrafficFilter,
         /// Called with the response.
         reply: Reply<TrafficFacts>,
+    },
+    /// Replicas of streams on all nodes that answer in time, or only on this one.
+    Streams {
+        /// The streams.
+        of: StreamFilter,
+        /// Ask all nodes instead of only this one.
+        everywhere: bool,
+        /// Called with the response.
+        reply: Reply<Vec<StreamReplicaFacts>>,
     },
     /// Publishes through an exchange, like a client with publisher confirms. `build` creates the
     /// message with the given timestamp.

@@ -47,6 +47,7 @@ mod serving;
 mod sessions;
 mod stream;
 mod stream_protocol;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod ui;

@@ -1,5 +1,5 @@
 //! The Prometheus endpoint with RabbitMQ's metric names: `/metrics` aggregates,
-//! `/metrics/per-object` lists queues, connections and channels, `/metrics/detailed` lists the
+//! `/metrics/per-object` lists queues, streams, connections and channels, `/metrics/detailed` lists the
 //! requested families.
 //!
 //! Each node reports the queues that it leads and its own connections, so that sums over nodes are
@@ -24,8 +24,8 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use control::{ControlRequest, Counters, QueueFacts};
-use globals::{churn, dead_letters, globals, logins, machine, mqtt};
+use control::{ControlRequest, Counters, QueueFacts, StreamFilter, StreamReplicaFacts};
+use globals::{churn, dead_letters, globals, logins, machine, mqtt, streams};
 use objects::{FAMILIES, Samples};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -56,7 +56,7 @@ async fn aggregated(State(api): State<Api>) -> Response {
 /// The node's metrics, aggregated where they cannot be listed, and every object.
 async fn per_object(State(api): State<Api>) -> Response {
     let samples = async {
-        let (page, _) = collect_node(&api).await?;
+        let (page, ..) = collect_node(&api).await?;
         Samples::gather(&api, page, FAMILIES.to_vec(), &[]).await
     };
     respond(samples.await.map(Body::new))
@@ -82,6 +82,16 @@ fn respond(text: Result<impl Into<Body>, ApiError>) -> Response {
 
 async fn ask_own_queues(api: &Api) -> Result<Vec<QueueFacts>, ApiError> {
     api.ask(|reply| ControlRequest::OwnQueues { reply }).await
+}
+
+/// The replicas of streams on this node.
+async fn ask_own_streams(api: &Api) -> Result<Vec<StreamReplicaFacts>, ApiError> {
+    let request = |reply| ControlRequest::Streams {
+        of: StreamFilter::default(),
+        everywhere: false,
+        reply,
+    };
+    api.ask(request).await
 }
 
 /// The counters of this node.
@@ -119,7 +129,8 @@ fn client_logins_of(config: &Config, counters: &Counters) -> LoginsByProtocol {
 }
 
 async fn collect(api: &Api) -> Result<Page, ApiError> {
-    let (mut page, counters) = collect_node(api).await?;
+    let (mut page, counters, streams) = collect_node(api).await?;
+    let max_lag = streams.iter().map(|replica| replica.max_lag).max();
     let queues = counters.queues;
     for (name, help, value) in [
         (
@@ -156,11 +167,17 @@ async fn collect(api: &Api) -> Result<Page, ApiError> {
     ] {
         page.one(name, GAUGE, help, value);
     }
+    page.one(
+        objects::MAX_CONSUMER_LAG,
+        GAUGE,
+        objects::MAX_CONSUMER_LAG_HELP,
+        max_lag.unwrap_or(0),
+    );
     Ok(page)
 }
 
 /// Metrics of the node itself rather than of an object.
-async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
+async fn collect_node(api: &Api) -> Result<(Page, Counters, Vec<StreamReplicaFacts>), ApiError> {
     let mut page = Page::new("rabbitmq_");
     let config = api.config();
     let nodes = nodes::facts(api).await?;
@@ -210,6 +227,8 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     if has_mqtt {
         mqtt(&mut page, &counters);
     }
+    let replicas = ask_own_streams(api).await?;
+    streams(&mut page, &counters.stream, &replicas);
     let previous_prefix = page.prefix("posthorn_");
     page.one(
         "lost_queues",
@@ -218,5 +237,5 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
         lost_queues,
     );
     page.prefix(previous_prefix);
-    Ok((page, counters))
+    Ok((page, counters, replicas))
 }

@@ -55,7 +55,7 @@ pub(crate) fn node_names(tree: &Tree) -> NodeNames {
     names
 }
 
-fn name_of(names: &NodeNames, id: NodeId) -> String {
+pub(crate) fn name_of(names: &NodeNames, id: NodeId) -> String {
     let view = names.get(&id).cloned();
     // The member was removed from the cluster meanwhile.
     view.unwrap_or_else(|| format!("{:016x}", id.0))

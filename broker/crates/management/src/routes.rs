@@ -9,7 +9,7 @@ use crate::error::ApiError;
 use crate::{
     auth_paths, bindings, channels, connections, consumers, definitions, exchanges, features,
     health, limits, messages, nodes, overview, parameters, permissions, policies, queues, replicas,
-    sessions, stream_protocol, users, vhosts,
+    sessions, stream_protocol, streams, users, vhosts,
 };
 use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker};
 use metadata::PolicyScope;
@@ -242,6 +242,20 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, []| stream_protocol::list_consumers(api, call, None).await),
     route!("GET", "stream/consumers/{vhost}", Management, "Stream consumers of a vhost",
         |api, call, [vhost]| stream_protocol::list_consumers(api, call, Some(vhost)).await),
+    route!("GET", "stream/super-streams", Management, "Super streams",
+        |api, call, []| streams::list_super_streams(api, call, None).await),
+    route!("GET", "stream/super-streams/{vhost}", Management, "Super streams of a vhost",
+        |api, call, [vhost]| streams::list_super_streams(api, call, Some(vhost)).await),
+    route!("PUT", "stream/super-streams/{vhost}/{name}", Management, "Creates a super stream with its partitions",
+        |api, call, [vhost, name]| streams::create_super_stream(api, call, vhost, name).await),
+    route!("DELETE", "stream/super-streams/{vhost}/{name}", Management, "Deletes a super stream with its partitions",
+        |api, call, [vhost, name]| streams::delete_super_stream(api, call, vhost, name).await),
+    route!("GET", "stream/{vhost}/{stream}/tracking", Management, "Stored offsets and publishing ids of a stream",
+        |api, call, [vhost, stream]| streams::tracking(api, call, vhost, stream).await),
+    route!("DELETE", "stream/{vhost}/{stream}/tracking/{reference}", Management, "Resets the stored offset of a consumer to 0",
+        |api, call, [vhost, stream, reference]| streams::reset_offset(api, call, vhost, stream, reference).await),
+    route!("GET", "stream/{vhost}/{stream}/status", Management, "Replicas of a stream",
+        |api, call, [vhost, stream]| streams::status(api, call, vhost, stream).await),
     route!("GET", "channels", Management, "Channels",
         |api, call, []| channels::list(api, call, None).await),
     route!("GET", "channels/{channel}", Management, "A channel",

@@ -8,8 +8,13 @@ use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
 use crate::page::ListRequest;
 use crate::queues::{NodeNames, node_names};
-use control::{ConnectionFacts, StreamConsumerFacts, StreamPublisherFacts};
+use crate::streams;
+use control::{ConnectionFacts, StreamConsumerFacts, StreamFilter, StreamPublisherFacts};
 use serde_json::{Value as Json, json as object};
+use std::collections::BTreeMap;
+
+/// The lag of each consumer, by node and number of its session and by its subscription id.
+type Lags = BTreeMap<(u64, u64, u8), u64>;
 
 /// Connections of the stream protocol that the user may see, in one virtual host or in all.
 async fn stream_connections(
@@ -35,6 +40,32 @@ async fn find(
     let found = stream_connections(api, call, Some(vhost)).await?;
     let named = found.into_iter().find(|c| c.name == name);
     named.ok_or_else(ApiError::not_found)
+}
+
+/// The lags of the consumers of these connections. A stream whose replicas do not answer has none.
+async fn lags(api: &Api, connections: &[ConnectionFacts]) -> Result<Lags, ApiError> {
+    let consumers = connections.iter().flat_map(|c| &c.stream);
+    if consumers
+        .flat_map(|stream| &stream.consumers)
+        .next()
+        .is_none()
+    {
+        return Ok(Lags::new());
+    }
+    let of = StreamFilter {
+        readers: true,
+        ..StreamFilter::default()
+    };
+    let replicas = streams::replicas(api, of).await?;
+    let mut readers: Vec<_> = replicas.into_iter().flat_map(|r| r.readers).collect();
+    // A subscription id that is used again belongs to the newest consumer.
+    readers.sort_unstable_by_key(|reader| reader.consumer);
+    let lag = |reader: control::StreamReaderFacts| {
+        let subscription = (reader.consumer & 0xff) as u8;
+        let key = (reader.session_node, reader.session_number, subscription);
+        (key, reader.lag)
+    };
+    Ok(readers.into_iter().map(lag).collect())
 }
 
 fn connection_details(connection: &ConnectionFacts, names: &NodeNames) -> Json {
@@ -67,7 +98,7 @@ fn show_publisher(
 fn show_consumer(
     consumer: &StreamConsumerFacts,
     connection: &ConnectionFacts,
-    names: &NodeNames,
+    (names, lags): (&NodeNames, &Lags),
 ) -> Json {
     let is_single_active = consumer.properties.get("single-active-consumer");
     let is_single_active = is_single_active.is_some_and(|value| value == "true");
@@ -83,6 +114,11 @@ fn show_consumer(
         "credits": consumer.credit,
         "consumed": consumer.consumed,
         "offset": consumer.offset,
+        // As in RabbitMQ, a consumer that waits to be the active one has no lag.
+        "offset_lag": match consumer.active {
+            true => lags.get(&(connection.node.0, connection.number, consumer.id)).copied(),
+            false => Some(0),
+        },
         "active": consumer.active,
         "activity_status": status,
         "properties": consumer.properties,
@@ -102,10 +138,10 @@ fn publishers_of(
         .collect()
 }
 
-fn consumers_of(connection: &ConnectionFacts, names: &NodeNames) -> Vec<Json> {
+fn consumers_of(connection: &ConnectionFacts, facts: (&NodeNames, &Lags)) -> Vec<Json> {
     let consumers = connection.stream.iter().flat_map(|s| &s.consumers);
     consumers
-        .map(|consumer| show_consumer(consumer, connection, names))
+        .map(|consumer| show_consumer(consumer, connection, facts))
         .collect()
 }
 
@@ -167,7 +203,8 @@ pub(crate) async fn connection_consumers(
 ) -> ApiResult {
     let found = find(api, call, vhost, name).await?;
     let names = api.read(node_names).await?;
-    json(consumers_of(&found, &names).into())
+    let lags = lags(api, std::slice::from_ref(&found)).await?;
+    json(consumers_of(&found, (&names, &lags)).into())
 }
 
 pub(crate) async fn list_publishers(
@@ -189,8 +226,7 @@ pub(crate) async fn list_consumers(
 ) -> ApiResult {
     let found = stream_connections(api, call, vhost).await?;
     let names = api.read(node_names).await?;
-    respond(
-        call,
-        found.iter().flat_map(|c| consumers_of(c, &names)).collect(),
-    )
+    let lags = lags(api, &found).await?;
+    let shown = found.iter().flat_map(|c| consumers_of(c, (&names, &lags)));
+    respond(call, shown.collect())
 }

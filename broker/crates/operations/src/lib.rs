@@ -17,6 +17,7 @@ mod error;
 mod exchanges;
 mod names;
 mod queues;
+mod super_streams;
 #[cfg(test)]
 mod tests;
 
@@ -27,3 +28,8 @@ pub use exchanges::ExchangePlan;
 pub use names::generated_name;
 pub use queues::{QueueDeclaration, QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan};
 pub use routing::{DIRECT_REPLY_TO, is_direct_reply_name};
+pub use super_streams::{
+    MAX_PARTITIONS, SUPER_STREAM, StreamCreationError, SuperStreamDeclaration, is_stream,
+    partition_order, partitions_of, stream_arguments, stream_deletion, stream_name,
+    stream_of_binding,
+};

@@ -11,6 +11,7 @@ mod membership;
 mod node_name;
 mod output;
 mod service;
+mod streams;
 mod tls;
 
 use client::{Client, Endpoint, Failure};
@@ -228,6 +229,8 @@ pub(crate) enum Command {
     Check(checks::Check),
     #[command(flatten)]
     Membership(membership::Command),
+    #[command(flatten)]
+    Streams(streams::Command),
 }
 
 #[derive(Debug, clap::Args)]
@@ -270,6 +273,7 @@ pub(crate) fn arguments(raw_arguments: impl Iterator<Item = OsString>) -> Vec<Os
         "posthornctl",
         "rabbitmqctl",
         "rabbitmq-queues",
+        "rabbitmq-streams",
         "rabbitmq-diagnostics",
     ];
     if binary_name.is_some_and(|name| names.iter().any(|n| name == *n)) {
@@ -348,6 +352,7 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::Administration(command) => administration::perform(client, output, command),
         Command::Check(check) => checks::perform(client, output, check),
         Command::Membership(command) => membership::perform(client, output, command),
+        Command::Streams(command) => streams::perform(client, output, command),
         change => {
             let message = changes::perform(client, change)?;
             output.say(&message);

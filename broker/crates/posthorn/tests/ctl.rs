@@ -4,7 +4,8 @@
 use control::{
     ConnectionFacts, ControlRequest, ForgetProgress, MaintenanceProgress, MemberChange,
     MemberOutcome, MembershipRequest, NodeFacts, QueueFacts, Readiness, ReplicaFacts,
-    ReplicaStatus, VotingState,
+    ReplicaStatus, StreamConsumerFacts, StreamPublisherFacts, StreamReaderFacts,
+    StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, VotingState,
 };
 use env::NodeId;
 use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId, Tree, UserRecord};
@@ -28,6 +29,8 @@ struct Fake {
     /// Adds a second node, which is down.
     has_second_node: bool,
     connections: Vec<ConnectionFacts>,
+    /// Replicas of streams.
+    streams: Vec<StreamReplicaFacts>,
     /// Names and reasons of connections that were closed individually.
     closed_connections: Vec<(String, String)>,
 }
@@ -147,6 +150,11 @@ impl Fake {
             ControlRequest::Connections { reply } => reply(self.connections.clone()),
             ControlRequest::Consumers { reply } => reply(Vec::new()),
             ControlRequest::Counters { reply, .. } => reply(Vec::new()),
+            ControlRequest::Streams { of, reply, .. } => {
+                let mut found = self.streams.clone();
+                found.retain(|r| of.queue.is_none_or(|id| id == r.queue));
+                reply(found);
+            }
             ControlRequest::Traffic { reply, .. } => reply(control::TrafficFacts::default()),
             ControlRequest::Publish { reply, .. } => reply(Ok(control::PublishResult {
                 routed: false,
@@ -911,4 +919,264 @@ fn leaders_are_rebalanced_and_nodes_forgotten() {
     );
     let nodes = node.ctl(&["list_nodes"]).ok();
     assert!(nodes.contains("eu-1a"), "{nodes}");
+}
+
+/// A node with the super stream `orders`, whose stream `orders-1` has a publisher and two consumers.
+fn with_super_stream() -> Node {
+    let node = Node::start();
+    let added = node.ctl(&[
+        "add_super_stream",
+        "orders",
+        "--partitions",
+        "2",
+        "--max-length-bytes",
+        "20GB",
+        "--max-age",
+        "P5D",
+    ]);
+    assert_eq!(
+        added.ok(),
+        "Super stream 'orders' is created in vhost '/'\n"
+    );
+    let mut fake = node.fake.lock().unwrap();
+    let queue = fake.tree.queue("/", "orders-1").unwrap().id.0;
+    let consumer = |id: u8, active: bool| StreamConsumerFacts {
+        id,
+        stream: "orders-1".into(),
+        offset: 75,
+        active,
+        properties: [
+            ("single-active-consumer", "true"),
+            ("name", "app"),
+            ("super-stream", "orders"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into(),
+        ..StreamConsumerFacts::default()
+    };
+    fake.connections = vec![ConnectionFacts {
+        name: "a -> s".into(),
+        node: NodeId(1),
+        number: 8,
+        user: "guest".into(),
+        vhost: "/".into(),
+        protocol: "stream".into(),
+        state: "running".into(),
+        stream: Some(StreamSessionFacts {
+            publishers: vec![StreamPublisherFacts {
+                stream: "orders-1".into(),
+                published: 9,
+                ..StreamPublisherFacts::default()
+            }],
+            consumers: vec![consumer(5, true), consumer(6, false)],
+        }),
+        ..ConnectionFacts::default()
+    }];
+    fake.streams = vec![StreamReplicaFacts {
+        queue,
+        node: NodeId(1),
+        leads: true,
+        next_offset: 100,
+        committed_offset: 100,
+        segments: 2,
+        tracking: Some(StreamTrackingFacts {
+            offsets: [("app".to_owned(), 60)].into(),
+            writers: [("producer".to_owned(), 40)].into(),
+        }),
+        readers: vec![StreamReaderFacts {
+            session_node: 1,
+            session_number: 8,
+            consumer: 5,
+            lag: 25,
+        }],
+        ..StreamReplicaFacts::default()
+    }];
+    drop(fake);
+    node
+}
+
+/// The lines of a table with one space between cells.
+fn lines(table: &str) -> Vec<String> {
+    let lines = table.lines();
+    lines
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+#[test]
+fn clients_of_streams_are_listed_with_their_lag() {
+    let node = with_super_stream();
+    let consumers = node.ctl(&["list_stream_consumers"]).ok();
+    assert_eq!(
+        lines(&consumers)[..2],
+        [
+            "stream subscription_id offset offset_lag consumed credits status node connection",
+            "orders-1 5 75 25 0 0 single_active c-0 a -> s",
+        ]
+    );
+    let columns = [
+        "list_stream_consumers",
+        "-s",
+        "stream",
+        "offset_lag",
+        "messages_consumed",
+    ];
+    assert_eq!(node.ctl(&columns).ok(), "orders-1\t25\t0\norders-1\t0\t0\n");
+    let publishers = [
+        "list_stream_publishers",
+        "-s",
+        "stream",
+        "messages_published",
+    ];
+    assert_eq!(node.ctl(&publishers).ok(), "orders-1\t9\n");
+    let connections = [
+        "list_stream_connections",
+        "--vhost",
+        "/",
+        "-s",
+        "conn_name",
+        "user",
+    ];
+    assert_eq!(node.ctl(&connections).ok(), "a -> s\tguest\n");
+    let groups = [
+        "list_stream_consumer_groups",
+        "-s",
+        "stream",
+        "reference",
+        "partition_index",
+        "consumers",
+    ];
+    assert_eq!(node.ctl(&groups).ok(), "orders-1\tapp\t1\t2\n");
+    let group = [
+        "list_stream_group_consumers",
+        "--stream",
+        "orders-1",
+        "--reference",
+        "app",
+    ];
+    assert_eq!(
+        lines(&node.ctl(&group).ok())[1..],
+        ["5 a -> s active", "6 a -> s inactive"]
+    );
+    let absent = [
+        "list_stream_group_consumers",
+        "--stream",
+        "orders-1",
+        "--reference",
+        "b",
+    ];
+    let CommandOutput(code, _, error) = node.ctl(&absent);
+    assert_eq!(code, 2);
+    assert!(
+        error.contains("list_stream_consumer_groups shows all groups"),
+        "{error}"
+    );
+}
+
+#[test]
+fn replicas_and_tracking_of_a_stream_are_listed_and_changed() {
+    let node = with_super_stream();
+    let status = node.ctl(&["stream_status", "orders-1"]).ok();
+    assert_eq!(
+        lines(&status),
+        [
+            "node role state epoch first_offset offset committed_offset lag segments bytes readers",
+            "c-0 writer running 0 0 99 99 0 2 0 0",
+        ]
+    );
+    let tracking = |words: &[&str]| lines(&node.ctl(words).ok())[1..].join("; ");
+    let both = "offset app 60; writer producer 40";
+    assert_eq!(tracking(&["list_stream_tracking", "orders-1"]), both);
+    assert_eq!(tracking(&["stream_status", "--tracking", "orders-1"]), both);
+    assert_eq!(
+        tracking(&["list_stream_tracking", "orders-1", "--offset"]),
+        "offset app 60"
+    );
+    assert_eq!(
+        tracking(&["list_stream_tracking", "orders-1", "--writer"]),
+        "writer producer 40"
+    );
+    let json = node.ctl(&[
+        "list_stream_tracking",
+        "orders-1",
+        "--offset",
+        "--output",
+        "json",
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&json.ok()).unwrap();
+    let row = serde_json::json!([{"type": "offset", "name": "app", "tracking_value": 60}]);
+    assert_eq!(json, row);
+    let twice = node.ctl(&["list_stream_tracking", "orders-1", "--offset", "--writer"]);
+    assert_eq!(twice.0, 2);
+    let absent = ["reset_offset", "--stream", "orders-1", "--reference", "b"];
+    let CommandOutput(code, _, error) = node.ctl(&absent);
+    assert_eq!(code, 1);
+    assert!(error.contains("no stored offset for 'b'"), "{error}");
+    node.ctl(&["add_replica", "orders-1", "c-0"]).ok();
+    assert_eq!(
+        node.fake.lock().unwrap().changed,
+        [MemberChange::Add(NodeId(1))]
+    );
+    node.ctl(&["declare_queue", "q"]).ok();
+    let CommandOutput(code, _, error) = node.ctl(&["delete_replica", "q", "c-0"]);
+    assert_eq!(code, 2);
+    assert!(
+        error.contains("'q' in vhost '/' is a quorum queue"),
+        "{error}"
+    );
+}
+
+#[test]
+fn super_streams_are_added_listed_and_deleted() {
+    let node = with_super_stream();
+    let listed = node.ctl(&["list_super_streams"]).ok();
+    assert_eq!(lines(&listed)[1..], ["/ orders 2 orders-0,orders-1"]);
+    let arguments = {
+        let fake = node.fake.lock().unwrap();
+        let record = fake.tree.queue("/", "orders-0").unwrap();
+        let value = |name| record.arguments.get(name).cloned();
+        (value("x-max-length-bytes"), value("x-max-age"))
+    };
+    let age = text_value("432000s");
+    assert_eq!(
+        arguments,
+        (Some(message::Value::I64(20_000_000_000)), Some(age))
+    );
+    for (words, why) in [
+        (vec!["--max-age", "5D"], "ISO 8601"),
+        (vec!["--max-length-bytes", "much"], "20GB or 512MiB"),
+        (
+            vec!["--partitions", "2", "--binding-keys", "a"],
+            "cannot be used with",
+        ),
+        (vec!["--partitions", "0"], "must be greater than 0"),
+    ] {
+        let words = [vec!["add_super_stream", "s"], words].concat();
+        let CommandOutput(code, _, error) = node.ctl(&words);
+        assert!(code != 0 && error.contains(why), "{words:?}: {error}");
+    }
+    let keys = [
+        "add_super_stream",
+        "regions",
+        "--binding-keys",
+        "emea, apac",
+    ];
+    node.ctl(&keys).ok();
+    node.ctl(&["delete_super_stream", "orders"]).ok();
+    let listed = node.ctl(&["list_super_streams"]).ok();
+    assert_eq!(
+        lines(&listed)[1..],
+        ["/ regions 2 regions-emea,regions-apac"]
+    );
+    let absent = node.ctl(&["delete_super_stream", "orders"]);
+    assert_eq!(absent.0, 1);
+    assert!(
+        absent.2.contains("no super stream 'orders' in vhost '/'"),
+        "{}",
+        absent.2
+    );
+}
+
+fn text_value(text: &str) -> message::Value {
+    message::Value::String(text.to_owned().into())
 }

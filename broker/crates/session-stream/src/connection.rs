@@ -106,6 +106,8 @@ pub struct Connection {
     last_sent: Time,
     /// The reason in the server's close request.
     close_reason: Option<Box<str>>,
+    /// The code in the server's close request.
+    close_code: Option<ResponseCode>,
 }
 
 impl Connection {
@@ -118,6 +120,7 @@ impl Connection {
             last_received: now,
             last_sent: now,
             close_reason: None,
+            close_code: None,
         }
     }
 
@@ -388,6 +391,7 @@ impl Connection {
         .encode(out);
         self.state = State::Closing;
         self.close_reason = Some(reason.into());
+        self.close_code = Some(code);
     }
 
     fn after_failure<'i>(&self) -> Step<'i> {
@@ -418,6 +422,11 @@ impl Connection {
     /// The reason in the server's close request; None if the server has sent none.
     pub fn close_reason(&self) -> Option<&str> {
         self.close_reason.as_deref()
+    }
+
+    /// The code in the server's close request, once it has sent one.
+    pub fn failure(&self) -> Option<ResponseCode> {
+        self.close_code
     }
 
     /// Returns true if the server has asked for the end of the connection and waits for the answer.

@@ -2,7 +2,7 @@
 
 use crate::groups::{self, GroupKey};
 use crate::publish::MAX_REFERENCE_BYTES;
-use crate::session::{StepContext, StreamSession};
+use crate::session::{StepContext, StreamSession, count_error};
 use bytes::Bytes;
 use codec_stream::{
     CommittedChunk, List, OffsetSpecification, Property, ResponseCode, ServerCommand,
@@ -327,6 +327,7 @@ impl StreamSession {
                 ResponseCode::PRECONDITION_FAILED
             }
         };
+        count_error(code, cx);
         ServerCommand::Credit {
             code,
             subscription_id: id,

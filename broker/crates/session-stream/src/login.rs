@@ -2,7 +2,7 @@
 
 use crate::config::PROTOCOL;
 use crate::connection::ConnectionConfig;
-use crate::session::{Phase, Refusal, StepContext, StreamSession};
+use crate::session::{Phase, Refusal, StepContext, StreamSession, count_error};
 use auth::Mechanism;
 use codec_stream::{Property, ResponseCode};
 use metadata::Right;
@@ -84,6 +84,7 @@ impl StreamSession {
 
     /// Sends the response to a login, and what follows it.
     fn answer_login(&mut self, code: ResponseCode, cx: &mut StepContext<'_>) {
+        count_error(code, cx);
         let config = ConnectionConfig {
             frame_max: self.settings.limits.frame,
             heartbeat: self.settings.limits.heartbeat,
@@ -160,6 +161,8 @@ impl StreamSession {
         self.connection
             .opened(ResponseCode::OK, &properties, cx.out.tail());
         self.phase = Phase::Open;
+        self.is_counted = true;
+        cx.broker.count_stream_connection(1);
         self.is_alarmed = cx.broker.publishers_blocked().is_some();
     }
 
@@ -170,7 +173,10 @@ impl StreamSession {
         };
         match refusal {
             Refusal::Login(code) => self.answer_login(code, cx),
-            Refusal::Open(code) => self.connection.opened(code, &[], cx.out.tail()),
+            Refusal::Open(code) => {
+                count_error(code, cx);
+                self.connection.opened(code, &[], cx.out.tail());
+            }
         }
         self.end(cx);
     }

@@ -7,53 +7,15 @@ use codec_stream::{
     ResponseCode, ServerCommand, StreamMetadata,
 };
 use env::NodeId;
-use message::{Table, Value};
-use metadata::{BindingRecord, Destination, Name, QueueRecord, Right, RouteResult, Tree};
-use operations::{ErrorKind, Resource};
+use message::Table;
+use metadata::{Name, QueueRecord, Right, RouteResult, Tree};
+use operations::{
+    ErrorKind, Resource, is_stream, partition_order, partitions_of, stream_of_binding,
+};
 use queue::cursor::StreamRequest;
 use session::Broker;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The argument of a binding that orders the partitions of a super stream.
-pub(crate) const PARTITION_ORDER: &str = "x-stream-partition-order";
-
-/// Returns true if the queue is a stream.
-pub(crate) fn is_stream(record: &QueueRecord) -> bool {
-    record.kind.name() == "stream"
-}
-
-/// The stream of a binding, if its destination is one.
-fn stream_of<'t>(tree: &'t Tree, binding: &BindingRecord) -> Option<&'t Arc<QueueRecord>> {
-    let Destination::Queue(name) = &binding.destination else {
-        return None;
-    };
-    tree.queue(&binding.vhost, name)
-        .filter(|record| is_stream(record))
-}
-
-/// The streams of a super stream in the order of its partitions. None: there is no such exchange.
-pub(crate) fn partitions_of(tree: &Tree, vhost: &str, super_stream: &str) -> Option<Vec<Name>> {
-    tree.exchange(vhost, super_stream)?;
-    let bindings = tree.bindings_from(vhost, super_stream);
-    let mut streams: Vec<(i64, Name)> = bindings
-        .iter()
-        .filter_map(|binding| {
-            let record = stream_of(tree, binding)?;
-            Some((order_of(binding).unwrap_or(i64::MAX), record.name.clone()))
-        })
-        .collect();
-    // Bindings of the same order, and without one, keep the order of their names.
-    streams.sort_by_key(|(order, _)| *order);
-    Some(streams.into_iter().map(|(_, name)| name).collect())
-}
-
-fn order_of(binding: &BindingRecord) -> Option<i64> {
-    match binding.arguments.get(PARTITION_ORDER)? {
-        Value::String(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-        other => other.as_integer(),
-    }
-}
 
 /// The number of a stream in a super stream: the order of its binding, or else the number at the end of its name. None:
 /// it has none, or is no partition.
@@ -65,11 +27,11 @@ pub(crate) fn partition_index(
 ) -> Option<u32> {
     tree.exchange(vhost, super_stream)?;
     let bindings = tree.bindings_from(vhost, super_stream);
-    let of_stream = bindings
-        .into_iter()
-        .filter(|binding| stream_of(tree, binding).is_some_and(|record| *record.name == *stream));
-    let binding = of_stream.min_by_key(|binding| order_of(binding).unwrap_or(i64::MAX))?;
-    let order = order_of(binding).or_else(|| stream.rsplit_once('-')?.1.parse().ok());
+    let of_stream = bindings.into_iter().filter(|binding| {
+        stream_of_binding(tree, binding).is_some_and(|record| *record.name == *stream)
+    });
+    let binding = of_stream.min_by_key(|binding| partition_order(binding).unwrap_or(i64::MAX))?;
+    let order = partition_order(binding).or_else(|| stream.rsplit_once('-')?.1.parse().ok());
     order.and_then(|order| u32::try_from(order).ok())
 }
 

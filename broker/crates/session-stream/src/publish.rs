@@ -1,6 +1,6 @@
 //! Publishers, and their messages until the stream has stored them.
 
-use crate::session::{StepContext, StreamSession};
+use crate::session::{StepContext, StreamSession, count_error};
 use bytes::{Buf, Bytes, BytesMut};
 use codec_stream::{List, PublishedMessages, PublishingError, ResponseCode, ServerCommand};
 use env::NodeId;
@@ -362,6 +362,7 @@ impl StreamSession {
         code: ResponseCode,
         cx: &mut StepContext<'_>,
     ) {
+        count_error(code, cx);
         let errors: Vec<PublishingError> = ids(runs)
             .map(|publishing_id| PublishingError {
                 publishing_id,

@@ -108,6 +108,8 @@ pub struct StreamSession {
     checked: u64,
     check_at: Time,
     counters: Option<Box<MessageCounters>>,
+    /// The connection is counted as open.
+    pub(crate) is_counted: bool,
 }
 
 impl StreamSession {
@@ -149,6 +151,7 @@ impl StreamSession {
             checked: 0,
             check_at: now,
             counters: None,
+            is_counted: false,
         }
     }
 
@@ -262,6 +265,9 @@ impl StreamSession {
                 Step::Starved => {
                     input.advance(read);
                     if self.connection.is_closing() && !was_closing {
+                        if let Some(code) = self.connection.failure() {
+                            count_error(code, cx);
+                        }
                         let why = self.connection.close_reason();
                         tracing::info!(peer = %self.peer, user = %self.user, why, "invalid frame from the client");
                         self.begin_closing(cx);
@@ -278,6 +284,9 @@ impl StreamSession {
                 }) => publish = self.plan_publish(publisher_id, &messages, &input[..], cx),
                 Step::Command(command) => self.perform(&command, false, cx),
                 Step::Closed(reason) => {
+                    if reason == CloseReason::Refused {
+                        count_error(ResponseCode::SASL_MECHANISM_NOT_SUPPORTED, cx);
+                    }
                     self.log_end(reason);
                     self.end(cx);
                 }
@@ -603,6 +612,9 @@ impl StreamSession {
     /// Releases all publishers and consumers. Does nothing when called again.
     fn release(&mut self, cx: &mut StepContext<'_>) {
         self.flush_confirms(cx);
+        if std::mem::take(&mut self.is_counted) {
+            cx.broker.count_stream_connection(-1);
+        }
         let consumers: Vec<u8> = self.consumers.keys().copied().collect();
         for id in consumers {
             self.remove_consumer(id, cx);
@@ -717,6 +729,34 @@ impl StreamSession {
         self.next_serial = self.next_serial.wrapping_add(1);
         self.next_serial
     }
+}
+
+/// Counts an error that the client is sent, under RabbitMQ's name for it.
+pub(crate) fn count_error(code: ResponseCode, cx: &mut StepContext<'_>) {
+    let error = match code {
+        ResponseCode::STREAM_DOES_NOT_EXIST => "stream_does_not_exist",
+        ResponseCode::SUBSCRIPTION_ID_ALREADY_EXISTS => "subscription_id_already_exists",
+        ResponseCode::SUBSCRIPTION_ID_DOES_NOT_EXIST => "subscription_id_does_not_exist",
+        ResponseCode::STREAM_ALREADY_EXISTS => "stream_already_exists",
+        ResponseCode::STREAM_NOT_AVAILABLE => "stream_not_available",
+        ResponseCode::SASL_MECHANISM_NOT_SUPPORTED => "sasl_mechanism_not_supported",
+        ResponseCode::AUTHENTICATION_FAILURE => "authentication_failure",
+        ResponseCode::SASL_ERROR => "sasl_error",
+        ResponseCode::SASL_CHALLENGE => "sasl_challenge",
+        ResponseCode::SASL_AUTHENTICATION_FAILURE_LOOPBACK => {
+            "sasl_authentication_failure_loopback"
+        }
+        ResponseCode::VIRTUAL_HOST_ACCESS_FAILURE => "vhost_access_failure",
+        ResponseCode::UNKNOWN_FRAME => "unknown_frame",
+        ResponseCode::FRAME_TOO_LARGE => "frame_too_large",
+        ResponseCode::INTERNAL_ERROR => "internal_error",
+        ResponseCode::ACCESS_REFUSED => "access_refused",
+        ResponseCode::PRECONDITION_FAILED => "precondition_failed",
+        ResponseCode::PUBLISHER_DOES_NOT_EXIST => "publisher_does_not_exist",
+        // RabbitMQ has no metric for the others.
+        _ => return,
+    };
+    cx.broker.count_stream_error(error);
 }
 
 impl Session for StreamSession {

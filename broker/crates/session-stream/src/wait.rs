@@ -1,6 +1,6 @@
 //! Requests to streams and to the metadata group that a client waits for.
 
-use crate::session::{StepContext, StreamSession};
+use crate::session::{StepContext, StreamSession, count_error};
 use bytes::Bytes;
 use codec_stream::{
     ClientCommand, CommandKey, List, OffsetSpecification, ResponseCode, ServerCommand, Statistic,
@@ -294,6 +294,7 @@ impl StreamSession {
         code: ResponseCode,
         cx: &mut StepContext<'_>,
     ) {
+        count_error(code, cx);
         if let Some(response) = response(command, correlation_id, code) {
             response.encode(cx.out.tail());
         }

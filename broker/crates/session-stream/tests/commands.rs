@@ -865,3 +865,24 @@ fn a_stream_that_is_behind_pauses_the_client() {
     world.pump();
     assert_eq!(confirmed(&world.take(0)), [(1, 1), (1, 2)]);
 }
+
+#[test]
+fn errors_are_counted_by_name_and_connections_while_they_are_open() {
+    let mut world = World::open();
+    assert_eq!(world.broker.connections, 1);
+    assert!(world.broker.errors.is_empty());
+    assert_eq!(world.declare_publisher(1, "", "absent"), MISSING);
+    world.publish(0, 9, &[(1, "a"), (2, "b")]);
+    world.credit(0, 3, 1);
+    let expected = [
+        "stream_does_not_exist",
+        // One frame, although it has two messages.
+        "publisher_does_not_exist",
+        "subscription_id_does_not_exist",
+    ];
+    assert_eq!(world.broker.errors, expected);
+    world.send_bytes(0, &[0, 0, 0, 4, 0x7f, 0, 0, 1]);
+    assert_eq!(world.broker.errors.last(), Some(&"unknown_frame"));
+    world.disconnect(0);
+    assert_eq!(world.broker.connections, 0);
+}

@@ -236,6 +236,10 @@ pub trait Broker {
     fn trace(&mut self, _traced: &TracedMessage<'_>) {}
     /// Counts a login attempt. `protocol` is the label of the metric.
     fn count_login(&mut self, _protocol: &'static str, _succeeded: bool) {}
+    /// Counts a connection of the stream protocol that opens (1) or ends (-1).
+    fn count_stream_connection(&mut self, _change: i64) {}
+    /// Counts an error that a client of the stream protocol is sent. `error` is its name in the metric.
+    fn count_stream_error(&mut self, _error: &'static str) {}
     /// Checks a password against the hash of `user`. A session has at most one check pending.
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let _ = user;

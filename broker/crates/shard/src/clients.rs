@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use metadata::{ChangeError, QueueId, QueueType, Tree};
 use queue::client::{ClientEvent, QueueClient};
-use queue::cursor::{CursorEvent, StreamBatch, StreamRequest};
+use queue::cursor::{CursorEvent, StreamBatch, StreamReply, StreamRequest};
 use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
 use session::{FlowState, PublishTag, QueueNotification, RequestSeq};
 use std::collections::BTreeSet;
@@ -739,8 +739,16 @@ impl Queues {
         let Some(link) = self.client_link(ctx, tree, number, queue) else {
             return reply(Err(ChangeError::NotFound(no_link_reason(tree, queue))));
         };
+        let is_answered = match &body {
+            RequestBody::Stream(request) => request.has_answer(),
+            _ => true,
+        };
         let seq = link.client.request(body);
-        self.clients.control.insert((queue, seq), reply);
+        match is_answered {
+            true => drop(self.clients.control.insert((queue, seq), reply)),
+            // A later request in this session is applied after it.
+            false => reply(Ok(QueueReply::Stream(StreamReply::Offset(None)))),
+        }
         self.carry_on(ctx, number, queue);
     }
 }

@@ -1,7 +1,7 @@
 //! What the sessions of a shard have counted, by protocol and virtual host, those that are gone included.
 
 use crate::FixedState;
-use control::{LoginCounts, ProtocolCounters};
+use control::{LoginCounts, ProtocolCounters, StreamProtocolCounters};
 use hashbrown::HashMap;
 use metadata::{Name, Traffic};
 use queue::ByQueueType;
@@ -32,6 +32,7 @@ pub struct Counters {
     others: Vec<(&'static str, MessageCounters)>,
     /// By protocol.
     logins: BTreeMap<&'static str, LoginCounts>,
+    stream: StreamProtocolCounters,
 }
 
 impl Counters {
@@ -134,6 +135,25 @@ impl Counters {
 
     pub fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
         self.logins.entry(protocol).or_default().count(succeeded);
+    }
+
+    /// A connection of the stream protocol opens (1) or ends (-1).
+    pub fn count_stream_connection(&mut self, change: i64) {
+        self.stream.connections += change;
+    }
+
+    /// A client of the stream protocol is sent an error.
+    pub fn count_stream_error(&mut self, error: &'static str) {
+        match self.stream.errors.get_mut(error) {
+            Some(count) => *count += 1,
+            None => {
+                self.stream.errors.insert(error.to_owned(), 1);
+            }
+        }
+    }
+
+    pub fn stream(&self) -> &StreamProtocolCounters {
+        &self.stream
     }
 
     pub fn logins(&self) -> BTreeMap<String, LoginCounts> {

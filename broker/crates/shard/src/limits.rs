@@ -266,6 +266,14 @@ impl Limits {
         self.counters.count_login(protocol, succeeded);
     }
 
+    pub fn count_stream_connection(&mut self, change: i64) {
+        self.counters.count_stream_connection(change);
+    }
+
+    pub fn count_stream_error(&mut self, error: &'static str) {
+        self.counters.count_stream_error(error);
+    }
+
     /// Adds the messages that a session has counted since its last call.
     pub fn count_messages(
         &mut self,

@@ -1,7 +1,9 @@
 //! Facts that shard 0 gathers from all shards of all nodes for the control plane: connections, consumers, counters; and
 //! the connection that one of them is to close.
 
-use control::{ConnectionFacts, ConsumerFacts, Counters, Reply, ShardFacts, TrafficFacts};
+use control::{
+    ConnectionFacts, ConsumerFacts, Counters, Reply, ShardFacts, StreamReplicaFacts, TrafficFacts,
+};
 use env::{NodeId, Time};
 use session::DeliveryCounters;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,6 +22,7 @@ pub enum ListingTarget {
     /// Of this node, for the service at this position: [`Listings::take_collected`].
     Service(usize, Box<Counters>),
     Traffic(TrafficFacts, Reply<TrafficFacts>),
+    Streams(Vec<StreamReplicaFacts>, Reply<Vec<StreamReplicaFacts>>),
     Closed(bool, Reply<bool>),
 }
 
@@ -36,6 +39,10 @@ impl ListingTarget {
             }
             (ListingTarget::Service(_, sum), ShardFacts::Counters(part)) => sum.add(&part),
             (ListingTarget::Traffic(all, _), ShardFacts::Traffic(part)) => all.add(&part),
+            (ListingTarget::Streams(all, _), ShardFacts::Streams(part)) => {
+                let theirs = part.into_iter();
+                all.extend(theirs.map(|s| StreamReplicaFacts { node: from, ..s }));
+            }
             (ListingTarget::Closed(any, _), ShardFacts::Closed(one)) => *any |= one,
             // Not what was asked for.
             _ => {}
@@ -49,6 +56,7 @@ impl ListingTarget {
             ListingTarget::Consumers(all, reply) => reply(all),
             ListingTarget::Counters(all, reply) => reply(all.into_iter().collect()),
             ListingTarget::Traffic(all, reply) => reply(all),
+            ListingTarget::Streams(all, reply) => reply(all),
             ListingTarget::Closed(any, reply) => reply(any),
             ListingTarget::Service(at, sum) => return Some((at, sum)),
         }

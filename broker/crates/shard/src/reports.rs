@@ -17,7 +17,9 @@ use crate::sessions::Sessions;
 use crate::stats::{Merge, ShardStats, StatsPurpose, StatsRequests, StatsResult};
 use crate::walks::{COST_OF_CLIENT, ReplyTo, STEP, StatsWalks, Walk, progress};
 use bytes::Bytes;
-use control::{ConsumerFacts, Counters, ShardFacts, ShardQuery, WalkProgress};
+use control::{
+    ConsumerFacts, Counters, ShardFacts, ShardQuery, StreamFilter, StreamReplicaFacts, WalkProgress,
+};
 use env::{NodeId, Time};
 use metadata::{QueueId, Tree};
 use session::ServiceStates;
@@ -258,6 +260,12 @@ impl Reports {
                     self.tell_facts(ctx, *to, facts, progress.done);
                     progress
                 }
+                Walk::Streams { to, of, next } => {
+                    let (part, progress) = streams(local, *of, next, limit);
+                    let facts = ShardFacts::Streams(part);
+                    self.tell_facts(ctx, *to, facts, progress.done);
+                    progress
+                }
                 Walk::Connections { to, next } => {
                     let (part, progress) = sessions.facts_from(next, ctx.node(), services, limit);
                     let facts = ShardFacts::Connections(part);
@@ -305,6 +313,28 @@ fn consumers(
         let before = part.len();
         part.extend(consumers_of(local, queue));
         looked_at += 1 + COST_OF_CLIENT * (part.len() - before);
+    }
+    (part, WalkProgress { looked_at, done })
+}
+
+/// Replicas of the streams from `next` on.
+fn streams(
+    local: &LocalQueues,
+    of: StreamFilter,
+    next: &mut QueueId,
+    limit: usize,
+) -> (Vec<StreamReplicaFacts>, WalkProgress) {
+    let mut part = Vec::new();
+    let (mut looked_at, mut done) = (0, true);
+    for queue in local.ids_from(*next) {
+        if looked_at >= limit {
+            done = false;
+            break;
+        }
+        *next = QueueId(queue.0.saturating_add(1));
+        let facts = local.stream_facts(queue, of);
+        looked_at += 1 + facts.as_ref().map_or(0, |facts| facts.readers.len());
+        part.extend(facts);
     }
     (part, WalkProgress { looked_at, done })
 }

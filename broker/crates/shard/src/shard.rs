@@ -396,6 +396,14 @@ impl Shard {
                 let facts = ListingTarget::Counters(BTreeMap::new(), reply);
                 self.gather(&ShardQuery::Counters, everywhere, facts);
             }
+            ControlRequest::Streams {
+                of,
+                everywhere,
+                reply,
+            } => {
+                let facts = ListingTarget::Streams(vec![], reply);
+                self.gather(&ShardQuery::Streams(of), everywhere, facts);
+            }
             ControlRequest::Traffic { of, reply } => {
                 let facts = ListingTarget::Traffic(TrafficFacts::default(), reply);
                 self.gather(&ShardQuery::Traffic(of), true, facts);

@@ -5,7 +5,7 @@
 //! comes meanwhile may be missing.
 
 use crate::stats::Merge;
-use control::{TreeWalk, WalkProgress};
+use control::{StreamFilter, TreeWalk, WalkProgress};
 use env::NodeId;
 use metadata::QueueId;
 use std::collections::VecDeque;
@@ -36,6 +36,12 @@ pub enum Walk {
     },
     /// Consumers of the queues that are led or live here.
     Consumers { to: ReplyTo, next: QueueId },
+    /// Replicas of streams of this shard.
+    Streams {
+        to: ReplyTo,
+        of: StreamFilter,
+        next: QueueId,
+    },
     /// Connections of this shard.
     Connections { to: ReplyTo, next: usize },
     /// Figures that owners have told, put together with the tree.

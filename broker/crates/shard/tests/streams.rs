@@ -5,10 +5,12 @@ mod cluster;
 
 use cluster::{Client, Cluster, Got, arguments};
 use codec_amqp091::{Method, Properties};
-use control::MemberChange;
+use control::{ControlRequest, MemberChange, StreamFilter, StreamReplicaFacts};
 use env::NodeId;
 use message::Value;
 use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
+use queue::cursor::{StreamReply, StreamRequest};
+use queue::{QueueReply, RequestBody};
 use std::ops::Range;
 
 fn stream(extra: &[(&'static str, Value)]) -> Vec<(&'static str, Value)> {
@@ -252,4 +254,92 @@ fn a_policy_limits_the_bytes_of_a_stream() {
     let mut reader = consumer(&mut c, 1, "s", Value::from("first"));
     let oldest = reader.delivery(&mut c);
     assert!(number_of(&oldest) > 40, "{}", number_of(&oldest));
+}
+
+/// The replicas of a stream that all nodes report to this one.
+fn replicas(c: &mut Cluster, at: usize, queue: &str) -> Vec<StreamReplicaFacts> {
+    let queue = c.queue(at, queue).map(|facts| facts.id.0);
+    let mut found = c.ask(at, |reply| ControlRequest::Streams {
+        of: StreamFilter {
+            queue,
+            tracking: true,
+            readers: true,
+        },
+        everywhere: true,
+        reply,
+    });
+    found.sort_by_key(|replica| replica.node);
+    found
+}
+
+#[test]
+fn every_replica_reports_its_log_and_the_lag_of_its_readers() {
+    let mut c = Cluster::new(3);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let mut publisher = Publisher::new(&mut c, 0);
+    publisher.publish(&mut c, "s", 0..40);
+    let mut reader = consumer(&mut c, 1, "s", Value::from("first"));
+    receive(&mut c, &mut reader, 0..40);
+    let all = c.until("all replicas have everything", |c| {
+        let all = replicas(c, 2, "s");
+        let leader = all.iter().find(|replica| replica.leads)?;
+        let end = leader.next_offset;
+        let has_all = |r: &StreamReplicaFacts| (r.next_offset, r.committed_offset) == (end, end);
+        let lags = leader.followers.iter().map(|follower| follower.next_offset);
+        let is_told = lags.clone().count() == 2 && lags.flatten().all(|offset| offset == end);
+        (all.len() == 3 && all.iter().all(has_all) && is_told).then_some(all)
+    });
+    assert_eq!(all.iter().filter(|replica| replica.leads).count(), 1);
+    for replica in &all {
+        assert!(replica.next_offset >= 40 && replica.epoch > 0);
+        assert_eq!((replica.first_offset, replica.segments), (0, 1));
+        assert!(replica.chunks > 0 && replica.bytes > 4_000, "{replica:?}");
+        let is_tracked = replica.tracking.is_some();
+        assert_eq!(
+            is_tracked, replica.leads,
+            "only the leader tells its tracking"
+        );
+    }
+    let read: Vec<_> = all.iter().filter(|r| r.reader_count > 0).collect();
+    assert_eq!(read.len(), 1, "one replica serves the consumer");
+    assert_eq!((read[0].node, read[0].readers.len()), (NodeId(2), 1));
+    assert_eq!((read[0].max_lag, read[0].readers[0].lag), (0, 0));
+    assert_eq!(read[0].readers[0].session_node, 2);
+
+    // The consumer acknowledges nothing, so it is sent no more than its prefetch.
+    publisher.publish(&mut c, "s", 40..100);
+    let lag = c.until("the consumer lags", |c| {
+        let all = replicas(c, 2, "s");
+        let replica = all.iter().find(|r| r.node == NodeId(2))?;
+        (replica.max_lag > 0).then_some((replica.max_lag, replica.readers[0].lag))
+    });
+    assert_eq!(lag.0, lag.1);
+}
+
+#[test]
+fn the_control_plane_stores_an_offset_and_asks_for_it() {
+    let mut c = Cluster::new(3);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let mut publisher = Publisher::new(&mut c, 0);
+    publisher.publish(&mut c, "s", 0..10);
+    let queue = c.queue(2, "s").expect("the stream").id;
+    let ask = |c: &mut Cluster, request: StreamRequest| {
+        let body = RequestBody::Stream(request);
+        c.ask(2, |reply| ControlRequest::Queue { queue, body, reply })
+    };
+    let name: metadata::Name = "app".into();
+    for offset in [7, 0] {
+        let name = name.clone();
+        ask(&mut c, StreamRequest::StoreOffset { name, offset }).expect("sent");
+        let name = "app".into();
+        let answer = ask(&mut c, StreamRequest::QueryOffset { name });
+        let stored = StreamReply::Offset(Some(offset));
+        assert_eq!(answer, Ok(QueueReply::Stream(stored)));
+        let all = replicas(&mut c, 1, "s");
+        let tracking = all.into_iter().find_map(|replica| replica.tracking);
+        let offsets = tracking.expect("of the leader").offsets;
+        assert_eq!(offsets, [("app".to_owned(), offset)].into());
+    }
 }

@@ -146,6 +146,18 @@ impl Tracking {
         self.offsets.get(name).copied()
     }
 
+    /// The newest sequence of each producer, in the order of their names.
+    pub fn sequences(&self) -> impl Iterator<Item = (&[u8], ProducerSequence)> {
+        self.sequences
+            .iter()
+            .map(|(name, newest)| (&**name, *newest))
+    }
+
+    /// The stored offsets, in the order of their names.
+    pub fn offsets(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        self.offsets.iter().map(|(name, offset)| (&**name, *offset))
+    }
+
     /// Number of producers with a sequence.
     pub fn sequence_count(&self) -> usize {
         self.sequences.len()

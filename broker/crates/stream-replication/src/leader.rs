@@ -112,6 +112,13 @@ impl Leader {
         caught_up.map(|(node, _)| *node).collect()
     }
 
+    /// The offset after the last message that each other member has written. None: it is not attached.
+    pub(crate) fn followers(&self, core: &Core) -> Vec<(NodeId, Option<u64>)> {
+        let written = |node: &NodeId| self.followers.get(node).map(|p| p.acknowledged);
+        let others = core.others();
+        others.iter().map(|node| (*node, written(node))).collect()
+    }
+
     /// Whether a majority of the voters has written everything that is committed.
     pub(crate) fn voters_have_committed(&self, core: &Core) -> bool {
         match self.phase {

@@ -318,6 +318,15 @@ impl Member {
         }
     }
 
+    /// For a leader: the offset after the last message that each other member has written, in the order of their ids. None:
+    /// the member is not attached.
+    pub fn followers(&self) -> Vec<(NodeId, Option<u64>)> {
+        match &self.role {
+            Role::Leader(leader) => leader.followers(&self.core),
+            _ => Vec::new(),
+        }
+    }
+
     /// True if this member leads and a majority of the voters has written everything that is committed. Only then may the
     /// voters change: another change before could leave the committed chunks on a minority.
     pub fn voters_have_committed(&self) -> bool {

@@ -127,6 +127,25 @@ impl Cursors {
             .map(|((session, id), cursor)| (*session, *id, &cursor.spec))
     }
 
+    /// Number of cursors.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// For each cursor the number of committed messages that it has not been sent. A cursor whose position is not known yet
+    /// is left out.
+    pub(crate) fn lags(
+        &self,
+        first: u64,
+        readable: u64,
+    ) -> impl Iterator<Item = (SessionId, ConsumerId, u64)> {
+        let known = self.all.iter().filter(|(_, cursor)| !cursor.seeks);
+        known.map(move |((session, id), cursor)| {
+            let lag = readable.saturating_sub(cursor.next.max(first));
+            (*session, *id, lag)
+        })
+    }
+
     /// The lowest position from `from` on.
     pub(crate) fn lowest_from(&self, from: u64) -> Option<u64> {
         let positions = self.all.values().map(|cursor| cursor.next);

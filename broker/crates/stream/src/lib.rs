@@ -28,7 +28,7 @@ mod tests;
 pub use consumer::{ConsumerOutput, StreamConsumer, consumer_rules};
 pub use jobs::{StreamJob, StreamJobResult};
 pub use peer::PeerMessage;
-pub use replica::{RaftState, ReplicaConfig, StreamEffect, StreamReplica};
+pub use replica::{RaftState, ReplicaConfig, ReplicaStatus, StreamEffect, StreamReplica};
 
 pub use stream_tier::{JobLane, TierConfig};
 

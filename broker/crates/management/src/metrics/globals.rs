@@ -5,7 +5,8 @@ use crate::exposition::Page;
 use crate::login::LoginsByProtocol;
 use control::{
     Counters, DeadLetterReasons, DeadLetterTotals, LoginCounts, MessageCounts, MqttCounters,
-    NodeResources, ProtocolCounters,
+    NodeResources, ProtocolCounters, StreamFollowerFacts, StreamProtocolCounters,
+    StreamReplicaFacts,
 };
 use std::collections::BTreeMap;
 
@@ -259,6 +260,130 @@ pub(super) fn globals(
             }
         }
     }
+}
+
+/// RabbitMQ's names of the errors of the stream protocol, with its HELP text.
+const STREAM_ERRORS: &[(&str, &str)] = &[
+    ("stream_does_not_exist", "stream does not exist error"),
+    (
+        "subscription_id_already_exists",
+        "subscription id already exists",
+    ),
+    (
+        "subscription_id_does_not_exist",
+        "subscription id does not exist",
+    ),
+    ("stream_already_exists", "stream already exists"),
+    ("stream_not_available", "stream not available"),
+    (
+        "sasl_mechanism_not_supported",
+        "sasl mechanism not supported",
+    ),
+    ("authentication_failure", "authentication failure"),
+    ("sasl_error", "sasl error"),
+    ("sasl_challenge", "sasl challenge"),
+    (
+        "sasl_authentication_failure_loopback",
+        "sasl authentication failure loopback",
+    ),
+    ("vhost_access_failure", "vhost access failure"),
+    ("unknown_frame", "unknown frame"),
+    ("frame_too_large", "frame too large"),
+    ("internal_error", "internal error"),
+    ("access_refused", "access refused"),
+    ("precondition_failed", "precondition failed"),
+    ("publisher_does_not_exist", "publisher does not exist"),
+];
+
+/// Errors of the stream protocol and the replicas of streams on this node. The lag of consumers has RabbitMQ's name.
+pub(super) fn streams(
+    page: &mut Page,
+    counters: &StreamProtocolCounters,
+    replicas: &[StreamReplicaFacts],
+) {
+    for (error, help) in STREAM_ERRORS {
+        let name = format!("global_stream_error_{error}_total");
+        let help = format!("Total number of commands failed with {help}");
+        page.head(&name, COUNTER, &help);
+        let count = counters.errors.get(*error).copied().unwrap_or(0);
+        page.sample(&name, &[("protocol", "stream")], count);
+    }
+    let sum = |value: fn(&StreamReplicaFacts) -> u64| replicas.iter().map(value).sum::<u64>();
+    let previous_prefix = page.prefix("posthorn_");
+    page.one(
+        "stream_connections",
+        GAUGE,
+        "Open connections of the stream protocol",
+        counters.connections,
+    );
+    for (name, help, value) in [
+        (
+            "stream_replicas",
+            "Replicas of streams on this node",
+            replicas.len() as u64,
+        ),
+        (
+            "stream_leaders",
+            "Streams that this node leads",
+            sum(|r| u64::from(r.leads)),
+        ),
+        (
+            "stream_readers",
+            "Consumers that read from replicas of this node",
+            sum(|r| r.reader_count),
+        ),
+        (
+            "stream_segments",
+            "Segment files of the replicas of this node",
+            sum(|r| r.segments),
+        ),
+        (
+            "stream_chunks",
+            "Chunks in the segment files of the replicas of this node",
+            sum(|r| r.chunks),
+        ),
+        (
+            "stream_bytes",
+            "Size in bytes of the segment files of the replicas of this node",
+            sum(|r| r.bytes),
+        ),
+        (
+            "stream_max_replica_lag",
+            "Highest number of messages that an attached replica of a stream led by this node has not written",
+            replicas
+                .iter()
+                .filter_map(max_replica_lag)
+                .max()
+                .unwrap_or(0),
+        ),
+        (
+            "stream_replicas_detached",
+            "Replicas of streams led by this node that do not receive messages from it",
+            sum(detached_replicas),
+        ),
+    ] {
+        page.one(name, GAUGE, help, value);
+    }
+    page.prefix(previous_prefix);
+}
+
+/// The number of messages that a follower has not written. None: it is not attached.
+pub(super) fn follower_lag(
+    replica: &StreamReplicaFacts,
+    follower: &StreamFollowerFacts,
+) -> Option<u64> {
+    let written = follower.next_offset?;
+    Some(replica.next_offset.saturating_sub(written))
+}
+
+fn max_replica_lag(replica: &StreamReplicaFacts) -> Option<u64> {
+    let followers = replica.followers.iter();
+    followers.filter_map(|f| follower_lag(replica, f)).max()
+}
+
+fn detached_replicas(replica: &StreamReplicaFacts) -> u64 {
+    let followers = replica.followers.iter();
+    followers.filter(|f| f.next_offset.is_none()).count() as u64
 }
 
 type MqttMetric = (

@@ -1,17 +1,20 @@
-//! Metrics with a sample per queue, connection or channel. The text is produced in chunks while it
+//! Metrics with a sample per queue, stream, connection or channel. The text is produced in chunks while it
 //! is sent: for 100,000 queues it would take about 100 MB.
 
-use super::{COUNTER, GAUGE, ask_own_queues};
+use super::globals::follower_lag;
+use super::{COUNTER, GAUGE, ask_own_queues, ask_own_streams};
 use crate::ask::Api;
 use crate::channels;
 use crate::error::ApiError;
 use crate::exposition::Page;
+use crate::queues::{NodeNames, name_of, node_names};
 use axum::body::Bytes;
-use control::{ChannelFacts, ConnectionFacts, ControlRequest, QueueFacts};
+use control::{ChannelFacts, ConnectionFacts, ControlRequest, QueueFacts, StreamReplicaFacts};
+use env::NodeId;
 use http_body::Frame;
 use metadata::{Name, QueueId, QueuesById};
 use queue::{QueueCounters, QueueStats};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -26,6 +29,11 @@ const QUEUES: &str = "queue_metrics";
 const CONNECTION_COARSE: &str = "connection_coarse_metrics";
 const CONNECTION: &str = "connection_metrics";
 const CHANNEL: &str = "channel_metrics";
+const STREAM_CONSUMERS: &str = "stream_consumer_metrics";
+const STREAMS: &str = "stream_metrics";
+/// The only metric of RabbitMQ about streams.
+pub(super) const MAX_CONSUMER_LAG: &str = "stream_consumer_max_offset_lag";
+pub(super) const MAX_CONSUMER_LAG_HELP: &str = "Highest consumer offset lag";
 /// Metric families that `/metrics/detailed` supports.
 pub(super) const FAMILIES: &[&str] = &[
     COARSE,
@@ -35,6 +43,8 @@ pub(super) const FAMILIES: &[&str] = &[
     CONNECTION_COARSE,
     CONNECTION,
     CHANNEL,
+    STREAM_CONSUMERS,
+    STREAMS,
 ];
 
 type QueueMetric = (
@@ -132,6 +142,98 @@ const QUEUE_METRICS: &[QueueMetric] = &[
     ),
 ];
 
+/// A metric of the replica on this node: family, whether the name is RabbitMQ's, name, kind, HELP text and value. `None`: the
+/// replica has no such value.
+type StreamMetric = (
+    &'static str,
+    bool,
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&StreamReplicaFacts) -> Option<u64>,
+);
+
+const STREAM_METRICS: &[StreamMetric] = &[
+    (
+        STREAM_CONSUMERS,
+        true,
+        MAX_CONSUMER_LAG,
+        GAUGE,
+        MAX_CONSUMER_LAG_HELP,
+        |r| (r.reader_count > 0).then_some(r.max_lag),
+    ),
+    (
+        STREAMS,
+        false,
+        "stream_first_offset",
+        GAUGE,
+        "Oldest offset that the replica of this node retains",
+        |r| Some(r.first_offset),
+    ),
+    (
+        STREAMS,
+        false,
+        "stream_next_offset",
+        GAUGE,
+        "Offset after the last message that the replica of this node has written",
+        |r| Some(r.next_offset),
+    ),
+    (
+        STREAMS,
+        false,
+        "stream_committed_next_offset",
+        GAUGE,
+        "Offset after the last message that the replica of this node knows to be committed",
+        |r| Some(r.committed_offset),
+    ),
+    (
+        STREAMS,
+        false,
+        "stream_leader",
+        GAUGE,
+        "1 if the replica of this node leads, 0 if it follows",
+        |r| Some(u64::from(r.leads)),
+    ),
+    (
+        STREAMS,
+        false,
+        "stream_queue_segments",
+        GAUGE,
+        "Segment files of the replica of this node",
+        |r| Some(r.segments),
+    ),
+    (
+        STREAMS,
+        false,
+        "stream_queue_chunks",
+        GAUGE,
+        "Chunks in the segment files of the replica of this node",
+        |r| Some(r.chunks),
+    ),
+    (
+        STREAMS,
+        false,
+        "stream_queue_bytes",
+        GAUGE,
+        "Size in bytes of the segment files of the replica of this node",
+        |r| Some(r.bytes),
+    ),
+    (
+        STREAMS,
+        false,
+        "stream_queue_readers",
+        GAUGE,
+        "Consumers that read from the replica of this node",
+        |r| Some(r.reader_count),
+    ),
+];
+
+/// The copies of the streams that this node leads, with the label `replica`.
+const REPLICA_LAG: (&str, &str) = (
+    "stream_replica_lag",
+    "Messages of a stream led by this node that the replica on the named node has not written; absent while it is not attached",
+);
+
 type ConnectionMetric = (
     &'static str,
     &'static str,
@@ -214,11 +316,21 @@ struct Queue {
     counters: QueueCounters,
 }
 
+struct Stream {
+    vhost: Name,
+    name: Name,
+    replica: StreamReplicaFacts,
+}
+
 /// A response body of metrics with a sample per object, produced as it is sent.
 pub(super) struct Samples {
     page: Page,
+    /// The prefix of RabbitMQ's metrics on this page.
+    prefix: &'static str,
     queues: Vec<Queue>,
+    streams: Vec<Stream>,
     connections: Vec<ConnectionFacts>,
+    nodes: NodeNames,
     /// The requested families.
     families: Vec<&'static str>,
     /// The next metric, as an index into the concatenated metric tables, and the next object.
@@ -230,7 +342,7 @@ impl Samples {
     /// Collects the objects of this node. The samples follow the text already in `page`.
     pub(super) async fn gather(
         api: &Api,
-        page: Page,
+        mut page: Page,
         families: Vec<&'static str>,
         vhosts: &[&str],
     ) -> Result<Samples, ApiError> {
@@ -242,15 +354,24 @@ impl Samples {
             true => queues(api, vhosts).await?,
             false => Vec::new(),
         };
+        let (streams, nodes) = match [STREAM_CONSUMERS, STREAMS].into_iter().any(is_requested) {
+            true => (streams(api, vhosts).await?, api.read(node_names).await?),
+            false => (Vec::new(), NodeNames::new()),
+        };
         let clients = [CONNECTION_COARSE, CONNECTION, CHANNEL];
         let connections = match clients.into_iter().any(is_requested) {
             true => connections(api).await?,
             false => Vec::new(),
         };
+        let prefix = page.prefix("");
+        page.prefix(prefix);
         Ok(Samples {
             page,
+            prefix,
             queues,
+            streams,
             connections,
+            nodes,
             families,
             metric: 0,
             object: 0,
@@ -274,9 +395,17 @@ impl Samples {
         if let Some(metric) = CONNECTION_METRICS.get(at) {
             return self.write_connection_sample(metric);
         }
-        match CHANNEL_METRICS.get(at - CONNECTION_METRICS.len()) {
-            Some(metric) => self.write_channel_sample(metric),
-            None => false,
+        at -= CONNECTION_METRICS.len();
+        if let Some(metric) = CHANNEL_METRICS.get(at) {
+            return self.write_channel_sample(metric);
+        }
+        at -= CHANNEL_METRICS.len();
+        if let Some(metric) = STREAM_METRICS.get(at) {
+            return self.write_stream_sample(metric);
+        }
+        match at - STREAM_METRICS.len() {
+            0 => self.write_replica_lags(),
+            _ => false,
         }
     }
 
@@ -308,6 +437,59 @@ impl Samples {
             let value = value_of(&queue.stats, &queue.counters);
             self.page.sample(name, &labels, value);
         }
+        true
+    }
+
+    /// The prefix of metrics that RabbitMQ does not have, on this page.
+    fn own_prefix(&self) -> &'static str {
+        match self.prefix {
+            "rabbitmq_detailed_" => "posthorn_detailed_",
+            _ => "posthorn_",
+        }
+    }
+
+    fn write_stream_sample(
+        &mut self,
+        (family, is_rabbitmq, name, kind, help, value_of): &StreamMetric,
+    ) -> bool {
+        let at = self.object;
+        let prefix = match is_rabbitmq {
+            true => self.prefix,
+            false => self.own_prefix(),
+        };
+        self.page.prefix(prefix);
+        if self.begin_sample(family, [name, kind, help], self.streams.len())
+            && let Some(stream) = self.streams.get(at)
+            && let Some(value) = value_of(&stream.replica)
+        {
+            let labels = [("vhost", &*stream.vhost), ("queue", &*stream.name)];
+            self.page.sample(name, &labels, value);
+        }
+        self.page.prefix(self.prefix);
+        true
+    }
+
+    fn write_replica_lags(&mut self) -> bool {
+        let at = self.object;
+        let (name, help) = REPLICA_LAG;
+        self.page.prefix(self.own_prefix());
+        if self.begin_sample(STREAMS, [name, GAUGE, help], self.streams.len())
+            && let Some(stream) = self.streams.get(at)
+        {
+            for follower in &stream.replica.followers {
+                let Some(lag) = follower_lag(&stream.replica, follower) else {
+                    continue;
+                };
+                let node = name_of(&self.nodes, NodeId(follower.node));
+                let labels = [
+                    ("vhost", &*stream.vhost),
+                    ("queue", &*stream.name),
+                    ("replica", &node),
+                ];
+                self.page.sample(name, &labels, lag);
+            }
+        }
+        self.page.prefix(self.prefix);
         true
     }
 
@@ -368,6 +550,25 @@ async fn queues(api: &Api, vhosts: &[&str]) -> Result<Vec<Queue>, ApiError> {
     });
     let mut named = named.await?;
     named.retain(|q| vhosts.is_empty() || vhosts.contains(&&*q.vhost));
+    Ok(named)
+}
+
+/// Streams with a replica on this node, with their names.
+async fn streams(api: &Api, vhosts: &[&str]) -> Result<Vec<Stream>, ApiError> {
+    let replicas = ask_own_streams(api).await?;
+    let ids: BTreeSet<QueueId> = replicas.iter().map(|r| QueueId(r.queue)).collect();
+    let ids: Vec<QueueId> = ids.into_iter().collect();
+    let mut replicas: BTreeMap<u64, StreamReplicaFacts> =
+        replicas.into_iter().map(|r| (r.queue, r)).collect();
+    let named = api.walk(QueuesById::from(ids), move |_, record| {
+        Some(Stream {
+            vhost: record.vhost.clone(),
+            name: record.name.clone(),
+            replica: replicas.remove(&record.id.0)?,
+        })
+    });
+    let mut named = named.await?;
+    named.retain(|s| vhosts.is_empty() || vhosts.contains(&&*s.vhost));
     Ok(named)
 }
 

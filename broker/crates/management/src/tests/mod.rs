@@ -10,6 +10,7 @@ mod rates;
 mod replicas;
 mod rights;
 mod slow;
+mod streams;
 mod ui;
 mod words;
 
@@ -42,6 +43,8 @@ pub(crate) struct FakeNode {
     pub(crate) progress: MaintenanceProgress,
     pub(crate) connections: Vec<ConnectionFacts>,
     pub(crate) consumers: Vec<ConsumerFacts>,
+    /// Replicas of streams.
+    pub(crate) streams: Vec<control::StreamReplicaFacts>,
     pub(crate) counters: Counters,
     /// Messages per queue, in order.
     pub(crate) messages: BTreeMap<QueueId, Vec<Message>>,
@@ -149,6 +152,26 @@ impl FakeNode {
         let channels = self.connections.iter().map(|c| c.channels.len() as u64);
         own.channels = channels.sum();
         vec![(NodeId(1), own)]
+    }
+
+    fn stream_replicas(
+        &self,
+        of: control::StreamFilter,
+        everywhere: bool,
+    ) -> Vec<control::StreamReplicaFacts> {
+        let mut found = self.streams.clone();
+        found.retain(|r| {
+            (everywhere || r.node == NodeId(1)) && of.queue.is_none_or(|id| id == r.queue)
+        });
+        for replica in &mut found {
+            if !of.tracking {
+                replica.tracking = None;
+            }
+            if !of.readers {
+                replica.readers.clear();
+            }
+        }
+        found
     }
 
     fn nodes(&self) -> Vec<NodeFacts> {
@@ -373,6 +396,11 @@ impl FakeNode {
             }
             ControlRequest::Consumers { reply } => reply(self.consumers.clone()),
             ControlRequest::Counters { reply, .. } => reply(self.counters()),
+            ControlRequest::Streams {
+                of,
+                everywhere,
+                reply,
+            } => reply(self.stream_replicas(of, everywhere)),
             ControlRequest::Traffic { of, reply } => {
                 let requested_name_count = of.vhosts.len() + of.exchanges.len();
                 self.requested_names.push(requested_name_count);
@@ -472,6 +500,7 @@ fn fake() -> FakeNode {
         },
         connections: Vec::new(),
         consumers: Vec::new(),
+        streams: Vec::new(),
         counters: Counters::default(),
         messages: BTreeMap::new(),
         requests: Vec::new(),
@@ -597,6 +626,24 @@ impl Server {
     pub(crate) fn quorum(&self, name: &str) {
         let body = json!({"durable": true, "arguments": {"x-queue-type": "quorum"}});
         assert_eq!(self.put(&format!("/api/queues/%2F/{name}"), body), 201);
+    }
+
+    /// Declares a stream, which the first node leads and which stores an offset for `app`.
+    pub(crate) fn stream(&self, name: &str) {
+        let body = json!({"durable": true, "arguments": {"x-queue-type": "stream"}});
+        assert_eq!(self.put(&format!("/api/queues/%2F/{name}"), body), 201);
+        let mut fake = self.fake.lock().unwrap();
+        let queue = fake.tree.queue("/", name).unwrap().id.0;
+        fake.streams.push(control::StreamReplicaFacts {
+            queue,
+            node: NodeId(1),
+            leads: true,
+            tracking: Some(control::StreamTrackingFacts {
+                offsets: BTreeMap::from([("app".into(), 60)]),
+                writers: BTreeMap::from([("producer".into(), 40)]),
+            }),
+            ..control::StreamReplicaFacts::default()
+        });
     }
 
     pub(crate) fn set_stats(&self, name: &str, ready: u64, unacknowledged: u64) {

@@ -52,7 +52,10 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
             | "stream/connections/{vhost}/{connection}/consumers"
             | "stream/publishers/{vhost}"
             | "stream/publishers/{vhost}/{stream}"
-            | "stream/consumers/{vhost}",
+            | "stream/consumers/{vhost}"
+            | "stream/super-streams/{vhost}"
+            | "stream/{vhost}/{stream}/tracking"
+            | "stream/{vhost}/{stream}/status",
         ) => VhostRequirement::Any,
         ("PUT" | "DELETE", "queues/{vhost}/{queue}" | "exchanges/{vhost}/{exchange}")
         | ("DELETE", "queues/{vhost}/{queue}/contents")
@@ -67,7 +70,11 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
             "DELETE",
             "bindings/{vhost}/e/{source}/q/{destination}/{key}"
             | "bindings/{vhost}/e/{source}/e/{destination}/{key}",
-        ) => VhostRequirement::OnResource,
+        )
+        | ("PUT" | "DELETE", "stream/super-streams/{vhost}/{name}")
+        | ("DELETE", "stream/{vhost}/{stream}/tracking/{reference}") => {
+            VhostRequirement::OnResource
+        }
         ("PUT" | "DELETE", "policies/{vhost}/{name}" | "parameters/{component}/{vhost}/{name}") => {
             VhostRequirement::AnyUnlessAdministrator
         }
@@ -106,6 +113,8 @@ fn with_names(path: &str, vhost: &str) -> String {
         "{destination}" if path.contains("/q/") => "q",
         "{destination}" => "y",
         "{key}" => "~",
+        "{stream}" => "s",
+        "{reference}" => "app",
         parameter if parameter.starts_with('{') => "absent",
         fixed => fixed,
     });
@@ -159,6 +168,7 @@ fn routes_reject_users_without_vhost_permissions() {
 fn body(method: &str, path: &str) -> Json {
     match (method, path) {
         ("PUT", "exchanges/{vhost}/{exchange}") => json!({"type": "direct"}),
+        ("PUT", "stream/super-streams/{vhost}/{name}") => json!({"partitions": 2}),
         ("PUT", "queues/{vhost}/{queue}") => json!({"arguments": {"x-queue-type": "quorum"}}),
         ("POST", "queues/{vhost}/{queue}/get") => {
             json!({"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"})
@@ -179,6 +189,7 @@ fn operations_require_permission_on_the_named_object() {
             let path = format!("/api/exchanges/%2F/{exchange}");
             assert_eq!(server.put(&path, json!({"type": "direct"})), 201);
         }
+        server.stream("s");
         server.add_user("m", &["administrator"]);
         let right = if is_granted { ".*" } else { "^nothing$" };
         let rights = json!({"configure": right, "write": right, "read": right});
@@ -191,7 +202,7 @@ fn operations_require_permission_on_the_named_object() {
         // Deletions come last, bindings before the objects they bind.
         routes
             .sort_by_key(|(method, path, _)| (*method == "DELETE", std::cmp::Reverse(path.len())));
-        assert_eq!(routes.len(), 11);
+        assert_eq!(routes.len(), 14);
         for (method, path, _) in routes {
             let address = with_names(path, "%2F");
             let request_body = Some(body(method, path));

@@ -156,7 +156,7 @@ fn outcomes(
     }
 }
 
-fn member(
+pub(crate) fn member(
     client: &Client,
     vhost: &str,
     queue: &str,

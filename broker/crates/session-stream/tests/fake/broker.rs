@@ -150,6 +150,10 @@ pub struct FakeBroker {
     pub verdict: Option<PasswordCheck>,
     /// Numbers of successful and failed logins.
     pub logins: (u32, u32),
+    /// Open connections.
+    pub connections: i64,
+    /// Errors that clients were sent, in order.
+    pub errors: Vec<&'static str>,
     pub admits: bool,
     /// The tree has every committed change.
     pub knows_all: bool,
@@ -217,6 +221,8 @@ impl FakeBroker {
             draining: false,
             verdict: None,
             logins: (0, 0),
+            connections: 0,
+            errors: Vec::new(),
             admits: true,
             knows_all: true,
             hold_log: false,
@@ -580,6 +586,12 @@ impl Broker for FakeBroker {
             true => self.logins.0 += 1,
             false => self.logins.1 += 1,
         }
+    }
+    fn count_stream_connection(&mut self, change: i64) {
+        self.connections += change;
+    }
+    fn count_stream_error(&mut self, error: &'static str) {
+        self.errors.push(error);
     }
     fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let right = match auth::verify(hash, password) {

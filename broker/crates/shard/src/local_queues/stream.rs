@@ -9,6 +9,9 @@ use consensus::{
     CommittedEntry, GroupId, GroupStatus, HostOutput, JobError, JobId, JobResult, Membership,
     MembershipChange, ProposeError, RaftHost, StorageJob,
 };
+use control::{
+    StreamFilter, StreamFollowerFacts, StreamReaderFacts, StreamReplicaFacts, StreamTrackingFacts,
+};
 use env::{Disk, NodeId};
 use metadata::{EffectiveSettings, QueueId, QueueRecord, StreamSettings};
 use queue::cursor::{AddressedCursorEvent, CursorRequest, CursorSource};
@@ -21,7 +24,7 @@ use stream::{
     JobLane, PeerMessage, RaftState, ReplicaConfig, StreamEffect, StreamJob, StreamReplica,
     TierConfig,
 };
-use stream_log::{LogConfig, Retention};
+use stream_log::{LogConfig, Retention, Tracking};
 
 /// The version of the commands and checkpoints in the group's log.
 const VERSION: u8 = 1;
@@ -490,6 +493,39 @@ impl LocalQueues {
         }
     }
 
+    /// The state of a stream's replica here, with the parts that the filter asks for.
+    pub fn stream_facts(&self, queue: QueueId, of: StreamFilter) -> Option<StreamReplicaFacts> {
+        let Some(QueueReplica::Stream(stream)) = self.queues.get(&queue) else {
+            return None;
+        };
+        let status = stream.status()?;
+        let tracking = stream.tracking().filter(|_| of.tracking && status.leads);
+        let readers = stream.lags().filter(|_| of.readers);
+        let readers = readers.map(|(session, consumer, lag)| StreamReaderFacts {
+            session_node: session.node.0,
+            session_number: session.number,
+            consumer: consumer.0.into(),
+            lag,
+        });
+        Some(StreamReplicaFacts {
+            queue: queue.0,
+            node: self.me,
+            leads: status.leads,
+            epoch: status.epoch,
+            first_offset: status.first_offset,
+            next_offset: status.next_offset,
+            committed_offset: status.committed_offset,
+            segments: status.segments,
+            chunks: status.chunks,
+            bytes: status.bytes,
+            reader_count: status.readers,
+            max_lag: status.max_lag,
+            followers: status.followers.into_iter().map(follower_facts).collect(),
+            tracking: tracking.map(tracking_facts),
+            readers: readers.collect(),
+        })
+    }
+
     /// The term of a stream that is led here.
     pub fn led_stream(&self, queue: QueueId) -> Option<u64> {
         match self.queues.get(&queue)? {
@@ -533,6 +569,25 @@ impl LocalQueues {
                 false => self.delete_stream_files(queue),
             }
         }
+    }
+}
+
+fn follower_facts((node, next_offset): (NodeId, Option<u64>)) -> StreamFollowerFacts {
+    StreamFollowerFacts {
+        node: node.0,
+        next_offset,
+    }
+}
+
+fn tracking_facts(tracking: &Tracking) -> StreamTrackingFacts {
+    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    let offsets = tracking.offsets();
+    let writers = tracking.sequences();
+    StreamTrackingFacts {
+        offsets: offsets.map(|(name, offset)| (text(name), offset)).collect(),
+        writers: writers
+            .map(|(name, newest)| (text(name), newest.sequence))
+            .collect(),
     }
 }
 

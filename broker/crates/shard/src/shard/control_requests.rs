@@ -14,7 +14,7 @@ use crate::walks::{ReplyTo, Walk};
 use consensus::GroupStatus;
 use control::{
     ControlRequest, Counters, DeadLetterTotals, ExchangeCounts, NodeFacts, QueueFacts, Readiness,
-    Reply, ShardFacts, ShardQuery, TrafficFacts, TrafficFilter,
+    Reply, ShardFacts, ShardQuery, StreamFilter, TrafficFacts, TrafficFilter,
 };
 use metadata::{Change, ChangeError, QueueId, QueueRecord};
 use queue::ByQueueType;
@@ -80,6 +80,7 @@ impl ShardState {
             ControlRequest::Connections { .. }
             | ControlRequest::Consumers { .. }
             | ControlRequest::Counters { .. }
+            | ControlRequest::Streams { .. }
             | ControlRequest::CloseConnection { .. }
             | ControlRequest::Traffic { .. }
             | ControlRequest::Maintenance { .. } => {}
@@ -275,6 +276,7 @@ impl ShardState {
             queues: self.queues.local().totals(),
             protocols: t.protocols(),
             logins: t.logins(),
+            stream: t.stream().clone(),
             dead_letters: ByQueueType::from_fn(|queue_type| {
                 let confirms = queue_type.descriptor().dead_letter_at_least_once;
                 DeadLetterTotals {
@@ -339,6 +341,22 @@ impl ShardState {
                 self.reports
                     .tell_facts(&mut self.ctx, to, ShardFacts::Traffic(traffic), true);
             }
+            ShardQuery::Streams(of) => match of.queue {
+                None => {
+                    // Stored offsets of all streams together have no limit.
+                    let of = StreamFilter {
+                        tracking: false,
+                        ..*of
+                    };
+                    let next = QueueId::NONE;
+                    self.reports.add_walk(Walk::Streams { to, of, next });
+                }
+                Some(queue) => {
+                    let found = self.queues.local().stream_facts(QueueId(queue), *of);
+                    let facts = ShardFacts::Streams(found.into_iter().collect());
+                    self.reports.tell_facts(&mut self.ctx, to, facts, true);
+                }
+            },
             // The shard carries it out itself.
             ShardQuery::Close { .. } => {
                 self.reports

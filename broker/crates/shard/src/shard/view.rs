@@ -248,6 +248,14 @@ impl Broker for View<'_> {
         self.state.limits.count_login(protocol, succeeded);
     }
 
+    fn count_stream_connection(&mut self, change: i64) {
+        self.state.limits.count_stream_connection(change);
+    }
+
+    fn count_stream_error(&mut self, error: &'static str) {
+        self.state.limits.count_stream_error(error);
+    }
+
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let client = (self.number, self.origin.peer());
         let state = &mut *self.state;
