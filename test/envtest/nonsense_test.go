@@ -436,8 +436,8 @@ var _ = Describe("the new kinds", func() {
 		}
 	},
 		Entry("Queue in an external broker", "Queue", `{clusterRef: {connectionSecret: {name: s}}}`, map[string]string{
-			"clusterRef is immutable":                `{clusterRef: {connectionSecret: {name: other}}}`,
-			"spec.clusterRef: Invalid value: object": `{clusterRef: {connectionSecret: null, name: c}}`,
+			"clusterRef is immutable":                                 `{clusterRef: {connectionSecret: {name: other}}}`,
+			"spec.clusterRef: Invalid value: clusterRef is immutable": `{clusterRef: {connectionSecret: null, name: c}}`,
 		}),
 		Entry("Vhost", "Vhost", `{clusterRef: {name: c}}`, map[string]string{
 			"clusterRef is immutable": `{clusterRef: {namespace: other}}`, "name is immutable": `{name: other}`,
