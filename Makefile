@@ -137,8 +137,8 @@ cluster-down: ## remove the local Kubernetes
 install: ## install the CRDs into the current cluster
 	@hack/kubectl apply -k config/crd
 
-deploy: ## install the operator into the current cluster, with images from REGISTRY=registry.example/team and TAG=dev
-	@hack/kubectl kustomize config/default | hack/with-registry "$(REGISTRY)" "$(TAG)" | hack/kubectl apply -f -
+deploy: ## install the operator for all namespaces into the current cluster, with images from REGISTRY=registry.example/team and TAG=dev
+	@hack/kubectl kustomize config/cluster-wide | hack/with-registry "$(REGISTRY)" "$(TAG)" | hack/kubectl apply -f -
 
 ##@ Code
 .PHONY: generate lint fmt audit

@@ -74,7 +74,7 @@ func (l *namespaceList) Set(text string) error {
 func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("posthorn-operator", flag.ContinueOnError)
-	flags.Var(&o.namespaces, "watch-namespace", "watch only these namespaces, separated by commas (empty: all)")
+	flags.Var(&o.namespaces, "watch-namespaces", "watch only these namespaces, separated by commas (empty: all)")
 	flags.StringVar(&o.metrics, "metrics-bind-address", ":8080", "address of the metrics endpoint (0 disables it)")
 	flags.StringVar(&o.probe, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.BoolVar(&o.leaderElection, "leader-elect", false, "elect a leader, so that only one of several operators is active")

@@ -17,12 +17,12 @@ func TestParse(t *testing.T) {
 	if err != nil || o.resync != time.Minute || len(o.namespaces) != 0 || o.leaderElection {
 		t.Errorf("defaults: %+v %v", o, err)
 	}
-	o, err = parse([]string{"--watch-namespace=a,b-2", "--leader-elect", "--resync-period=5s"})
+	o, err = parse([]string{"--watch-namespaces=a,b-2", "--leader-elect", "--resync-period=5s"})
 	if err != nil || !slices.Equal(o.namespaces, []string{"a", "b-2"}) || !o.leaderElection || o.resync != 5*time.Second {
 		t.Errorf("given: %+v %v", o, err)
 	}
 	for _, bad := range []string{"--resync-period=0s", "--forget-timeout=-1s", "--resync-period=often", "--nonsense",
-		"--watch-namespace=a,", "--watch-namespace=a,b,a", "--watch-namespace=a, b", "--watch-namespace=A", "--watch-namespace=a/b"} {
+		"--watch-namespaces=a,", "--watch-namespaces=a,b,a", "--watch-namespaces=a, b", "--watch-namespaces=A", "--watch-namespaces=a/b"} {
 		if _, err := parse([]string{bad}); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", bad, err)
 		}

@@ -17,7 +17,6 @@ const (
 )
 
 // BindingSpec is the wanted state of a binding in the broker.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
 // +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
 // +kubebuilder:validation:XValidation:rule="self.source == oldSelf.source",message="source is immutable"
 // +kubebuilder:validation:XValidation:rule="self.destination == oldSelf.destination",message="destination is immutable"
@@ -25,7 +24,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.routingKey == oldSelf.routingKey",message="routingKey is immutable"
 // +kubebuilder:validation:XValidation:rule="self.destinationType != 'exchange' || self.destination != 'amq.default'",message="the default exchange has no bindings: destination must be another exchange"
 type BindingSpec struct {
-	// ClusterRef names the BrokerCluster. Immutable.
+	// ClusterRef names the BrokerCluster, or a Secret for a broker that no operator runs. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
 	// Vhost of the binding. Immutable.
@@ -107,6 +106,7 @@ type BindingStatus struct {
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.destinationType`,priority=1
 // +kubebuilder:printcolumn:name="Routing Key",type=string,JSONPath=`.spec.routingKey`,priority=1
 // +kubebuilder:printcolumn:name="Vhost",type=string,JSONPath=`.spec.vhost`,priority=1
+// +kubebuilder:printcolumn:name="Connection",type=string,JSONPath=`.spec.clusterRef.connectionSecret.name`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Binding struct {
 	metav1.TypeMeta   `json:",inline"`

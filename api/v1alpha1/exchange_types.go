@@ -9,7 +9,6 @@ import (
 )
 
 // ExchangeSpec is the wanted state of an exchange in the broker.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",message="name is immutable"
 // +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
 // +kubebuilder:validation:XValidation:rule="self.type == oldSelf.type",message="type is immutable"
@@ -17,7 +16,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="self.autoDelete == oldSelf.autoDelete",message="autoDelete is immutable"
 // +kubebuilder:validation:XValidation:rule="self.internal == oldSelf.internal",message="internal is immutable"
 type ExchangeSpec struct {
-	// ClusterRef names the BrokerCluster. Immutable.
+	// ClusterRef names the BrokerCluster, or a Secret for a broker that no operator runs. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
 	// Vhost of the exchange. Immutable.
@@ -97,6 +96,7 @@ type ExchangeStatus struct {
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Vhost",type=string,JSONPath=`.spec.vhost`,priority=1
 // +kubebuilder:printcolumn:name="Policy",type=string,JSONPath=`.status.effectivePolicy`,priority=1
+// +kubebuilder:printcolumn:name="Connection",type=string,JSONPath=`.spec.clusterRef.connectionSecret.name`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Exchange struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -10,13 +10,12 @@ import (
 )
 
 // PermissionSpec is the wanted state of a user's permission in a virtual host.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
 // +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.user) != has(self.userRef)",message="set exactly one of user and userRef"
 // +kubebuilder:validation:XValidation:rule="has(self.user) == has(oldSelf.user) && (!has(self.user) || self.user == oldSelf.user)",message="user is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.userRef) == has(oldSelf.userRef) && (!has(self.userRef) || self.userRef.name == oldSelf.userRef.name)",message="userRef is immutable"
 type PermissionSpec struct {
-	// ClusterRef names the BrokerCluster. Immutable.
+	// ClusterRef names the BrokerCluster, or a Secret for a broker that no operator runs. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
 	// Vhost of the permission. Immutable.
@@ -103,6 +102,7 @@ type PermissionStatus struct {
 // +kubebuilder:printcolumn:name="Configure",type=string,JSONPath=`.spec.configure`,priority=1
 // +kubebuilder:printcolumn:name="Write",type=string,JSONPath=`.spec.write`,priority=1
 // +kubebuilder:printcolumn:name="Read",type=string,JSONPath=`.spec.read`,priority=1
+// +kubebuilder:printcolumn:name="Connection",type=string,JSONPath=`.spec.clusterRef.connectionSecret.name`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Permission struct {
 	metav1.TypeMeta   `json:",inline"`

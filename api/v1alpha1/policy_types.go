@@ -15,13 +15,12 @@ const (
 )
 
 // PolicySpec is the wanted state of a policy in the broker.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",message="name is immutable"
 // +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
 // +kubebuilder:validation:XValidation:rule="self.scope == oldSelf.scope",message="scope is immutable"
 // +kubebuilder:validation:XValidation:rule="self.scope != 'Operator' || self.applyTo in ['queues', 'classic_queues', 'quorum_queues', 'streams']",message="an operator policy applies to queues, classic_queues, quorum_queues or streams"
 type PolicySpec struct {
-	// ClusterRef names the BrokerCluster. Immutable.
+	// ClusterRef names the BrokerCluster, or a Secret for a broker that no operator runs. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
 	// Vhost of the policy. Immutable.
@@ -105,6 +104,7 @@ type PolicyStatus struct {
 // +kubebuilder:printcolumn:name="Queues",type=integer,JSONPath=`.status.matchedQueues`
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`,priority=1
 // +kubebuilder:printcolumn:name="Vhost",type=string,JSONPath=`.spec.vhost`,priority=1
+// +kubebuilder:printcolumn:name="Connection",type=string,JSONPath=`.spec.clusterRef.connectionSecret.name`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Policy struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -57,18 +57,36 @@ const (
 	ConditionLimitsCapped = "LimitsCapped"
 )
 
-// ClusterReference names the BrokerCluster of an object.
+// ClusterReference names the broker of an object: a BrokerCluster, or a broker that no operator runs.
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="clusterRef is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.name) != has(self.connectionSecret)",message="set exactly one of name and connectionSecret"
 type ClusterReference struct {
-	// Name of the BrokerCluster.
+	// Name of the BrokerCluster. Set either this or connectionSecret.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
-	// Namespace of the BrokerCluster; the object's own namespace when empty. Another namespace requires that
-	// spec.tenancy.allowedNamespaces of the cluster selects the object's namespace.
+	// ConnectionSecret names a Secret with the address and credentials of a broker that no operator runs. Set
+	// either this or name.
+	// +optional
+	ConnectionSecret *ConnectionSecretReference `json:"connectionSecret,omitempty"`
+
+	// Namespace of the BrokerCluster or of the Secret; the object's own namespace when empty. Another namespace
+	// requires that spec.tenancy.allowedNamespaces of the cluster, or the annotation posthorn.io/allowed-namespaces
+	// of the Secret, selects the object's namespace.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
+}
+
+// ConnectionSecretReference names a Secret with these keys: uri of the HTTP API, username, password, and optionally
+// ca.crt with the CA certificates that verify the broker, and amqp with its AMQP URI for clients.
+type ConnectionSecretReference struct {
+	// Name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 }
 
 // ReclaimPolicy keeps or deletes the object in the broker when the Kubernetes object is deleted.

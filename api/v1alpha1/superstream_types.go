@@ -11,7 +11,6 @@ import (
 )
 
 // SuperStreamSpec is the wanted state of a super stream in the broker: an exchange and a stream for each partition.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",message="name is immutable"
 // +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.partitions) != has(self.routingKeys)",message="set exactly one of partitions and routingKeys"
@@ -20,7 +19,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.name) || !has(self.routingKeys) || self.routingKeys.all(k, size(bytes(self.name)) + size(bytes(k)) < 255)",message="name and routing key, joined by a dash, are the name of a stream and must have at most 255 bytes"
 // +kubebuilder:validation:XValidation:rule="!has(self.name) || !has(self.partitions) || size(bytes(self.name)) + size(string(self.partitions - 1)) < 255",message="name and number of a partition, joined by a dash, are the name of a stream and must have at most 255 bytes"
 type SuperStreamSpec struct {
-	// ClusterRef names the BrokerCluster. Immutable.
+	// ClusterRef names the BrokerCluster, or a Secret for a broker that no operator runs. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
 	// Vhost of the super stream. Immutable.
@@ -119,6 +118,7 @@ type SuperStreamStatus struct {
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Messages",type=integer,JSONPath=`.status.messages`
 // +kubebuilder:printcolumn:name="Vhost",type=string,JSONPath=`.spec.vhost`,priority=1
+// +kubebuilder:printcolumn:name="Connection",type=string,JSONPath=`.spec.clusterRef.connectionSecret.name`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type SuperStream struct {
 	metav1.TypeMeta   `json:",inline"`

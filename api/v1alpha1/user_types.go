@@ -11,10 +11,9 @@ import (
 // UserSpec is the wanted state of a user in the broker.
 // +kubebuilder:validation:XValidation:rule="!has(self.credentials.certificate) || !has(self.username) || self.username == self.credentials.certificate.commonName",message="the username of a user with a certificate is its commonName: leave username out"
 // +kubebuilder:validation:XValidation:rule="has(self.credentials.certificate) == has(oldSelf.credentials.certificate) && (!has(self.credentials.certificate) || self.credentials.certificate.commonName == oldSelf.credentials.certificate.commonName)",message="credentials.certificate is immutable"
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.username) == has(oldSelf.username) && (!has(self.username) || self.username == oldSelf.username)",message="username is immutable"
 type UserSpec struct {
-	// ClusterRef names the BrokerCluster. Immutable.
+	// ClusterRef names the BrokerCluster, or a Secret for a broker that no operator runs. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
 	// Username in the broker. When empty, it is the certificate's commonName or else <namespace>-<name> of
@@ -203,6 +202,7 @@ type UserStatus struct {
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Binding",type=string,JSONPath=`.status.binding.name`
+// +kubebuilder:printcolumn:name="Connection",type=string,JSONPath=`.spec.clusterRef.connectionSecret.name`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type User struct {
 	metav1.TypeMeta   `json:",inline"`

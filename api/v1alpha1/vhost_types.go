@@ -8,10 +8,9 @@ import (
 )
 
 // VhostSpec is the wanted state of a virtual host in the broker.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",message="name is immutable"
 type VhostSpec struct {
-	// ClusterRef names the BrokerCluster. Immutable.
+	// ClusterRef names the BrokerCluster, or a Secret for a broker that no operator runs. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
 	// Name of the virtual host in the broker; metadata.name when empty. Outside the cluster's namespace it must
@@ -95,6 +94,7 @@ type VhostStatus struct {
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Queues",type=integer,JSONPath=`.status.queues`
 // +kubebuilder:printcolumn:name="Default Type",type=string,JSONPath=`.spec.defaultQueueType`,priority=1
+// +kubebuilder:printcolumn:name="Connection",type=string,JSONPath=`.spec.clusterRef.connectionSecret.name`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Vhost struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -123,7 +123,11 @@ func (w *work) fillBinding(binding *corev1.Secret, given string) error {
 	if binding.Data == nil {
 		binding.Data = map[string][]byte{}
 	}
-	connect.Bind(binding.Data, connect.EndpointOf(w.env.Cluster, w.env.Cluster.Status.Protocols), w.user.BrokerName(), password)
+	if w.env.External != nil {
+		connect.BindExternal(binding.Data, w.env.External, w.user.BrokerName(), password)
+	} else {
+		connect.Bind(binding.Data, connect.EndpointOf(w.env.Cluster, w.env.Cluster.Status.Protocols), w.user.BrokerName(), password)
+	}
 	if w.certificate() {
 		// A URI has no form for a client certificate.
 		delete(binding.Data, passwordKey)

@@ -2,14 +2,14 @@
 # they define the function k (kubectl).
 # shellcheck shell=bash
 
-# install_operator ROOT: applies config/default of the checkout and waits for its Deployments.
+# install_operator ROOT: applies config/cluster-wide of the checkout and waits for its Deployments.
 install_operator() {
   local objects deployments there=0
-  objects=$(k kustomize "$1/config/default") || die "config/default is not a valid kustomization."
+  objects=$(k kustomize "$1/config/cluster-wide") || die "config/cluster-wide is not a valid kustomization."
   deployments=$(k create --dry-run=client -f - -o \
     jsonpath='{.kind}{" "}{.metadata.namespace}{" "}{.metadata.name}{"\n"}' <<<"$objects" |
     awk '$1=="Deployment"{print $2"/"$3}')
-  [ -n "$deployments" ] || die "config/default has no Deployment."
+  [ -n "$deployments" ] || die "config/cluster-wide has no Deployment."
   local d
   for d in $deployments; do
     k -n "${d%/*}" get deployment "${d#*/}" >/dev/null 2>&1 && there=1

@@ -21,6 +21,10 @@ const (
 	requestTimeout = 5 * time.Second
 	// maxAnswer bounds the size of an answer, in bytes.
 	maxAnswer = 64 << 20
+	// maxExternalAnswer and maxExternalList bound the size of an answer of a broker that the operator does not run,
+	// in bytes: its owner may not use up the operator's memory. The list of all queues is requested once at a time.
+	maxExternalAnswer = 4 << 20
+	maxExternalList   = 16 << 20
 	// maxErrorAnswer bounds the size of an error's body, in bytes.
 	maxErrorAnswer = 64 << 10
 	// maxReason bounds the broker's message, which goes to conditions.
@@ -126,6 +130,8 @@ type Access struct {
 	// Username; empty when the transport presents a certificate that makes the client an administrator.
 	Username string
 	Password string
+	// External: the operator does not run the broker.
+	External bool
 }
 
 // HTTPClient is a Client over HTTP.
@@ -167,20 +173,32 @@ func escape(element string) string {
 
 // call sends a request and reads a JSON answer into out (nil: ignored).
 func (c *HTTPClient) call(ctx context.Context, method, path string, in, out any) error {
-	body, err := c.send(ctx, method, path, in)
+	limit := maxAnswer
+	if c.access.External {
+		limit = maxExternalAnswer
+	}
+	return c.callWithin(ctx, limit, method, path, in, out)
+}
+
+// callWithin is call with a limit of the answer's size, in bytes.
+func (c *HTTPClient) callWithin(ctx context.Context, limit int, method, path string, in, out any) error {
+	body, err := c.send(ctx, limit, method, path, in)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	if out == nil || len(body) == 0 {
+	if len(body) == 0 {
 		return nil
 	}
+	if out == nil {
+		out = &json.RawMessage{}
+	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return fmt.Errorf("%s %s: cannot decode the broker's answer: %w", method, path, err)
+		return fmt.Errorf("%s %s: %w", method, path, &UnexpectedAnswer{Reason: fmt.Sprintf("cannot decode the broker's answer: %v", err)})
 	}
 	return nil
 }
 
-func (c *HTTPClient) send(ctx context.Context, method, path string, in any) ([]byte, error) {
+func (c *HTTPClient) send(ctx context.Context, limit int, method, path string, in any) ([]byte, error) {
 	var reader io.Reader
 	if in != nil {
 		data, err := json.Marshal(in)
@@ -206,7 +224,7 @@ func (c *HTTPClient) send(ctx context.Context, method, path string, in any) ([]b
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		return nil, readError(response)
 	}
-	return readAnswer(response.Body)
+	return readAnswer(response.Body, limit)
 }
 
 // authorize adds the password, unless a certificate identifies the client: the broker ignores the certificate when a
@@ -217,13 +235,14 @@ func (c *HTTPClient) authorize(request *http.Request) {
 	}
 }
 
-func readAnswer(body io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+// readAnswer reads an answer of at most limit bytes.
+func readAnswer(body io.Reader, limit int) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer: %w", err)
 	}
-	if len(data) > maxAnswer {
-		return nil, fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
+	if len(data) > limit {
+		return nil, &AnswerTooLarge{Limit: limit}
 	}
 	return data, nil
 }
@@ -237,8 +256,20 @@ func withoutURL(err error) error {
 	return err
 }
 
+// redirectTarget returns " to HOST"; empty when the answer names no other host.
+func redirectTarget(response *http.Response) string {
+	target, err := response.Location()
+	if err != nil || target.Hostname() == "" {
+		return ""
+	}
+	return fmt.Sprintf(" to %.255q", target.Host)
+}
+
 func readError(response *http.Response) error {
 	failure := &APIError{Status: response.StatusCode}
+	if response.StatusCode >= 300 && response.StatusCode < 400 {
+		return &UnexpectedAnswer{Status: response.StatusCode, Reason: "it redirects" + redirectTarget(response) + "; the operator follows no redirect, because it would send the password there"}
+	}
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxErrorAnswer))
 	if err != nil {
 		return failure
@@ -248,6 +279,11 @@ func readError(response *http.Response) error {
 		Reason any    `json:"reason"`
 	}
 	if json.Unmarshal(data, &words) != nil {
+		// A broker's errors are JSON or have no body. Without this check, 404 of another server would mean that the
+		// object does not exist. A proxy whose broker is down answers with 5xx.
+		if len(data) > 0 && response.StatusCode < 500 {
+			return &UnexpectedAnswer{Status: response.StatusCode, Reason: "it is not JSON"}
+		}
 		return failure
 	}
 	failure.Code = words.Error

@@ -32,6 +32,47 @@ func (e *APIError) Error() string {
 	return fmt.Sprintf("broker answered %d %s", e.Status, http.StatusText(e.Status))
 }
 
+// UnexpectedAnswer is an answer that no broker gives: a redirect, or an answer that is not JSON. The address is that of
+// another server, or of a proxy.
+type UnexpectedAnswer struct {
+	// Status is the HTTP status code; 0 for a success.
+	Status int
+	// Reason is the difference to a broker's answer.
+	Reason string
+}
+
+// Error returns the difference and its remedy.
+func (e *UnexpectedAnswer) Error() string {
+	text := "the answer is not one of the management API"
+	if e.Status != 0 {
+		text = fmt.Sprintf("%s (%d %s)", text, e.Status, http.StatusText(e.Status))
+	}
+	return text + ": " + e.Reason + "; check the address"
+}
+
+// AnswerTooLarge is an answer that exceeds its limit.
+type AnswerTooLarge struct {
+	// Limit in bytes.
+	Limit int
+}
+
+// Error returns the limit.
+func (e *AnswerTooLarge) Error() string {
+	return fmt.Sprintf("the answer is longer than %d bytes", e.Limit)
+}
+
+// IsUnexpected reports whether another server than a broker seems to have answered.
+func IsUnexpected(err error) bool {
+	var unexpected *UnexpectedAnswer
+	return errors.As(err, &unexpected)
+}
+
+// IsTooLarge reports whether an answer exceeded its limit.
+func IsTooLarge(err error) bool {
+	var large *AnswerTooLarge
+	return errors.As(err, &large)
+}
+
 // IsAnswer reports whether the broker answered at all.
 func IsAnswer(err error) bool {
 	var api *APIError

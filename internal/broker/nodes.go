@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 )
 
@@ -67,7 +66,7 @@ func (c *HTTPClient) check(ctx context.Context, name string, queues any) (failed
 	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusServiceUnavailable {
 		return false, "", fmt.Errorf("GET %s: %w", where, readError(response))
 	}
-	data, err := readAnswer(io.LimitReader(response.Body, maxAnswer))
+	data, err := readAnswer(response.Body, maxAnswer)
 	if err != nil {
 		return false, "", fmt.Errorf("GET %s: %w", where, err)
 	}

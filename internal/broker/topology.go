@@ -18,7 +18,11 @@ func (c *HTTPClient) GetQueue(ctx context.Context, vhost, name string) (Queue, e
 func (c *HTTPClient) QueueStates(ctx context.Context) ([]Queue, error) {
 	var out []Queue
 	where := path("queues") + "?columns=name,vhost,type,state,node,leader,members,online"
-	return out, c.call(ctx, http.MethodGet, where, nil, &out)
+	limit := maxAnswer
+	if c.access.External {
+		limit = maxExternalList
+	}
+	return out, c.callWithin(ctx, limit, http.MethodGet, where, nil, &out)
 }
 
 // ListQueues lists the queues of a vhost.

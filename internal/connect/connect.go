@@ -86,6 +86,11 @@ type Connector struct {
 	kept map[client.ObjectKey]kept
 	// secure transports by cluster and listener.
 	secure map[destination]secureTransport
+	// externals are the connection Secrets that were read, and outside the transports of their brokers.
+	externals map[client.ObjectKey]keptExternal
+	outside   map[client.ObjectKey]outsideTransport
+	// forgotten counts calls of Forget.
+	forgotten uint64
 }
 
 // kept is an access record and the time at which it was read.
@@ -105,8 +110,11 @@ type secureTransport struct {
 	transport *http.Transport
 }
 
-// Cluster returns a client of any ready node.
+// Cluster returns a client of any ready node, or of an external broker.
 func (c *Connector) Cluster(ctx context.Context, cluster client.ObjectKey) (broker.Client, error) {
+	if _, is := SecretOf(cluster); is {
+		return c.externalClient(ctx, cluster)
+	}
 	record, err := c.record(ctx, cluster)
 	if err != nil {
 		return nil, err
@@ -191,18 +199,24 @@ func (c *Connector) secureTransport(to destination, record AccessRecord) (*http.
 	return transport, nil
 }
 
-// Forget makes the next client read the access record of the cluster again.
+// Forget makes the next client read the access record of the cluster, or the connection Secret, again.
 func (c *Connector) Forget(cluster client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.forgotten++
 	delete(c.kept, cluster)
+	delete(c.externals, cluster)
 }
 
-// Drop forgets a deleted cluster.
+// Drop forgets a deleted cluster or connection Secret.
 func (c *Connector) Drop(cluster client.ObjectKey) {
 	c.Forget(cluster)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if gone, found := c.outside[cluster]; found {
+		gone.transport.CloseIdleConnections()
+		delete(c.outside, cluster)
+	}
 	for to, gone := range c.secure {
 		if to.cluster == cluster {
 			gone.transport.CloseIdleConnections()

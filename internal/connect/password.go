@@ -39,6 +39,34 @@ type Endpoint struct {
 	AMQP, WebAMQP, MQTT, Stream bool
 }
 
+// BindExternal fills the data of a Secret in service-binding form for an external broker, and keeps other keys. The
+// address for clients is that of the key amqp in the connection Secret; without it the data has none.
+func BindExternal(data map[string][]byte, external *External, username, password string) {
+	values := map[string]string{"type": "rabbitmq", "provider": "posthorn", "username": username, "password": password}
+	if external.AMQP != nil {
+		uri := *external.AMQP
+		uri.User = url.UserPassword(username, password)
+		port := uri.Port()
+		switch {
+		case port != "":
+		case uri.Scheme == "amqps":
+			port = strconv.Itoa(names.PortAMQPS)
+		default:
+			port = strconv.Itoa(names.PortAMQP)
+		}
+		if uri.Path == "" {
+			uri.Path, uri.RawPath = "//", "/%2F"
+		}
+		values["host"], values["port"], values["uri"] = uri.Hostname(), port, uri.String()
+	}
+	for _, key := range []string{"host", "port", "uri", "web-amqp-port", "mqtt-port", "web-mqtt-port", "stream-port"} {
+		delete(data, key)
+	}
+	for key, value := range values {
+		data[key] = []byte(value)
+	}
+}
+
 // EndpointOf returns the endpoint of a cluster's client Service.
 func EndpointOf(cluster *posthornv1.BrokerCluster, protocols []posthornv1.Protocol) Endpoint {
 	speaks := func(p posthornv1.Protocol) bool { return slices.Contains(protocols, p) }

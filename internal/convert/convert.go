@@ -241,7 +241,19 @@ func (c *conversion) cluster() {
 		}
 		delete(reference, field)
 	}
-	if out["name"] == nil {
+	secret, isObject := reference["connectionSecret"].(map[string]any)
+	switch {
+	case out["name"] != nil:
+	case isObject && secret["name"] != nil:
+		// The Secret is one of the manifest's namespace. The namespace of a cluster has no meaning beside it.
+		if namespace := out["namespace"]; namespace != nil {
+			reference["namespace"] = namespace
+		}
+		out = map[string]any{"connectionSecret": map[string]any{"name": secret["name"]}}
+		delete(secret, "name")
+		delete(reference, "connectionSecret")
+		c.rest("rabbitmqClusterReference.connectionSecret", secret)
+	default:
 		c.note("spec.rabbitmqClusterReference has no name: set spec.clusterRef.name to the name of a BrokerCluster")
 		out["name"] = "CLUSTER"
 	}

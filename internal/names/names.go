@@ -69,6 +69,11 @@ const (
 	// skip its keys and arguments, which the broker then checks alone.
 	AnnotationSkipValidation = "posthorn.io/skip-validation"
 
+	// AnnotationAllowedNamespaces, on a connection Secret, selects the namespaces whose objects may use it, and
+	// AnnotationVhostPrefix is the prefix of their vhosts, as in spec.tenancy of a BrokerCluster.
+	AnnotationAllowedNamespaces = "posthorn.io/allowed-namespaces"
+	AnnotationVhostPrefix       = "posthorn.io/vhost-prefix"
+
 	// AnnotationImported, on OperatorSecret, is when the definitions of spec.bootstrap were imported.
 	AnnotationImported = "posthorn.io/definitions-imported"
 

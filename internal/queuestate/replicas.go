@@ -10,8 +10,11 @@ import (
 	"slices"
 	"sort"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/topology"
 )
 
@@ -101,8 +104,11 @@ func Place(ctx context.Context, b broker.Client, wanted int, q *broker.Queue, cl
 	if !IsReplicated(q.Type) {
 		return Placement{Action: placeNone}, q, nil
 	}
+	cluster, err := withNodes(ctx, b, wanted, q, cluster)
+	if err != nil {
+		return Placement{Action: placeNone}, q, err
+	}
 	step := decidePlacement(wanted, q, cluster)
-	var err error
 	switch step.Action {
 	case placeAdd:
 		err = b.AddReplica(ctx, q.Vhost, q.Name, step.Node)
@@ -119,6 +125,28 @@ func Place(ctx context.Context, b broker.Client, wanted int, q *broker.Queue, cl
 		return step, q, fmt.Errorf("reading the new members: %w", err)
 	}
 	return step, &found, nil
+}
+
+// withNodes returns a cluster with the nodes of an external broker, which no status has. It asks for them only when
+// the number of members has to change.
+func withNodes(ctx context.Context, b broker.Client, wanted int, q *broker.Queue, cluster *posthornv1.BrokerCluster) (*posthornv1.BrokerCluster, error) {
+	_, external := connect.SecretOf(client.ObjectKeyFromObject(cluster))
+	if !external || wanted == 0 || len(q.Members) == wanted {
+		return cluster, nil
+	}
+	nodes, err := b.Nodes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing the nodes of the broker: %w", err)
+	}
+	cluster = cluster.DeepCopy()
+	for _, node := range nodes {
+		state := posthornv1.MemberDown
+		if node.Running && !node.BeingDrained {
+			state = posthornv1.MemberRunning
+		}
+		cluster.Status.Members = append(cluster.Status.Members, posthornv1.MemberStatus{Name: node.Name, State: state})
+	}
+	return cluster, nil
 }
 
 // IsPlaced reports whether a queue has the wanted number of members.

@@ -93,8 +93,11 @@ func (w *Watcher[T]) Look(ctx context.Context) ([]reconcile.Request, error) {
 	return requests, nil
 }
 
-// runs reports whether a cluster exists and is not hibernated.
+// runs reports whether a cluster exists and is not hibernated. An external broker may always run.
 func (w *Watcher[T]) runs(ctx context.Context, key client.ObjectKey) bool {
+	if _, is := connect.SecretOf(key); is {
+		return true
+	}
 	var cluster posthornv1.BrokerCluster
 	err := w.Reader.Get(ctx, key, &cluster)
 	return err == nil && cluster.DeletionTimestamp == nil && !cluster.Spec.Hibernated

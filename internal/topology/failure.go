@@ -72,6 +72,14 @@ const (
 	// or do not show after maxInvisible.
 	ReasonChangePending    = "ChangePending"
 	ReasonChangeNotVisible = "ChangeNotVisible"
+	// ReasonUnexpectedAnswer and ReasonAnswerTooLarge: another server than a broker seems to answer.
+	ReasonUnexpectedAnswer = "UnexpectedAnswer"
+	ReasonAnswerTooLarge   = "AnswerTooLarge"
+	// ReasonSecretNotFound and ReasonInvalidSecret: the connection Secret of an external broker.
+	ReasonSecretNotFound = "SecretNotFound"
+	ReasonInvalidSecret  = "InvalidSecret"
+	// ReasonCertificateNotTrusted: the certificate of an external broker.
+	ReasonCertificateNotTrusted = "CertificateNotTrusted"
 )
 
 // class of a failure: its reason, and whether only a change can help.
@@ -95,8 +103,25 @@ func classify(err error) class {
 		return class{ReasonCredentialsRefused, false, false}
 	case broker.IsTerminal(err):
 		return class{ReasonBrokerRefused, true, true}
+	case broker.IsUnexpected(err):
+		return class{ReasonUnexpectedAnswer, false, false}
+	case broker.IsTooLarge(err):
+		return class{ReasonAnswerTooLarge, false, false}
 	}
 	return class{ReasonBrokerUnreachable, false, false}
+}
+
+// classifyExternal is classify for an external broker. Only its connection Secret can repair credentials and
+// certificates, and a watch covers the Secret.
+func classifyExternal(err error) class {
+	kind := classify(err)
+	switch {
+	case kind.reason == ReasonCredentialsRefused:
+		return class{ReasonCredentialsRefused, true, true}
+	case kind.reason == ReasonBrokerUnreachable && broker.IsUntrusted(err):
+		return class{ReasonCertificateNotTrusted, true, true}
+	}
+	return kind
 }
 
 // isTerminal reports whether a retry has the same result.

@@ -17,6 +17,7 @@ import (
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/connect"
 )
 
 // Object is a custom resource for an object in a broker.
@@ -53,8 +54,10 @@ type Env struct {
 	Scheme *runtime.Scheme
 	// Now is the clock.
 	Now func() time.Time
-	// Cluster of the resource.
+	// Cluster of the resource. For an external broker it has only the tenancy.
 	Cluster *posthornv1.BrokerCluster
+	// External is the broker that no operator runs; nil for a BrokerCluster.
+	External *connect.External
 	// Tell records an Event about the resource.
 	Tell func(reason, action, format string, args ...any)
 }

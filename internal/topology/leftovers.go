@@ -38,6 +38,8 @@ const (
 var (
 	// errLeftoversFull: a leftover could not be recorded.
 	errLeftoversFull = errors.New("the record of leftovers is full")
+	// errNoRecord: an external broker has no record of leftovers, because only the owner of its Secret may use it.
+	errNoRecord = errors.New("external brokers have no record of leftovers")
 	// errUndecided: a new resource for the object of a leftover has not said yet whether it adopts the object.
 	errUndecided = errors.New("a new resource for the same object is not reconciled yet")
 )
@@ -56,6 +58,9 @@ func (r *Reconciler[T]) leftoverPrefix() string {
 // recordLeftover records that the resource's object is still to be deleted in the broker of a cluster. The record is in
 // the namespace of the BrokerCluster: it outlives the resource and its namespace.
 func (a *attempt[T]) recordLeftover(ctx context.Context) error {
+	if a.isExternal() {
+		return errNoRecord
+	}
 	cluster, err := a.findCluster(ctx)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/connect"
 )
 
 // identityIndex indexes resources by cluster and name in the broker.
@@ -20,12 +21,15 @@ const identityIndex = "posthorn.io/identity"
 // clusterIndex indexes resources by cluster.
 const clusterIndex = "posthorn.io/cluster"
 
-// ClusterKey returns the key of the cluster that a resource refers to.
+// ClusterKey returns the key of the cluster, or of the external broker, that a resource refers to.
 func ClusterKey(object Object) client.ObjectKey {
 	ref := object.ClusterRef()
 	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 	if key.Namespace == "" {
 		key.Namespace = object.GetNamespace()
+	}
+	if secret := ref.ConnectionSecret; secret != nil {
+		return connect.KeyOfSecret(client.ObjectKey{Namespace: key.Namespace, Name: secret.Name})
 	}
 	return key
 }

@@ -66,6 +66,8 @@ type attempt[T Object] struct {
 	object T
 	claim  string
 	work   Work
+	// external is the broker that no operator runs; nil for a BrokerCluster.
+	external *connect.External
 	// drifted are properties that somebody changed in the broker.
 	drifted []string
 	// changed: the broker accepted a change in this pass.
@@ -111,7 +113,7 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 	if broker.IsUnauthorized(failure) {
 		a.Brokers.Forget(ClusterKey(object))
 	}
-	if failure != nil && !classify(failure).quiet {
+	if failure != nil && !a.classify(failure).quiet {
 		return reconcile.Result{}, failure
 	}
 	period := r.Resync
@@ -195,7 +197,8 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 func (a *attempt[T]) within(ctx context.Context, b broker.Client, do func() error) error {
 	err := do()
 	object, is := any(a.object).(inVhost)
-	if !is || !broker.IsShutOut(err) {
+	// The user of an external broker gets no permissions that its owner did not give.
+	if !is || a.isExternal() || !broker.IsShutOut(err) {
 		return err
 	}
 	if err := b.EnterVhost(ctx, object.BrokerVhost()); err != nil {
@@ -208,12 +211,15 @@ func (a *attempt[T]) env(cluster *posthornv1.BrokerCluster) Env {
 	tell := func(reason, action, format string, args ...any) {
 		a.Events.Eventf(a.object, nil, normal, reason, action, format, args...)
 	}
-	return Env{Client: a.Client, Live: a.Live, Scheme: a.Scheme, Now: a.Now, Cluster: cluster, Tell: tell}
+	return Env{Client: a.Client, Live: a.Live, Scheme: a.Scheme, Now: a.Now, Cluster: cluster, External: a.external, Tell: tell}
 }
 
 func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster, error) {
-	var cluster posthornv1.BrokerCluster
 	key := ClusterKey(a.object)
+	if secret, is := connect.SecretOf(key); is {
+		return a.findExternal(ctx, key, secret)
+	}
+	var cluster posthornv1.BrokerCluster
 	err := a.Client.Get(ctx, key, &cluster)
 	if apierrors.IsNotFound(err) || (err == nil && cluster.DeletionTimestamp != nil) {
 		return nil, Wait(ReasonClusterNotFound, "BrokerCluster %s does not exist", key)
@@ -454,7 +460,7 @@ func (a *attempt[T]) setConditions(failure error) {
 		meta.RemoveStatusCondition(&status.Conditions, posthornv1.ConditionStalled)
 		return
 	}
-	kind := classify(failure)
+	kind := a.classify(failure)
 	set(posthornv1.ConditionReady, False, kind.reason, failure.Error())
 	synced := False
 	if !kind.stalled {

@@ -31,7 +31,7 @@ func (a *attempt[T]) release(ctx context.Context) error {
 		if !isTerminal(err) {
 			if failure := a.recordLeftover(ctx); failure == nil {
 				what = "stays in the broker, and the operator deletes it later"
-			} else if !errors.Is(failure, errLeftoversFull) {
+			} else if !errors.Is(failure, errLeftoversFull) && !errors.Is(failure, errNoRecord) {
 				return errors.Join(err, failure)
 			}
 		}
@@ -48,6 +48,9 @@ func (a *attempt[T]) release(ctx context.Context) error {
 // forget deletes the object in the broker if this resource owns it.
 func (a *attempt[T]) forget(ctx context.Context) error {
 	cluster, err := a.findCluster(ctx)
+	if err != nil && a.isExternal() {
+		return a.awaitSecret(ctx, err)
+	}
 	var gone *Pending
 	if errors.As(err, &gone) {
 		return a.leaveOnVolumes(ctx)
@@ -118,7 +121,7 @@ func (a *attempt[T]) mineToDelete(ctx context.Context) (bool, error) {
 // giveUp reports whether the resource is deleted although its object could not be.
 //
 //	it is refused, by the broker (4xx) or by us   | yes
-//	it waits for other resources to be deleted    | after the bound
+//	it waits for other resources to be deleted    | after the bound; external brokers have rows 3 to 5 only
 //	the resource's namespace is being deleted     | yes
 //	its deletion is longer ago than the bound     | yes
 //	otherwise                                     | no, retry
@@ -130,7 +133,7 @@ func (a *attempt[T]) giveUp(ctx context.Context, failure error) (bool, string) {
 		return true, "its reclaimPolicy does not allow the deletion"
 	}
 	var pending *Pending
-	if waits := errors.As(failure, &pending); waits {
+	if waits := errors.As(failure, &pending); waits && !a.isExternal() {
 		return a.isPastBound()
 	}
 	if going, err := isBeingDeleted(ctx, a.Live, a.object.GetNamespace()); err == nil && going {

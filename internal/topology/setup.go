@@ -47,6 +47,7 @@ func (r *Reconciler[T]) SetupWithManager(mgr ctrl.Manager, name string) error {
 			MaxConcurrentReconciles: concurrentObjects,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		})
+	b.WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.withSecret))
 	if r.WatchNamespaces {
 		b.WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(labelsChanged()))
 	}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/connect"
 )
 
 // Tenant has the rights of a resource's namespace in its cluster.
@@ -94,6 +95,9 @@ func admit(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCl
 	}
 	allowed, err := mayUse(ctx, live, cluster, namespace)
 	if err == nil && !allowed {
+		if secret, is := connect.SecretOf(client.ObjectKeyFromObject(cluster)); is {
+			return tenant, refuseSecret(secret, namespace)
+		}
 		err = Refuse(ReasonNotAllowed, "BrokerCluster %s/%s does not allow namespace %s (spec.tenancy.allowedNamespaces)", cluster.Namespace, cluster.Name, namespace)
 	}
 	return tenant, err

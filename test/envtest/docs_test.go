@@ -44,12 +44,13 @@ var guides = map[string][]func(*posthornv1.BrokerCluster){
 	"how-to/install.md":          nil, "how-to/bootstrap.md": nil, "how-to/recovering.md": nil, "how-to/rotating.md": nil,
 	"how-to/scaling.md": nil, "how-to/tenants.md": nil, "how-to/tls-on-kubernetes.md": nil, "how-to/upgrading.md": nil,
 	"how-to/mqtt-on-kubernetes.md": nil, "how-to/monitoring-on-kubernetes.md": nil, "how-to/streams-on-kubernetes.md": nil,
-	"how-to/sleep-and-space.md": {threeNodes}, "how-to/troubleshooting.md": nil,
+	"how-to/external-brokers.md": nil, "how-to/sleep-and-space.md": {threeNodes}, "how-to/troubleshooting.md": nil,
 }
 
 // elsewhere are commands in the text of pages, with the test that runs each and a part of that test's source.
 var elsewhere = map[string][2]string{
-	"kubectl apply -k config/namespaced":                                         {"test/envtest/namespaced/namespaced_test.go", `"apply", "-k", filepath.Join("..", "..", "..", "config", "namespaced")`},
+	"kubectl apply -k config/default":                                            {"test/envtest/namespaced/namespaced_test.go", `filepath.Join("..", "..", "..", "config", "default")`},
+	"kubectl apply -k config/watched-namespace":                                  {"test/envtest/namespaced/namespaced_test.go", `filepath.Join("..", "..", "..", "config", "watched-namespace")`},
 	"kubectl apply -k config/prometheus":                                         {"test/envtest/surroundings_test.go", `"apply", "-k", filepath.Join("..", "..", "config", "prometheus")`},
 	`kubectl patch KIND NAME --type=merge -p '{"metadata":{"finalizers":null}}'`: {"test/envtest/docs_test.go", `"patch", "queue", "stuck", "--type=merge"`},
 	"kubectl exec c-0 -- /posthorn ctl ping":                                     {"test/e2e/tls_test.go", `"--", "/posthorn", "ctl", "ping"`},

@@ -390,6 +390,32 @@ var _ = DescribeTable("a nonsense TopicPermission is refused by the API server",
 	Entry("a permission to configure", `unknown field "spec.configure"`, `{clusterRef: {name: c}, user: u, exchange: x, configure: a}`),
 )
 
+// validSpecs has a valid spec of each kind with a reference to a broker, without its clusterRef.
+var validSpecs = map[string]string{
+	"Vhost": ``, "Queue": ``, "Exchange": ``, "SuperStream": `, partitions: 1`, "Binding": `, source: s, destination: d`,
+	"Policy": `, pattern: a, definition: {max-length: 1}`, "User": `, credentials: {generate: {}}`, "Permission": `, user: u`,
+	"TopicPermission": `, user: u, exchange: x`,
+}
+
+var _ = DescribeTable("a nonsense reference to a broker is refused in every kind", func(words, reference string) {
+	Expect(validSpecs).To(HaveLen(len(kinds) - 1))
+	for kind, rest := range validSpecs {
+		refusedWith(strictly(nonsense(kind, "n", `{clusterRef: `+reference+rest+`}`)), words)
+		Expect(strictly(nonsense(kind, "n", `{clusterRef: {name: c}`+rest+`}`))).To(Succeed(), kind)
+	}
+},
+	Entry("none", `set exactly one of name and connectionSecret`, `{}`),
+	Entry("a namespace alone", `set exactly one of name and connectionSecret`, `{namespace: mq}`),
+	Entry("two", `set exactly one of name and connectionSecret`, `{name: c, connectionSecret: {name: s}}`),
+	Entry("a Secret without a name", `spec.clusterRef.connectionSecret.name: Required value`, `{connectionSecret: {}}`),
+	Entry("a Secret with an empty name", `spec.clusterRef.connectionSecret.name`, `{connectionSecret: {name: ""}}`),
+	Entry("a Secret with a name that is too long", `spec.clusterRef.connectionSecret.name`, `{connectionSecret: {name: `+strings.Repeat("n", 254)+`}}`),
+	Entry("a Secret that is a string", `spec.clusterRef.connectionSecret`, `{connectionSecret: s}`),
+	Entry("a namespace of the Secret in its reference", `unknown field "spec.clusterRef.connectionSecret.namespace"`, `{connectionSecret: {name: s, namespace: mq}}`),
+	Entry("a key of the Secret", `unknown field "spec.clusterRef.connectionSecret.key"`, `{connectionSecret: {name: s, key: uri}}`),
+	Entry("an address", `unknown field "spec.clusterRef.uri"`, `{uri: "https://mq.example.org"}`),
+)
+
 var _ = Describe("the new kinds", func() {
 	It("refuse an Exchange whose metadata.name is reserved and whose spec has no name", func() {
 		refusedWith(strictly(nonsense("Exchange", "amq.mine", `{clusterRef: {name: c}}`)), "reserved for the broker: set spec.name")
@@ -409,6 +435,10 @@ var _ = Describe("the new kinds", func() {
 			refusedWith(k8s.Patch(ctx, object.DeepCopy(), client.RawPatch(types.MergePatchType, patch)), words)
 		}
 	},
+		Entry("Queue in an external broker", "Queue", `{clusterRef: {connectionSecret: {name: s}}}`, map[string]string{
+			"clusterRef is immutable":                                 `{clusterRef: {connectionSecret: {name: other}}}`,
+			"spec.clusterRef: Invalid value: clusterRef is immutable": `{clusterRef: {connectionSecret: null, name: c}}`,
+		}),
 		Entry("Vhost", "Vhost", `{clusterRef: {name: c}}`, map[string]string{
 			"clusterRef is immutable": `{clusterRef: {namespace: other}}`, "name is immutable": `{name: other}`,
 		}),

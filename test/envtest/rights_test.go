@@ -25,6 +25,8 @@ type rights struct {
 	mu      sync.Mutex
 	used    map[string]bool
 	refused map[string]bool
+	// writes are the requests that change an object, as "METHOD path".
+	writes []string
 }
 
 var asked = &rights{used: map[string]bool{}, refused: map[string]bool{}}
@@ -52,6 +54,9 @@ func (n *noting) RoundTrip(request *http.Request) (*http.Response, error) {
 		n.refused[right] = true
 	} else {
 		n.used[right] = true
+	}
+	if request.Method != http.MethodGet {
+		n.writes = append(n.writes, request.Method+" "+request.URL.Path)
 	}
 	return response, err
 }

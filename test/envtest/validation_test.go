@@ -215,7 +215,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		change(q)
 		refusedWith(k8s.Create(ctx, q, client.DryRunAll), words)
 	},
-		Entry("no cluster", "spec.clusterRef.name", func(q *posthornv1.Queue) { q.Spec.ClusterRef.Name = "" }),
+		Entry("no cluster", "spec.clusterRef: Invalid value: set exactly one of name and connectionSecret", func(q *posthornv1.Queue) { q.Spec.ClusterRef.Name = "" }),
 		Entry("unknown type", "Unsupported value", func(q *posthornv1.Queue) { q.Spec.Type = "mirrored" }),
 		Entry("reserved name", "reserved for the broker", func(q *posthornv1.Queue) { q.Spec.Name = "amq.mine" }),
 		Entry("name too long", "spec.name", func(q *posthornv1.Queue) { q.Spec.Name = strings.Repeat("n", 256) }),

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sort"
 	"strings"
@@ -83,12 +84,63 @@ func TestChartInstallsTheObjectsOfKustomize(t *testing.T) {
 	same(t, install(t, ""), kustomized(t, "default"))
 }
 
-func TestChartForOneNamespaceInstallsTheObjectsOfKustomize(t *testing.T) {
-	same(t, install(t, "watchNamespace: "+namespace), kustomized(t, "namespaced"))
+func TestChartForAllNamespacesInstallsTheObjectsOfKustomize(t *testing.T) {
+	same(t, install(t, "watchAllNamespaces: true"), kustomized(t, "cluster-wide"))
+}
+
+// secretRights lists the cluster-wide objects that give the operator rights, or anybody rights to Secrets.
+func secretRights(objects map[string]object) []string {
+	var out []string
+	for name, o := range objects {
+		if strings.HasPrefix(name, "ClusterRoleBinding ") {
+			out = append(out, name)
+		}
+		rules, _ := o["rules"].([]any)
+		for _, rule := range rules {
+			resources, _ := at(rule, "resources").([]any)
+			if strings.HasPrefix(name, "ClusterRole ") && (slices.Contains(resources, any("secrets")) || slices.Contains(resources, any("*"))) {
+				out = append(out, name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestTheDefaultInstallationHasNoAccessToSecretsOfOtherNamespaces(t *testing.T) {
+	for name, objects := range map[string]map[string]object{
+		"chart": install(t, ""), "chart with a list": install(t, "watchNamespaces: [posthorn-system]"), "manifests": kustomized(t, "default"),
+		"a further namespace": kustomized(t, "watched-namespace"),
+	} {
+		if found := secretRights(objects); len(found) > 0 {
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+	want := []string{"ClusterRole posthorn-operator", "ClusterRoleBinding posthorn-operator"}
+	if found := secretRights(kustomized(t, "cluster-wide")); !slices.Equal(found, want) {
+		t.Errorf("the check misses a ClusterRole with Secrets: %v", found)
+	}
+}
+
+func TestRightsInAFurtherNamespaceAreThoseOfTheDefaultInstallation(t *testing.T) {
+	further, usual := kustomized(t, "watched-namespace"), kustomized(t, "default")
+	if len(further) != 2 {
+		t.Errorf("%d objects", len(further))
+	}
+	for _, name := range []string{"Role posthorn-operator", "RoleBinding posthorn-operator"} {
+		if at(further[name], "metadata", "namespace") != "staging" {
+			t.Errorf("%s is in %v", name, at(further[name], "metadata", "namespace"))
+		}
+		for _, part := range []string{"rules", "subjects", "roleRef"} {
+			if !reflect.DeepEqual(further[name][part], usual[name][part]) {
+				t.Errorf("%s of %s: %v", part, name, further[name][part])
+			}
+		}
+	}
 }
 
 func TestNoRightsOutsideTheWatchedNamespace(t *testing.T) {
-	objects := install(t, "{watchNamespace: brokers, rbac: {userRoles: false}}")
+	objects := install(t, "{watchNamespaces: [brokers], rbac: {userRoles: false}}")
 	for name, o := range objects {
 		if strings.HasPrefix(name, "ClusterRole") {
 			t.Errorf("%s", name)
@@ -103,13 +155,13 @@ func TestNoRightsOutsideTheWatchedNamespace(t *testing.T) {
 	if len(subjects) != 1 || at(subjects[0], "namespace") != namespace {
 		t.Errorf("bound to %v", subjects)
 	}
-	if !slices.Contains(arguments(objects), "--watch-namespace=brokers") {
+	if !slices.Contains(arguments(objects), "--watch-namespaces=brokers") {
 		t.Errorf("started with %v", arguments(objects))
 	}
 }
 
 func TestRightsInEachWatchedNamespace(t *testing.T) {
-	const values = "{watchNamespace: 'brokers,staging', rbac: {userRoles: false}}"
+	const values = "{watchNamespaces: [brokers, staging], rbac: {userRoles: false}}"
 	texts, err := renderedTexts(t, loadedChart(t), values)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +174,7 @@ func TestRightsInEachWatchedNamespace(t *testing.T) {
 			if strings.HasPrefix(name, "ClusterRole") || strings.HasPrefix(name, "Role") && strings.HasSuffix(name, " posthorn-operator") {
 				found = append(found, fmt.Sprintf("%s in %v", name, at(o, "metadata", "namespace")))
 			}
-			if name == "Deployment posthorn-operator" && !slices.Contains(arguments(one), "--watch-namespace=brokers,staging") {
+			if name == "Deployment posthorn-operator" && !slices.Contains(arguments(one), "--watch-namespaces=brokers,staging") {
 				t.Errorf("started with %v", arguments(one))
 			}
 		}
@@ -135,9 +187,12 @@ func TestRightsInEachWatchedNamespace(t *testing.T) {
 	if !slices.Equal(found, want) {
 		t.Errorf("%v", found)
 	}
-	for _, wrong := range []string{"'brokers,'", "'a,,b'", "A", "'a, b'", "-a"} {
-		if _, err := rendered(t, "watchNamespace: "+wrong); err == nil {
-			t.Errorf("watchNamespace %s was accepted", wrong)
+	for _, wrong := range []string{
+		"watchNamespaces: brokers", "watchNamespaces: ['a,b']", "watchNamespaces: ['']", "watchNamespaces: [A]", "watchNamespaces: [a, a]",
+		"watchNamespaces: [-a]", "watchAllNamespaces: yes please", "{watchNamespaces: [a], watchAllNamespaces: true}",
+	} {
+		if _, err := rendered(t, wrong); err == nil {
+			t.Errorf("%s was accepted", wrong)
 		}
 	}
 }
@@ -196,7 +251,7 @@ metrics: {podMonitor: true}
 	}
 	args := arguments(objects)
 	sort.Strings(args)
-	want := []string{"--broker-image-repository=example.test/posthorn", "--default-broker-image=example.test/posthorn:2", "--leader-elect", "--resync-period=5m", "--zap-log-level=debug"}
+	want := []string{"--broker-image-repository=example.test/posthorn", "--default-broker-image=example.test/posthorn:2", "--leader-elect", "--resync-period=5m", "--watch-namespaces=posthorn-system", "--zap-log-level=debug"}
 	if !slices.Equal(args, want) {
 		t.Errorf("arguments %v", args)
 	}
@@ -263,7 +318,7 @@ func TestOneValueNamesTheRegistryOfAllImages(t *testing.T) {
 }
 
 func TestMisspeltValueIsRefused(t *testing.T) {
-	for _, values := range []string{"watchNamespaces: x", "image: {nme: x}", "replicas: two", "image: {pullPolicy: Sometimes}", "resyncPeriod: often"} {
+	for _, values := range []string{"watchNamespace: x", "image: {nme: x}", "replicas: two", "image: {pullPolicy: Sometimes}", "resyncPeriod: often"} {
 		if _, err := rendered(t, values); err == nil {
 			t.Errorf("%s: taken", values)
 		}

@@ -26,3 +26,12 @@ chart with default values installs exactly what "kubectl apply -k config/default
 {{- include "posthorn.object" (list $root (fromYaml .)) -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* posthorn.namespaces: the watched namespaces, separated by commas; empty for all. */ -}}
+{{- define "posthorn.namespaces" -}}
+{{- if not .Values.watchAllNamespaces -}}
+{{- join "," (default (list .Release.Namespace) .Values.watchNamespaces) -}}
+{{- else if .Values.watchNamespaces -}}
+{{- fail "set either watchNamespaces or watchAllNamespaces" -}}
+{{- end -}}
+{{- end -}}

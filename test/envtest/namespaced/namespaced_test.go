@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespaced runs the operator of config/namespaced, installed like a user would, with the permissions of
+// Package namespaced runs the operator of config/default, installed like a user would, with the permissions of
 // that installation: in its own namespace and in one other namespace only.
 package namespaced
 
@@ -18,7 +18,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,7 +81,7 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 			t.Error(err)
 		}
 	})
-	install(t, server.KubeConfig)
+	apply(t, server.KubeConfig, filepath.Join("..", "..", "..", "config", "default"))
 	scheme, err := setup.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +91,10 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 		t.Fatal(err)
 	}
 	served(ctx, t, k8s)
-	grantIn(ctx, t, k8s, second)
+	if err := k8s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: second}}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, server.KubeConfig, filepath.Join("..", "..", "..", "config", "watched-namespace"))
 	if err := apiserver.AwaitRights(ctx, k8s, home, "posthorn-operator"); err != nil {
 		t.Fatal(err)
 	}
@@ -134,28 +136,6 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 	return k8s, refused
 }
 
-// grantIn creates a namespace and gives the operator the permissions there that it has in its own namespace.
-func grantIn(ctx context.Context, t *testing.T, k8s client.Client, namespace string) {
-	t.Helper()
-	var role rbacv1.Role
-	var binding rbacv1.RoleBinding
-	for _, object := range []client.Object{&role, &binding} {
-		if err := k8s.Get(ctx, client.ObjectKey{Namespace: home, Name: "posthorn-operator"}, object); err != nil {
-			t.Fatal(err)
-		}
-	}
-	there := metav1.ObjectMeta{Namespace: namespace, Name: "posthorn-operator"}
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&rbacv1.Role{ObjectMeta: there, Rules: role.Rules},
-		&rbacv1.RoleBinding{ObjectMeta: there, RoleRef: binding.RoleRef, Subjects: binding.Subjects},
-	} {
-		if err := k8s.Create(ctx, object); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // served waits until the installed kinds can be used.
 func served(ctx context.Context, t *testing.T, k8s client.Client) {
 	t.Helper()
@@ -168,15 +148,15 @@ func served(ctx context.Context, t *testing.T, k8s client.Client) {
 	}
 }
 
-// install applies config/namespaced with kubectl.
-func install(t *testing.T, kubeconfig []byte) {
+// apply applies a folder with kubectl.
+func apply(t *testing.T, kubeconfig []byte, folder string) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(config, kubeconfig, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	kubectl := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
-	command := exec.Command(kubectl, "--kubeconfig", config, "apply", "-k", filepath.Join("..", "..", "..", "config", "namespaced"))
+	command := exec.Command(kubectl, "--kubeconfig", config, "apply", "-k", folder)
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
