@@ -241,3 +241,37 @@ test('problems are reported with their remedy', async () => {
   assert.match(textOf({ expiring: [{ protocol: 'amqp/ssl', port: 5671, expires: 1 }] }), /amqp\/ssl \(port 5671\)/);
   for (const one of problems({ nodes: [{ ...well, running: false, mem_alarm: true }] })) assert.ok(one.then.length > 20);
 });
+
+test('a request for a super stream has only the fields that were filled in', async () => {
+  const { superStreamOf } = await module_('pages/streams');
+  assert.deepEqual(superStreamOf({ kind: 'number', partitions: '3', keys: 'a', max_age: '', replicas: '1' }), {
+    partitions: 3,
+    arguments: { 'initial-cluster-size': '1' },
+  });
+  assert.deepEqual(superStreamOf({ kind: 'keys', partitions: '3', keys: 'emea, apac', max_age: '7D', max_length_bytes: '1000', segment_bytes: '500' }), {
+    'binding-keys': 'emea, apac',
+    arguments: { 'max-age': '7D', 'max-length-bytes': '1000', 'stream-max-segment-size-bytes': '500' },
+  });
+});
+
+test('the retention of a stream in force is that of the policy, then that of the arguments', async () => {
+  const { inForce, streamFacts } = await module_('pages/streams');
+  const queue = { arguments: { 'x-max-age': '7D', 'x-max-length-bytes': 2048 }, effective_policy_definition: { 'max-age': '1h' } };
+  assert.deepEqual([inForce(queue, 'max-age'), inForce(queue, 'max-length-bytes'), inForce({}, 'max-age')], ['1h', 2048, undefined]);
+  const replicas = [
+    { role: 'writer', first_offset: 10, committed_offset: 1099, segments: 2, chunks: 7, readers: 1 },
+    { role: 'replica', state: 'down' },
+  ];
+  const facts = Object.fromEntries(streamFacts(queue, replicas));
+  assert.deepEqual(facts, {
+    'First offset': '10',
+    'Last committed offset': '1,099',
+    Segments: '2 with 7 chunks',
+    Readers: '1',
+    'Maximum age': '1h',
+    'Maximum size': '2 KiB',
+    'Size of segment files': 'default',
+  });
+  // While no replica answers, or none leads, only the settings are known.
+  assert.deepEqual(Object.keys(Object.fromEntries(streamFacts({}, null))), ['Maximum age', 'Maximum size', 'Size of segment files']);
+});

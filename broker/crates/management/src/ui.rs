@@ -68,6 +68,7 @@ pub(crate) const FILES: &[File] = &[
     file!(SCRIPT, "js/pages/policies.js"),
     file!(SCRIPT, "js/pages/queues.js"),
     file!(SCRIPT, "js/pages/rights.js"),
+    file!(SCRIPT, "js/pages/streams.js"),
     file!(SCRIPT, "js/pages/users.js"),
     file!(SCRIPT, "js/pages/vhosts.js"),
 ];

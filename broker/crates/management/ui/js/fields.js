@@ -60,6 +60,10 @@ export const QUEUE_ARGUMENTS = [
   ['x-max-priority', 'number'],
   ['x-quorum-initial-group-size', 'number'],
   ['x-queue-leader-locator', 'string'],
+  ['x-max-age', 'string'],
+  ['x-stream-max-segment-size-bytes', 'number'],
+  ['x-stream-filter-size-bytes', 'number'],
+  ['x-initial-cluster-size', 'number'],
 ];
 
 export const EXCHANGE_ARGUMENTS = [
@@ -79,6 +83,8 @@ export const POLICY_KEYS = [
   ['dead-letter-strategy', 'string'],
   ['delivery-limit', 'number'],
   ['queue-leader-locator', 'string'],
+  ['max-age', 'string'],
+  ['stream-max-segment-size-bytes', 'number'],
   ['target-group-size', 'number'],
   ['alternate-exchange', 'string'],
 ];

@@ -13,6 +13,7 @@ import { Node, Nodes } from './pages/nodes.js';
 import { Overview } from './pages/overview.js';
 import { OperatorPolicy, Policies, Policy } from './pages/policies.js';
 import { Queue, Queues } from './pages/queues.js';
+import { Streams } from './pages/streams.js';
 import { User, Users } from './pages/users.js';
 import { Vhost, Vhosts } from './pages/vhosts.js';
 
@@ -33,6 +34,9 @@ const PAGES = [
   ['exchanges/{}/{}', { page: Exchange, allows: anyone }],
   ['queues', { page: Queues, allows: anyone, menu: 'Queues' }],
   ['queues/{}/{}', { page: Queue, allows: anyone }],
+  ['stream', { page: Streams, allows: anyone, menu: 'Streams' }],
+  ['stream/connections', { page: Streams, allows: anyone }],
+  ['stream/super-streams', { page: Streams, allows: anyone }],
   ['nodes', { page: Nodes, allows: monitors, menu: 'Nodes' }],
   ['nodes/{}', { page: Node, allows: monitors }],
   ['vhosts', { page: Vhosts, allows: anyone, menu: 'Virtual hosts' }],

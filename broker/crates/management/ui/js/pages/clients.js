@@ -10,6 +10,7 @@ import { Facts, Link, Pairs, Problem, Section, State, Table } from '../parts.js'
 import { to } from '../places.js';
 import { DATA, MESSAGES, Rates, TRAFFIC } from '../plot.js';
 import { client, useData } from '../session.js';
+import { StreamClients } from './streams.js';
 
 const OCTETS = [
   ['recv_oct', 'received'],
@@ -126,6 +127,7 @@ export function Connection({ given: [name] }) {
       ]} />
       <${Section} title="Channels"><${List} path=${path('connections', name, 'channels')} noun="channels of this connection" filter=${false} columns=${channelColumns} keyOf=${(channel) => channel.name} /></${Section}>
       ${c.protocol.endsWith('AMQP 1-0') && html`<${Sessions} of=${name} />`}
+      ${c.protocol === 'stream' && html`<${StreamClients} connection=${c} />`}
       <${Section} title="Close connection">
         <${Form} label="Close the connection" verb="Close connection" danger submit=${close} done="The connection is closed."
           ask=${() => ({ title: 'Close this connection?', text: `Connection ${name} of user ${c.user} is closed, and its unacknowledged messages are requeued. Most clients reconnect.`, verb: 'Close' })}

@@ -12,11 +12,15 @@ import { objectOf } from '../values.js';
 import { Bind, Bindings } from './bindings.js';
 import { Consumers } from './clients.js';
 import { Get, Publish } from './messages.js';
+import { Stream } from './streams.js';
 
 /** Maximum number of consumers shown. */
 const MAX_CONSUMERS = 200;
 
 const rateOf = (queue, key) => format.rate(queue.message_stats?.[`${key}_details`]?.rate);
+
+/** Returns true for a type whose queues are durable and stay without consumers. */
+const isAlwaysDurable = (type) => type === 'quorum' || type === 'stream';
 
 function Declare({ vhosts }) {
   const submit = ({ vhost, name, type, ...values }) => {
@@ -34,6 +38,7 @@ function Declare({ vhosts }) {
       options: [
         ['quorum', 'quorum: replicated'],
         ['classic', 'classic: on one node'],
+        ['stream', 'stream: a replicated log that consumers read by offset'],
         ['', 'default of the virtual host'],
       ],
     },
@@ -45,14 +50,14 @@ function Declare({ vhosts }) {
         ['true', 'durable'],
         ['false', 'transient'],
       ],
-      when: (values) => values.type !== 'quorum',
+      when: (values) => !isAlwaysDurable(values.type),
     },
     {
       name: 'auto_delete',
       label: 'Auto-delete',
       type: 'check',
       hint: 'The queue is deleted with its last consumer.',
-      when: (values) => values.type !== 'quorum',
+      when: (values) => !isAlwaysDurable(values.type),
     },
     { name: 'arguments', label: 'Arguments', type: 'rows', known: QUEUE_ARGUMENTS },
   ]} />`;
@@ -78,7 +83,7 @@ export function Queues() {
     ${vhosts !== undefined && html`<${Folded} title="Add a queue"><${Declare} vhosts=${vhosts} /></${Folded}>`}`;
 }
 
-/** The members of a quorum queue, and operations on them. */
+/** The members of a quorum queue or stream, and operations on them. */
 function Members({ queue, can }) {
   const of = path('queues', 'quorum', queue.vhost, queue.name);
   const { data, error } = useData(`${of}/status`);
@@ -126,8 +131,8 @@ function Remove({ queue }) {
     await client.delete(withQuery(of, { 'if-unused': values.unused, 'if-empty': values.empty }));
     window.location.hash = to('queues');
   };
-  return html`<p><${Action} kind="danger" does=${() => client.delete(`${of}/contents`)} done=${`${queue.name} is purged.`}
-      ask=${{ title: `Purge ${queue.name}?`, text: `All ready messages of queue ${queue.name} in virtual host ${queue.vhost} are deleted (it has ${size}). This cannot be undone.`, verb: 'Purge' }}>Purge messages</${Action}></p>
+  return html`${queue.type !== 'stream' && html`<p><${Action} kind="danger" does=${() => client.delete(`${of}/contents`)} done=${`${queue.name} is purged.`}
+      ask=${{ title: `Purge ${queue.name}?`, text: `All ready messages of queue ${queue.name} in virtual host ${queue.vhost} are deleted (it has ${size}). This cannot be undone.`, verb: 'Purge' }}>Purge messages</${Action}></p>`}
     <${Form} label="Delete the queue" verb="Delete queue" danger submit=${submit} done=${`${queue.name} is deleted.`}
       ask=${() => ({ title: `Delete ${queue.name}?`, text: `Queue ${queue.name} in virtual host ${queue.vhost} is deleted with its contents (${size}, ${format.count(queue.consumers)} consumers).`, verb: 'Delete' })}
       fields=${[
@@ -151,8 +156,8 @@ function Details({ queue: q, can }) {
       ['Virtual host', html`<${Link} place=${['vhosts', q.vhost]}>${q.vhost}</${Link}>`],
       ['Type', q.type],
       ['State', html`<${State} of=${q.state} />`],
-      [q.type === 'quorum' ? 'Leader' : 'Node', q.leader && html`<${Link} place=${['nodes', q.leader]}>${q.leader}</${Link}>`],
-      ['Members online', q.type === 'quorum' && `${q.online.length} of ${q.members.length}`],
+      [isAlwaysDurable(q.type) ? 'Leader' : 'Node', q.leader && html`<${Link} place=${['nodes', q.leader]}>${q.leader}</${Link}>`],
+      ['Members online', isAlwaysDurable(q.type) && `${q.online.length} of ${q.members.length}`],
       ['Durable', q.durable ? 'yes' : 'no'],
       ['Auto-delete', q.auto_delete ? 'yes' : 'no'],
       ['Exclusive', q.exclusive ? 'yes' : 'no'],
@@ -168,7 +173,8 @@ function Details({ queue: q, can }) {
       ['Arguments', html`<${Pairs} of=${q.arguments} />`],
       ['Declared by', q.user_who_performed_action],
     ].filter(([, value]) => value !== false)} />
-    ${q.type === 'quorum' && html`<${Section} title="Members"><${Members} queue=${q} can=${can} /></${Section}>`}
+    ${q.type === 'stream' && html`<${Stream} queue=${q} />`}
+    ${isAlwaysDurable(q.type) && html`<${Section} title="Members"><${Members} queue=${q} can=${can} /></${Section}>`}
     <${Section} title="Consumers">
       <${Consumers} of=${consumers.slice(0, MAX_CONSUMERS)} />
       ${consumers.length > MAX_CONSUMERS && html`<p class="faint">${format.count(consumers.length - MAX_CONSUMERS)} more are not shown.</p>`}
@@ -176,8 +182,8 @@ function Details({ queue: q, can }) {
     <${Section} title="Bindings"><${Bindings} at=${`${of}/bindings`} noun="bindings of this queue" end="destination" /></${Section}>
     <${Folded} title="Add a binding"><${Bind} vhost=${q.vhost} to=${{ type: 'queue', name: q.name }} /></${Folded}>
     <${Folded} title="Publish a message"><${Publish} vhost=${q.vhost} exchange="" to=${q.name} /></${Folded}>
-    <${Folded} title="Get messages"><${Get} vhost=${q.vhost} queue=${q.name} /></${Folded}>
-    <${Folded} title="Purge or delete"><${Remove} queue=${q} /></${Folded}>`;
+    ${q.type !== 'stream' && html`<${Folded} title="Get messages"><${Get} vhost=${q.vhost} queue=${q.name} /></${Folded}>`}
+    <${Folded} title=${q.type === 'stream' ? 'Delete' : 'Purge or delete'}><${Remove} queue=${q} /></${Folded}>`;
 }
 
 export function Queue({ given: [vhost, name], can }) {
