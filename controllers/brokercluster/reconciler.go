@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -155,7 +155,8 @@ func (r *Reconciler) recordEvents(cluster *posthornv1.BrokerCluster, all []event
 // patchStatus writes the status over the version of the object that was read: the status remembers the progress of a
 // roll, and a patch over a newer one would leave parts of both.
 func (r *Reconciler) patchStatus(ctx context.Context, read *posthornv1.BrokerCluster, status *posthornv1.BrokerClusterStatus) error {
-	if reflect.DeepEqual(*status, read.Status) {
+	// An empty list and an absent one, and two forms of one time, are the same in JSON.
+	if equality.Semantic.DeepEqual(*status, read.Status) {
 		return nil
 	}
 	wanted := read.DeepCopy()

@@ -18,13 +18,12 @@ import (
 // perKind is the number of objects of each kind of the idle operator.
 const perKind = 20
 
-// writesIn returns the operator's writes to objects of a namespace since a number of writes, and the present number. It
-// leaves out the status of the BrokerCluster.
+// writesIn returns the operator's writes to objects of a namespace since a number of writes, and the present number.
 func (r *rights) writesIn(namespace string, since int) (found []string, now int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, write := range r.writes[since:] {
-		if strings.Contains(write, "/namespaces/"+namespace+"/") && !strings.Contains(write, "/brokerclusters/") {
+		if strings.Contains(write, "/namespaces/"+namespace+"/") {
 			found = append(found, write)
 		}
 	}
