@@ -254,6 +254,21 @@ pub trait StorageJob: Send + std::fmt::Debug {
     /// Called instead of [`StorageJob::run`] if the disk is short of space. The result tells the host to
     /// retry later.
     fn refuse(self: Box<Self>) -> JobResult;
+    /// The threads on which the job runs.
+    fn lane(&self) -> JobLane {
+        JobLane::Storage
+    }
+}
+
+/// Threads for jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobLane {
+    /// The storage thread: local files.
+    Storage,
+    /// Uploads to an object store, which can take long.
+    Upload,
+    /// Reads of an object store, which clients wait for.
+    Fetch,
 }
 
 /// The result of a job; opaque to the driver. `Err` is fatal to the node.

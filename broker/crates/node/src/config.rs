@@ -10,6 +10,7 @@ mod load;
 mod mqtt_keys;
 mod parse;
 mod stream_keys;
+mod tiered_keys;
 mod tls_keys;
 mod values;
 mod web_keys;
@@ -19,6 +20,7 @@ pub use keys::{ConfigKey, keys, reference};
 pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load};
 pub use mqtt_keys::MqttConfig;
 pub use stream_keys::{AdvertisedPart, StreamConfig};
+pub use tiered_keys::TieredConfig;
 pub use values::{Listen, PeerAddress, parse_bytes};
 pub use web_keys::WebConfig;
 
@@ -55,6 +57,8 @@ pub struct Config {
     pub web_amqp: WebConfig,
     /// The stream protocol.
     pub stream: StreamConfig,
+    /// Tiered storage of streams.
+    pub tiered: TieredConfig,
     /// Certificates of client listeners.
     pub tls: TlsConfig,
     /// HTTP API with TLS.
@@ -315,6 +319,7 @@ impl Default for Config {
             web_mqtt: WebConfig::new(WebSocketSettings::MQTT),
             web_amqp: WebConfig::new(WebSocketSettings::AMQP10),
             stream: StreamConfig::default(),
+            tiered: TieredConfig::default(),
             tls: TlsConfig::default(),
             management_tls: Listen::None,
             prometheus_tls: Listen::None,

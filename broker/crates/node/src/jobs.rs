@@ -1,9 +1,11 @@
 //! The thread that runs storage jobs: segments, checkpoints, deletions.
 
+use consensus::{JobId, JobLane, JobResult, StorageJob};
 use env::Disk;
 use reactor::{Receiver, Sender, ShardMessage, StorageMessage, ThreadWaker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// Free space that large jobs must leave for the log and for small jobs: a checkpoint is small and
@@ -11,6 +13,72 @@ use std::time::Duration;
 const RESERVE: u64 = 8 << 20;
 
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Threads for uploads to an object store. Each has one part of a segment in memory.
+pub const UPLOAD_THREADS: usize = 2;
+/// Threads for reads of an object store. Each has one part of a segment in memory.
+pub const FETCH_THREADS: usize = 4;
+
+struct RemoteJob {
+    shard: usize,
+    id: JobId,
+    job: Box<dyn StorageJob>,
+}
+
+/// Threads for jobs on an object store, so that a slow store delays neither local storage nor reads behind uploads.
+pub struct RemoteThreads {
+    uploads: mpsc::Sender<RemoteJob>,
+    fetches: mpsc::Sender<RemoteJob>,
+    done: mpsc::Receiver<(usize, JobId, JobResult)>,
+}
+
+impl RemoteThreads {
+    /// Starts the threads. They end with their last job after this is dropped. `wake` wakes the storage thread, which
+    /// passes the results on.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started.
+    pub fn start(disk: &Arc<dyn Disk>, wake: &Arc<ThreadWaker>) -> std::io::Result<RemoteThreads> {
+        let (results, done) = mpsc::channel();
+        let lane = |name: &str, threads: usize| {
+            let (sender, jobs) = mpsc::channel::<RemoteJob>();
+            let jobs = Arc::new(Mutex::new(jobs));
+            for _ in 0..threads {
+                let (disk, wake, jobs) = (disk.clone(), wake.clone(), jobs.clone());
+                let results = results.clone();
+                let body = move || loop {
+                    let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(RemoteJob { shard, id, job }) = next else {
+                        return;
+                    };
+                    if results.send((shard, id, job.run(&*disk))).is_err() {
+                        return;
+                    }
+                    wake.wake();
+                };
+                std::thread::Builder::new()
+                    .name(name.to_owned())
+                    .spawn(body)?;
+            }
+            Ok::<_, std::io::Error>(sender)
+        };
+        Ok(RemoteThreads {
+            uploads: lane("tier-upload", UPLOAD_THREADS)?,
+            fetches: lane("tier-fetch", FETCH_THREADS)?,
+            done,
+        })
+    }
+
+    /// Hands a job over. Returns it if the threads have ended.
+    fn send(&self, lane: JobLane, job: RemoteJob) -> Result<(), RemoteJob> {
+        let lane = match lane {
+            JobLane::Fetch => &self.fetches,
+            JobLane::Storage | JobLane::Upload => &self.uploads,
+        };
+        lane.send(job).map_err(|refused| refused.0)
+    }
+}
 
 /// A thread that runs storage jobs of shards.
 pub struct JobThread {
@@ -21,6 +89,8 @@ pub struct JobThread {
     reserve: u64,
     /// The last job that writes did not find enough space.
     is_short_of_space: bool,
+    /// None without an object store.
+    remote: Option<RemoteThreads>,
 }
 
 impl JobThread {
@@ -36,7 +106,13 @@ impl JobThread {
             shards,
             reserve: RESERVE,
             is_short_of_space: false,
+            remote: None,
         }
+    }
+
+    /// Has jobs on an object store run by these threads.
+    pub fn set_remote(&mut self, remote: RemoteThreads) {
+        self.remote = Some(remote);
     }
 
     /// Runs until `stop` is set. Pending jobs are repeated after the next start.
@@ -56,7 +132,7 @@ impl JobThread {
 
     /// Runs one job of each shard. Returns true if there was any.
     fn turn(&mut self) -> bool {
-        let mut any = false;
+        let mut any = self.pass_on_remote_results();
         for shard in 0..self.rings.len() {
             let Some(sender) = self.shards.get_mut(shard) else {
                 continue;
@@ -68,19 +144,47 @@ impl JobThread {
                 continue;
             };
             any = true;
+            let lane = job.lane();
+            if lane != JobLane::Storage {
+                self.start_remote(lane, RemoteJob { shard, id, job });
+                continue;
+            }
             let result = match self.has_space(job.space()) {
                 true => job.run(&*self.disk),
                 false => job.refuse(),
             };
-            if let Err(error) = &result {
-                tracing::error!(event = "storage.job_failed", %error);
-            }
-            if let Some(sender) = self.shards.get_mut(shard) {
-                sender.send(ShardMessage::JobDone { id, result });
-                sender.flush();
-            }
+            self.answer(shard, id, result);
         }
         any
+    }
+
+    fn start_remote(&mut self, lane: JobLane, job: RemoteJob) {
+        let refused = match &self.remote {
+            Some(threads) => threads.send(lane, job).err(),
+            None => Some(job),
+        };
+        if let Some(RemoteJob { shard, id, job }) = refused {
+            self.answer(shard, id, job.refuse());
+        }
+    }
+
+    fn pass_on_remote_results(&mut self) -> bool {
+        let mut any = false;
+        while let Some(Ok((shard, id, result))) = self.remote.as_ref().map(|r| r.done.try_recv()) {
+            any = true;
+            self.answer(shard, id, result);
+        }
+        any
+    }
+
+    fn answer(&mut self, shard: usize, id: JobId, result: JobResult) {
+        if let Err(error) = &result {
+            tracing::error!(event = "storage.job_failed", %error);
+        }
+        if let Some(sender) = self.shards.get_mut(shard) {
+            sender.send(ShardMessage::JobDone { id, result });
+            sender.flush();
+        }
     }
 
     /// Returns true if there is space for a job that writes `space` bytes.
@@ -109,7 +213,6 @@ impl JobThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use consensus::{JobId, JobResult, StorageJob};
     use env::sim::SimDisk;
 
     #[derive(Debug)]

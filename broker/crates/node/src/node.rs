@@ -140,6 +140,9 @@ pub enum NodeError {
         #[source]
         error: io::Error,
     },
+    /// The object store for streams cannot be used.
+    #[error("stream.tiered: {0}")]
+    ObjectStore(String),
     /// The password of the first user cannot be hashed.
     #[error("default_pass: {0}")]
     Password(String),
@@ -253,6 +256,7 @@ impl Node {
             },
             persist: Box::new(data.persist()),
             peer_buffer: peer_buffer(&config.limits),
+            has_object_store: config.tiered.is_on(),
         };
         let threads = Threads::start(wiring).map_err(io_error("threads"))?;
         Ok(Node {
@@ -331,6 +335,7 @@ impl Node {
     }
 
     fn start_shards(&mut self, cluster: &ClusterRecord) -> Result<Arc<Alarms>, NodeError> {
+        let tier = self.tier(cluster)?;
         let founding = self.founding(cluster)?;
         let recovered = std::mem::take(&mut self.recovered);
         let mut listeners = self.clients.bind(self.shards)?;
@@ -345,7 +350,10 @@ impl Node {
         let parts = RecoveredShard::split(recovered, self.shards);
         for ((index, part), mailbox) in (0u16..).zip(parts).zip(&mailboxes) {
             let checks = pool.for_shard(mailbox.clone());
-            let config = self.shard_config(index, founding.clone());
+            let config = ShardConfig {
+                tier: tier.clone(),
+                ..self.shard_config(index, founding.clone())
+            };
             let (make, disk) = (self.make_shard.clone(), self.data.disk());
             let clock = self.clock.clone();
             let own = listeners.pop().unwrap_or_default();
@@ -418,7 +426,26 @@ impl Node {
             client_addresses: self.client_addresses.clone(),
             machine: crate::machine::boot_id(&mut self.rng),
             groups: group_limits(&self.config.limits),
+            tier: None,
         }
+    }
+
+    /// The object store for sealed segments of streams. The id of the cluster is part of all keys, so that another cluster
+    /// with the same bucket and prefix never takes the segments for its own.
+    fn tier(&self, cluster: &ClusterRecord) -> Result<Option<stream_tier::TierConfig>, NodeError> {
+        let tiered = &self.config.tiered;
+        if !tiered.is_on() {
+            return Ok(None);
+        }
+        let store = s3_store::S3Store::new(&tiered.s3).map_err(NodeError::ObjectStore)?;
+        let prefix = format!("{}{}/", tiered.prefix, id_text(cluster.id));
+        Ok(Some(stream_tier::TierConfig {
+            remote: Arc::new(stream_tier::Remote::new(Box::new(store), &prefix)),
+            local: stream_log::Retention {
+                max_bytes: tiered.local_max_bytes,
+                max_age: tiered.local_max_age,
+            },
+        }))
     }
 
     fn founding(&mut self, cluster: &ClusterRecord) -> Result<Option<Founding>, NodeError> {

@@ -1,6 +1,6 @@
 //! The threads of a node and the channels between them.
 
-use crate::jobs::JobThread;
+use crate::jobs::{JobThread, RemoteThreads};
 use crate::link_tls::LinkTls;
 use crate::links::{self, LinkParts, LinkStatus, LinkThread, StoreClusterRecord};
 use crate::log_thread::{KEEP_FREE, LogDisk, LogThread};
@@ -67,6 +67,8 @@ pub(crate) struct ThreadParts {
     pub peering: PeeringConfig,
     pub persist: StoreClusterRecord,
     pub peer_buffer: usize,
+    /// Sealed segments of streams go to an object store.
+    pub has_object_store: bool,
 }
 
 /// A shard's channel ends, kept until its thread starts.
@@ -162,7 +164,15 @@ impl Threads {
         };
         let log = LogThread::new(Writer::new(wiring.wal), wal_rx, from_wal_tx, space);
         threads.start_log(log, log_wake)?;
-        threads.start_jobs(JobThread::new(wiring.disk, job_rx, from_jobs_tx), job_wake)?;
+        let remote = match wiring.has_object_store {
+            true => Some(RemoteThreads::start(&wiring.disk, &job_wake)?),
+            false => None,
+        };
+        let mut jobs = JobThread::new(wiring.disk, job_rx, from_jobs_tx);
+        if let Some(remote) = remote {
+            jobs.set_remote(remote);
+        }
+        threads.start_jobs(jobs, job_wake)?;
         let parts = LinkParts {
             peering: Peering::new(wiring.peering),
             clock: wiring.clock,

@@ -38,6 +38,8 @@ pub struct ShardConfig {
     /// Names the run of the machine since its last start: what was written and not synced survives the end of the
     /// process, but not the end of the machine.
     pub machine: Box<[u8]>,
+    /// The object store for sealed segments of streams. None: they stay on the disk.
+    pub tier: Option<stream::TierConfig>,
     /// Time and memory of the Raft groups.
     pub groups: consensus::HostLimits,
 }

@@ -62,6 +62,12 @@ pub enum LogError {
         /// Newest format version that this version reads.
         known: u32,
     },
+    /// The object store with old segments does not have the data now. The same call can succeed later.
+    #[error("{error}")]
+    Remote {
+        /// The object and the error.
+        error: String,
+    },
     /// The offset is no longer in the log of this replica: retention deleted it.
     #[error("stream {}: offset {offset} was deleted by retention, the first offset is {first_offset}", stream.0)]
     Deleted {
@@ -106,6 +112,9 @@ impl LogError {
 
     /// True if the same call can succeed later: space, descriptors or memory are short.
     pub fn is_passing(&self) -> bool {
-        matches!(self, LogError::Full { .. } | LogError::Shortage { .. })
+        matches!(
+            self,
+            LogError::Full { .. } | LogError::Shortage { .. } | LogError::Remote { .. }
+        )
     }
 }

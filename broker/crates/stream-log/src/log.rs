@@ -216,6 +216,8 @@ pub struct StreamLog {
     /// Segments that cannot be sealed because they are damaged.
     unsealable: Vec<u64>,
     spans: Option<Arc<[SegmentSpan]>>,
+    /// See [`StreamLog::set_stream_start`].
+    stream_start: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,6 +261,7 @@ impl StreamLog {
             truncation: None,
             unsealable: Vec::new(),
             spans: None,
+            stream_start: None,
         };
         log.replace(contents);
         Ok((log, cut))
@@ -443,7 +446,9 @@ impl StreamLog {
 
     /// Starts a new segment.
     fn push_snapshot(&mut self, epoch: u64, timestamp: i64) -> ChunkHeader {
-        self.tracking.drop_offsets_below(self.first_offset());
+        let first = self.first_offset();
+        let start = self.stream_start.map_or(first, |start| start.min(first));
+        self.tracking.drop_offsets_below(start);
         let nothing = Tracking::default();
         let tracking = match fault::is(Fault::SnapshotIncomplete) {
             true => &nothing,
@@ -763,6 +768,32 @@ impl StreamLog {
                 is_durable && segment.next_offset < readable && (is_surplus || is_old)
             })
             .count();
+        self.remove_oldest(count)
+    }
+
+    /// Removes the segments that end at or before `offset` from the log, because another copy of them exists; a maintenance
+    /// job deletes their files. The rules of [`StreamLog::retain`] hold: only committed and sealed segments, and never the
+    /// last one. Returns true if there are any.
+    pub fn release_before(&mut self, offset: u64) -> bool {
+        if self.truncation.is_some() {
+            return false;
+        }
+        let readable = self.readable();
+        let deletable = self.segments.len().saturating_sub(1);
+        let candidates = self.segments.iter().take(deletable);
+        let count = candidates
+            .take_while(|segment| {
+                let is_durable =
+                    segment.is_sealed || self.unsealable.contains(&segment.first_offset);
+                let is_released = segment.next_offset <= offset;
+                is_released && is_durable && segment.next_offset < readable
+            })
+            .count();
+        self.remove_oldest(count)
+    }
+
+    /// Removes the oldest segments; a maintenance job deletes their files. Returns true if there are any.
+    fn remove_oldest(&mut self, count: usize) -> bool {
         let removed = self.segments.drain(..count);
         self.deletions.extend(removed.map(|s| s.first_offset));
         if count > 0 {
@@ -770,6 +801,12 @@ impl StreamLog {
             self.spans = None;
         }
         count > 0
+    }
+
+    /// States where the stream begins, if that is before the log because older segments are in an object store: stored
+    /// offsets from there on are kept.
+    pub fn set_stream_start(&mut self, offset: Option<u64>) {
+        self.stream_start = offset;
     }
 
     /// The next job of retention, truncation or sealing, if there is one and no such job is running.

@@ -1,7 +1,7 @@
 //! Cursors of a replica: positions, credit, and the reads that they wait for.
 
 use crate::fault::{self, Fault};
-use crate::jobs::{ReadJob, ReadResult};
+use crate::jobs::{ReadJob, ReadResult, Work};
 use crate::{MAX_CURSORS, MAX_READS, READ_BYTES, READ_CHUNKS};
 use bytes::Bytes;
 use env::{Time, WallTime};
@@ -13,6 +13,7 @@ use queue::{ConsumerId, SessionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use stream_log::{ChunkHeader, ChunkKind, ChunkReader, FilterMatcher, LogError, Start, StreamLog};
+use stream_tier::Tier;
 
 /// Wait before a read is repeated that failed for lack of descriptors or memory.
 const RETRY: Duration = Duration::from_secs(1);
@@ -276,8 +277,9 @@ impl Cursors {
         &mut self,
         log: &mut StreamLog,
         recent: &VecDeque<RecentChunk>,
+        tier: Option<&Tier>,
         max_bytes: usize,
-        mut start_read: impl FnMut(ReadJob) -> u64,
+        mut start_read: impl FnMut(Work) -> u64,
         out: &mut Vec<AddressedCursorEvent>,
     ) -> bool {
         let readable = match fault::is(Fault::ReadsUncommitted) {
@@ -298,7 +300,13 @@ impl Cursors {
                 continue;
             }
             if !cursor.seeks {
-                cursor.next = cursor.next.max(log.first_offset());
+                let local = log.first_offset();
+                let is_remote = cursor.next < local
+                    && tier.is_some_and(|tier| tier.read_offset(cursor.next, local).is_some());
+                match is_remote {
+                    true => cursor.reader = None,
+                    false => cursor.next = cursor.next.max(local),
+                }
                 while cursor.sent < cursor.total && cursor.next < readable {
                     if left == 0 {
                         cursor.is_queued = true;
@@ -351,14 +359,32 @@ impl Cursors {
                 }
                 _ => Start::Offset(cursor.next),
             };
-            let id = start_read(ReadJob {
-                view,
-                start,
-                reader: cursor.reader.take(),
-                max_bytes: if is_seeking { 0 } else { READ_BYTES },
-                max_chunks: credit.clamp(1, READ_CHUNKS),
-                end: readable,
-                only: Some(cursor.filter.clone()),
+            let (max_bytes, max_chunks) = match is_seeking {
+                true => (0, 0),
+                false => (READ_BYTES, credit.clamp(1, READ_CHUNKS)),
+            };
+            let only = Some(cursor.filter.clone());
+            let local = log.first_offset();
+            let remote = tier.and_then(|tier| match start {
+                Start::Offset(offset) => tier.read_offset(offset, local),
+                Start::Timestamp(time) => tier.read_timestamp(time, local),
+                _ => None,
+            });
+            let id = start_read(match remote {
+                Some(mut read) => {
+                    (read.max_bytes, read.max_chunks) = (max_bytes, max_chunks);
+                    read.only = only;
+                    Work::ReadRemote(Box::new(read))
+                }
+                None => Work::Read(Box::new(ReadJob {
+                    view,
+                    start,
+                    reader: cursor.reader.take(),
+                    max_bytes,
+                    max_chunks,
+                    end: readable,
+                    only,
+                })),
             });
             let read = Read {
                 from: cursor.next,
@@ -386,6 +412,7 @@ impl Cursors {
             chunks,
             next,
             error,
+            ..
         } = result;
         let chunks: Vec<RecentChunk> = chunks
             .into_iter()

@@ -9,6 +9,8 @@ use stream_log::{
     write_machine,
 };
 
+use stream_tier::{JobLane, ReadError, RemoteRead, RemoteResult, TierJob, TierJobResult};
+
 /// Most chunks that one read skips because no cursor of the read wants them.
 const MAX_SKIPPED: usize = 4_096;
 
@@ -80,6 +82,43 @@ pub(crate) struct ReadResult {
     /// The position after the last chunk that was read or skipped.
     pub next: u64,
     pub error: Option<LogError>,
+    /// The segment in the store, by first offset, whose objects are missing or wrong.
+    pub wrong_segment: Option<u64>,
+    /// The offset whose part in the store should be fetched next.
+    pub read_ahead: Option<u64>,
+}
+
+impl From<RemoteResult> for ReadResult {
+    fn from(result: RemoteResult) -> ReadResult {
+        let wrong_segment = match &result.error {
+            Some(ReadError::Wrong { segment, .. }) => Some(*segment),
+            _ => None,
+        };
+        let error = result.error.map(|error| LogError::Remote {
+            error: error.to_string(),
+        });
+        ReadResult {
+            reader: None,
+            chunks: result.chunks,
+            next: result.next,
+            error,
+            wrong_segment,
+            read_ahead: result.read_ahead,
+        }
+    }
+}
+
+impl ReadResult {
+    fn failed(error: LogError) -> ReadResult {
+        ReadResult {
+            reader: None,
+            chunks: Vec::new(),
+            next: 0,
+            error: Some(error),
+            wrong_segment: None,
+            read_ahead: None,
+        }
+    }
 }
 
 impl ReadJob {
@@ -88,14 +127,7 @@ impl ReadJob {
             Some(reader) => reader,
             None => match ChunkReader::open(disk, &self.view, self.start) {
                 Ok(reader) => Box::new(reader),
-                Err(error) => {
-                    return ReadResult {
-                        reader: None,
-                        chunks: Vec::new(),
-                        next: 0,
-                        error: Some(error),
-                    };
-                }
+                Err(error) => return ReadResult::failed(error),
             },
         };
         let (mut chunks, mut bytes, mut skipped) = (Vec::new(), 0, 0);
@@ -136,6 +168,8 @@ impl ReadJob {
             chunks,
             next,
             error,
+            wrong_segment: None,
+            read_ahead: None,
         }
     }
 }
@@ -145,8 +179,17 @@ pub(crate) enum Work {
     Open(Box<OpenJob>),
     Append(Arc<AppendJob>),
     Maintain(MaintenanceJob),
-    RecordMachine { stream: QueueId, machine: Box<[u8]> },
+    RecordMachine {
+        stream: QueueId,
+        machine: Box<[u8]>,
+    },
     Read(Box<ReadJob>),
+    ReadRemote(Box<RemoteRead>),
+    Tier(Box<TierJob>),
+    Purge {
+        stream: QueueId,
+        remote: Arc<stream_tier::Remote>,
+    },
 }
 
 /// A storage job of a replica. Its result goes to [`StreamReplica::job_done`](crate::StreamReplica::job_done).
@@ -163,6 +206,8 @@ pub(crate) enum Outcome {
     Maintained(Result<MaintenanceResult, LogError>),
     Recorded(Result<(), LogError>),
     Read(Box<ReadResult>),
+    Tier(Box<TierJobResult>),
+    Purged(Result<(), String>),
 }
 
 /// The result of a [`StreamJob`].
@@ -178,7 +223,21 @@ impl StreamJob {
         match &self.work {
             Work::Append(job) => job.space(),
             Work::Maintain(job) => job.space(),
-            Work::Open(_) | Work::RecordMachine { .. } | Work::Read(_) => 0,
+            Work::Open(_)
+            | Work::RecordMachine { .. }
+            | Work::Read(_)
+            | Work::ReadRemote(_)
+            | Work::Tier(_)
+            | Work::Purge { .. } => 0,
+        }
+    }
+
+    /// The threads for jobs on the object store. None: the storage thread.
+    pub fn lane(&self) -> Option<JobLane> {
+        match &self.work {
+            Work::ReadRemote(_) => Some(JobLane::Fetch),
+            Work::Tier(_) | Work::Purge { .. } => Some(JobLane::Upload),
+            _ => None,
         }
     }
 
@@ -192,6 +251,11 @@ impl StreamJob {
                 Outcome::Recorded(write_machine(disk, stream, &machine))
             }
             Work::Read(job) => Outcome::Read(Box::new(job.run(disk))),
+            Work::ReadRemote(job) => Outcome::Read(Box::new(job.run().into())),
+            Work::Tier(job) => Outcome::Tier(Box::new(job.run(disk))),
+            Work::Purge { stream, remote } => {
+                Outcome::Purged(stream_tier::purge(&remote, stream).map_err(|e| e.to_string()))
+            }
         };
         StreamJobResult {
             id: self.id,
@@ -210,12 +274,11 @@ impl StreamJob {
             Work::Maintain(_) => Outcome::Maintained(Err(full())),
             Work::Open(_) => Outcome::Opened(Err(full())),
             Work::RecordMachine { .. } => Outcome::Recorded(Err(full())),
-            Work::Read(_) => Outcome::Read(Box::new(ReadResult {
-                reader: None,
-                chunks: Vec::new(),
-                next: 0,
-                error: Some(full()),
-            })),
+            Work::Read(_) => Outcome::Read(Box::new(ReadResult::failed(full()))),
+            // They need no local space, so this is not called for them.
+            Work::ReadRemote(_) => Outcome::Read(Box::new(ReadResult::failed(full()))),
+            Work::Tier(job) => Outcome::Tier(Box::new(job.refuse())),
+            Work::Purge { .. } => Outcome::Purged(Err(full().to_string())),
         };
         StreamJobResult {
             id: self.id,

@@ -30,6 +30,8 @@ pub use jobs::{StreamJob, StreamJobResult};
 pub use peer::PeerMessage;
 pub use replica::{RaftState, ReplicaConfig, StreamEffect, StreamReplica};
 
+pub use stream_tier::{JobLane, TierConfig};
+
 /// Most bytes of a batch with several entries: a larger one is refused.
 pub const MAX_BATCH_BYTES: usize = 8 << 20;
 /// Unwritten bytes with which the leader takes no further publishes until some are written.

@@ -3,10 +3,11 @@
 mod leading;
 mod replication;
 mod requests;
+mod tier;
 
 use crate::PeerMessage;
 use crate::cursors::{Cursors, LogEnds, RecentChunk};
-use crate::jobs::{OpenJob, OpenedLog, Outcome, ReadJob, StreamJob, StreamJobResult, Work};
+use crate::jobs::{OpenJob, OpenedLog, Outcome, StreamJob, StreamJobResult, Work};
 use crate::sessions::Sessions;
 use bytes::Bytes;
 use env::{Incarnation, NodeId, Time, WallTime};
@@ -21,6 +22,7 @@ use stream_log::{
     Chunk, ChunkBuilder, ChunkReader, LogConfig, LogError, MAX_PENDING_BYTES, StreamLog,
 };
 use stream_replication::{Attachment, EpochTable, LogState, Member, WriteToken};
+use stream_tier::{Tier, TierConfig};
 
 /// Wait before a storage job is repeated that failed for lack of space, descriptors or memory.
 const RETRY: Duration = Duration::from_secs(1);
@@ -44,6 +46,8 @@ pub struct ReplicaConfig {
     pub log: LogConfig,
     /// The stream has just been declared: a log without files is a whole one.
     pub founds: bool,
+    /// Sealed segments go to an object store. None: they stay on the disk.
+    pub tier: Option<TierConfig>,
 }
 
 /// The state of the stream's Raft group on this node.
@@ -114,6 +118,10 @@ pub(crate) enum Purpose {
         stats: bool,
     },
     Cursor,
+    Tier,
+    /// Fetches a part of a segment in the store before it is asked for.
+    ReadAhead,
+    Purge,
 }
 
 /// The role in the replication.
@@ -170,6 +178,12 @@ pub struct StreamReplica {
     stalled: BTreeMap<SessionId, u64>,
     /// Sessions to be told when this replica takes requests.
     waiting: BTreeSet<SessionId>,
+    /// Segments in the object store.
+    tier: Option<Box<Tier>>,
+    /// The tier may have work.
+    is_tier_due: bool,
+    /// When the next failed read of the store may be logged.
+    log_remote_at: Time,
     cursors: Cursors,
     cursor_events: Vec<AddressedCursorEvent>,
     parked: VecDeque<(SessionId, CursorRequest)>,
@@ -213,6 +227,9 @@ impl StreamReplica {
             deferred: VecDeque::new(),
             stalled: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            tier: None,
+            is_tier_due: false,
+            log_remote_at: at.now,
             cursors: Cursors::default(),
             cursor_events: Vec::new(),
             parked: VecDeque::new(),
@@ -223,6 +240,11 @@ impl StreamReplica {
             scratch: Vec::new(),
             config,
         };
+        if let Some(config) = replica.config.tier.clone() {
+            let tier = Tier::new(replica.config.stream, config, at.now);
+            replica.tier = Some(Box::new(tier));
+            replica.is_tier_due = true;
+        }
         replica.start_open(None, replica.config.founds);
         replica
     }
@@ -276,7 +298,14 @@ impl StreamReplica {
 
     /// The first retained offset. None while the log is opened.
     pub fn first_offset(&self) -> Option<u64> {
-        self.log.as_ref().map(|log| log.first_offset())
+        self.log.as_ref().map(|log| self.stream_start(log))
+    }
+
+    /// The first offset of the stream, in the log or in the object store.
+    pub(crate) fn stream_start(&self, log: &StreamLog) -> u64 {
+        let local = log.first_offset();
+        let remote = self.tier.as_ref().and_then(|tier| tier.first_offset());
+        remote.map_or(local, |remote| remote.min(local))
     }
 
     /// Returns true if the log is open and the replica has nothing to do.
@@ -384,8 +413,20 @@ impl StreamReplica {
                 },
                 Outcome::Read(result),
             ) => self.position_found(session, seq, stats, &result, out),
+            (Purpose::Tier, Outcome::Tier(result)) => self.tier_done(*result),
+            (Purpose::ReadAhead, Outcome::Read(result)) => self.note_remote_read(&result),
+            (Purpose::Purge, Outcome::Purged(result)) => {
+                if let Err(error) = result {
+                    let label = &self.config.label;
+                    self.faults.push(format!(
+                        "{label} is deleted, but objects of it are left in the object store: {error}"
+                    ));
+                }
+            }
             (Purpose::Cursor, Outcome::Read(result)) => {
-                let first = self.log.as_ref().map_or(0, |log| log.first_offset());
+                self.note_remote_read(&result);
+                self.read_ahead(&result);
+                let first = self.log.as_ref().map_or(0, |log| self.stream_start(log));
                 let fault = self.cursors.read_done(
                     at.now,
                     done.id,
@@ -477,6 +518,7 @@ impl StreamReplica {
         let committed = self.member.as_ref().map_or(0, |m| m.committed());
         log.commit(committed);
         self.log = Some(Box::new(log));
+        self.is_tier_due = self.tier.is_some();
         self.retain();
         for (session, request) in std::mem::take(&mut self.parked) {
             self.cursor_request(session, request);
@@ -547,6 +589,8 @@ impl StreamReplica {
     }
 
     fn maintenance_done(&mut self, result: Result<stream_log::MaintenanceResult, LogError>) {
+        // A segment may be sealed now.
+        self.is_tier_due = self.tier.is_some();
         let Some(log) = &mut self.log else { return };
         let is_passing = result.as_ref().is_err_and(LogError::is_passing);
         let is_damage = matches!(&result, Err(LogError::Corrupt { .. }));
@@ -574,7 +618,17 @@ impl StreamReplica {
         let (Some(log), Some(member)) = (&mut self.log, &mut self.member) else {
             return;
         };
-        if log.retain(self.at.wall) {
+        let mut is_trimmed = log.retain(self.at.wall);
+        if let Some(tier) = &self.tier {
+            let cut = tier.local_cut(self.at.wall, log);
+            is_trimmed |= cut.is_some_and(|cut| log.release_before(cut));
+            // Until the store is known, the stream may begin anywhere.
+            log.set_stream_start(match tier.is_loaded() {
+                true => tier.first_offset(),
+                false => Some(0),
+            });
+        }
+        if is_trimmed {
             member.trimmed(log.first_offset());
         }
         self.retention_at = None;
@@ -649,7 +703,7 @@ impl StreamReplica {
         let log = self.log.as_ref()?;
         let member = self.member.as_ref()?;
         Some(LogEnds {
-            first: log.first_offset(),
+            first: self.stream_start(log),
             readable: log.readable(),
             end: self.leads().then(|| member.log().next()),
         })
@@ -671,7 +725,7 @@ impl StreamReplica {
                 .cursor_events
                 .push(AddressedCursorEvent { session, event });
         }
-        let ends = self.ends();
+        let ends = self.ends().filter(|_| !self.waits_for_store(&request));
         if ends.is_none() && self.parked.len() < MAX_PARKED {
             return self.parked.push_back((session, request));
         }
@@ -684,18 +738,22 @@ impl StreamReplica {
             return false;
         };
         let (jobs, effects, next_job) = (&mut self.jobs, &mut self.effects, &mut self.next_job);
-        let start_read = |job: ReadJob| {
+        let start_read = |work: Work| {
             let id = *next_job;
             *next_job += 1;
             jobs.insert(id, Purpose::Cursor);
-            let work = Work::Read(Box::new(job));
             effects.push_back(StreamEffect::Job(StreamJob { id, work }));
             id
         };
         let events = &mut self.cursor_events;
-        let more = self
-            .cursors
-            .serve(log, &self.recent, max_bytes, start_read, events);
+        let more = self.cursors.serve(
+            log,
+            &self.recent,
+            self.tier.as_deref(),
+            max_bytes,
+            start_read,
+            events,
+        );
         self.trim_recent();
         more
     }
@@ -704,6 +762,9 @@ impl StreamReplica {
     fn settle(&mut self, out: &mut QueueOutput) {
         self.carry_out(out);
         self.take_log_jobs();
+        if self.is_tier_due {
+            self.take_tier_job();
+        }
         out.faults.append(&mut self.faults);
     }
 }
@@ -744,6 +805,10 @@ impl Queue for StreamReplica {
         if is_due(self.retention_at) {
             self.retain();
         }
+        if is_due(self.tier_wake_at()) {
+            self.is_tier_due = true;
+            self.retain();
+        }
         self.cursors.tick(at.now);
         if let Some(member) = &mut self.member
             && is_due(member.deadline())
@@ -767,6 +832,7 @@ impl Queue for StreamReplica {
             self.retry_at,
             self.retention_at,
             self.cursors.wake_at(),
+            self.tier_wake_at(),
         ];
         all.into_iter().flatten().min()
     }
@@ -796,7 +862,7 @@ impl Queue for StreamReplica {
             return QueueStats::default();
         };
         QueueStats {
-            ready: log.readable().saturating_sub(log.first_offset()),
+            ready: log.readable().saturating_sub(self.stream_start(log)),
             consumers: u32::try_from(self.consumer_keys().len()).unwrap_or(u32::MAX),
             bytes: log.bytes(),
             ..QueueStats::default()

@@ -4,6 +4,7 @@
 use super::budget_keys::BUDGET_KEYS;
 use super::mqtt_keys::MQTT_KEYS;
 use super::stream_keys::STREAM_KEYS;
+use super::tiered_keys::TIERED_KEYS;
 use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
 use super::web_keys::{WEB_AMQP_KEYS, WEB_MQTT_KEYS};
@@ -81,7 +82,10 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 pub fn keys() -> impl Iterator<Item = &'static ConfigKey> {
     let web = WEB_MQTT_KEYS.iter().chain(WEB_AMQP_KEYS);
     let all = KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS);
-    all.chain(MQTT_KEYS).chain(web).chain(STREAM_KEYS)
+    all.chain(MQTT_KEYS)
+        .chain(web)
+        .chain(STREAM_KEYS)
+        .chain(TIERED_KEYS)
 }
 
 const KEYS: &[ConfigKey] = &[

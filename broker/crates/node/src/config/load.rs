@@ -223,6 +223,7 @@ impl ConfigLoader {
             }
         }
         errors_found.extend(check_tls(&self.config));
+        errors_found.extend(self.config.tiered.check());
         if !cluster.peers.is_empty() && cluster.listener == Listen::None {
             errors_found
                 .push("`cluster.peers` needs `cluster.listener`, by convention 25672".to_owned());

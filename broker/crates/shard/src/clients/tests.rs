@@ -85,6 +85,7 @@ fn queues() -> (Context, Queues) {
         program: features::Version::default(),
         client_addresses: Vec::new(),
         machine: Box::default(),
+        tier: None,
         groups: HostLimits::default(),
     };
     let rng = Box::new(SeededRng::new(1));

@@ -17,7 +17,10 @@ use slots::IndexSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
-use stream::{PeerMessage, RaftState, ReplicaConfig, StreamEffect, StreamJob, StreamReplica};
+use stream::{
+    JobLane, PeerMessage, RaftState, ReplicaConfig, StreamEffect, StreamJob, StreamReplica,
+    TierConfig,
+};
 use stream_log::{LogConfig, Retention};
 
 /// The version of the commands and checkpoints in the group's log.
@@ -148,6 +151,14 @@ impl StorageJob for ReplicaJob {
         self.0.space()
     }
 
+    fn lane(&self) -> consensus::JobLane {
+        match self.0.lane() {
+            None => consensus::JobLane::Storage,
+            Some(JobLane::Upload) => consensus::JobLane::Upload,
+            Some(JobLane::Fetch) => consensus::JobLane::Fetch,
+        }
+    }
+
     fn run(self: Box<Self>, disk: &dyn Disk) -> JobResult {
         Ok(Box::new(self.0.run(disk)))
     }
@@ -207,6 +218,8 @@ pub struct StreamLogState {
 pub(super) struct Streams {
     /// Names the run of the machine; see [`ReplicaConfig::machine`].
     machine: Box<[u8]>,
+    /// See [`ReplicaConfig::tier`].
+    tier: Option<TierConfig>,
     next_job: u64,
     /// The streams of the jobs that run.
     jobs: BTreeMap<u64, QueueId>,
@@ -219,9 +232,15 @@ pub(super) struct Streams {
 }
 
 impl LocalQueues {
-    /// Sets the name of the machine's run, and the streams of this shard whose files are on the disk.
-    pub fn set_streams(&mut self, machine: Box<[u8]>, found: impl Iterator<Item = QueueId>) {
+    /// Sets the name of the machine's run, the object store, and the streams of this shard whose files are on the disk.
+    pub fn set_streams(
+        &mut self,
+        machine: Box<[u8]>,
+        tier: Option<TierConfig>,
+        found: impl Iterator<Item = QueueId>,
+    ) {
         self.streams.machine = machine;
+        self.streams.tier = tier;
         self.streams.unopened = found.collect();
     }
 
@@ -245,6 +264,7 @@ impl LocalQueues {
             machine: self.streams.machine.clone(),
             log: log_config(&settings.stream),
             founds,
+            tier: self.streams.tier.clone(),
         };
         self.streams.unopened.remove(&record.id);
         let mut stream = HostedStream {

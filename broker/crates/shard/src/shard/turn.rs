@@ -48,7 +48,8 @@ impl Shard {
         let is_own = |queue: &QueueId| shard_of(queue.0, config.shards) == config.index;
         let mut local_queues = LocalQueues::new(config.node, config.incarnation, host, disk);
         local_queues.set_time(Timestamps { now, wall });
-        local_queues.set_streams(config.machine.clone(), streams.into_iter().filter(is_own));
+        let found = streams.into_iter().filter(is_own);
+        local_queues.set_streams(config.machine.clone(), config.tier.clone(), found);
         if config.index == 0 {
             let voters = config
                 .founding

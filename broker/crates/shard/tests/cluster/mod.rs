@@ -756,6 +756,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         client_addresses: Vec::new(),
         protocols: protocols(MESSAGE_SIZE),
         machine: Box::from(*b"machine"),
+        tier: None,
         groups: consensus::HostLimits::default(),
     }
 }

@@ -363,6 +363,7 @@ impl Node {
             client_addresses: Vec::new(),
             protocols: protocols(),
             machine: Box::from(self.machine_run.to_le_bytes()),
+            tier: None,
             groups: self.plan.limits.clone(),
         }
     }

@@ -13,6 +13,7 @@ impl StreamReplica {
             return;
         }
         self.role = Role::Open { epoch };
+        self.is_tier_due = self.tier.is_some();
         self.opened_at = self.log.as_ref().map_or(0, |log| log.next_offset());
         for session in std::mem::take(&mut self.waiting) {
             out.event(session, QueueEvent::Owner);
@@ -22,6 +23,7 @@ impl StreamReplica {
     /// Another replica leads, or none: uncommitted requests are forgotten here. The sessions repeat them.
     pub(super) fn close(&mut self, out: &mut QueueOutput) {
         self.role = Role::Follower;
+        self.is_tier_due = self.tier.is_some();
         if let Some(log) = &self.log {
             self.builder = log.builder();
         }

@@ -131,6 +131,7 @@ impl StreamReplica {
             }
             RequestBody::Delete { .. } => {
                 self.is_deleted = true;
+                self.purge_store();
                 let consumers = queue::Queue::stats(self).consumers;
                 // As in RabbitMQ, no messages are counted.
                 let answer = QueueReply::Count {
@@ -383,22 +384,26 @@ impl StreamReplica {
     }
 
     fn find_position(&mut self, session: SessionId, seq: u64, start: Start, stats: bool) {
+        let remote = self.remote_start(start);
         let Some(log) = &mut self.log else { return };
-        let job = ReadJob {
-            view: log.view(),
-            start,
-            reader: None,
-            max_bytes: 0,
-            max_chunks: 0,
-            end: log.readable(),
-            only: None,
+        let work = match remote {
+            Some(read) => Work::ReadRemote(read),
+            None => Work::Read(Box::new(ReadJob {
+                view: log.view(),
+                start,
+                reader: None,
+                max_bytes: 0,
+                max_chunks: 0,
+                end: log.readable(),
+                only: None,
+            })),
         };
         let purpose = Purpose::Answer {
             session,
             seq,
             stats,
         };
-        self.start_job(purpose, Work::Read(Box::new(job)));
+        self.start_job(purpose, work);
     }
 
     pub(super) fn position_found(
@@ -418,7 +423,7 @@ impl StreamReplica {
             self.faults.push(text.clone());
             return self.answer(session, seq, refused(541, text), out);
         }
-        let (first, readable) = (log.first_offset(), log.readable());
+        let (first, readable) = (self.stream_start(log), log.readable());
         let reply = match stats {
             false => StreamReply::Offset(Some(result.next)),
             true => StreamReply::Stats(StreamStats {

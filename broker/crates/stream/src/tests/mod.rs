@@ -44,6 +44,7 @@ fn config(node: u64, log: LogConfig) -> ReplicaConfig {
         machine: b"machine-1".to_vec().into(),
         log,
         founds: true,
+        tier: None,
     }
 }
 

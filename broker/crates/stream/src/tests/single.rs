@@ -1,7 +1,8 @@
 //! One replica alone: requests, deduplication, cursors, restarts and retention.
 
 use super::*;
-use crate::MAX_BATCH_BYTES;
+use crate::{MAX_BATCH_BYTES, TierConfig};
+use env::Disk;
 use queue::client::NUMBERING_EPOCH;
 use queue::cursor::{
     AddressedCursorEvent, CursorEvent, CursorRequest, CursorSource, CursorSpec, CursorStart,
@@ -527,4 +528,131 @@ fn log_is_intact_only_in_the_run_of_the_machine_that_wrote_it() {
     one.replica = StreamReplica::new(config, one.at());
     one.work();
     assert!(!is_intact(&one, b"machine-1"));
+}
+
+/// The replica again, with an object store and one small segment on the disk.
+fn restart_with_store(one: &mut Single, term: u64, store: &stream_tier::MemoryStore) {
+    let remote = stream_tier::Remote::new(Box::new(store.clone()), "");
+    let tier = TierConfig {
+        remote: std::sync::Arc::new(remote),
+        local: Retention {
+            max_bytes: Some(1),
+            max_age: None,
+        },
+    };
+    let config = ReplicaConfig {
+        tier: Some(tier),
+        ..config(1, small_segments())
+    };
+    one.replica = StreamReplica::new(config, one.at());
+    one.out = QueueOutput::default();
+    one.lead(term);
+}
+
+fn small_segments() -> LogConfig {
+    LogConfig {
+        max_segment_bytes: 2_000,
+        ..LogConfig::default()
+    }
+}
+
+/// Offsets of the messages that a cursor from the start gets.
+fn all_offsets(one: &mut Single) -> Vec<u64> {
+    let events = one.cursor(attach(CursorStart::First, 1_000));
+    let found = offsets(&events).into_iter();
+    found
+        .flat_map(|(first, n)| first..first + u64::from(n))
+        .collect()
+}
+
+fn local_segments(one: &Single) -> usize {
+    let names = one.disk.list("streams/00000000000000ab").expect("lists");
+    names
+        .iter()
+        .filter(|name| name.ends_with(".segment"))
+        .count()
+}
+
+#[test]
+fn stream_is_read_from_the_object_store_also_after_a_restart() {
+    let store = stream_tier::MemoryStore::new(1);
+    let mut one = Single::new(small_segments());
+    restart_with_store(&mut one, 2, &store);
+    for seq in 1..=24 {
+        one.request(session(1), seq, publish(&[seq as u8; 400]));
+        one.work();
+    }
+    let first = one.replica.first_offset();
+    assert_eq!(local_segments(&one), 1, "the others are in the store only");
+    let before = all_offsets(&mut one);
+    assert_eq!(before.len(), 24);
+    assert_eq!(first, Some(0), "the stream begins in the store");
+    restart_with_store(&mut one, 3, &store);
+    assert_eq!(all_offsets(&mut one), before);
+    // The timestamp of the last message of the first half, which is in the store.
+    let start = CursorStart::Timestamp(WallTime(0));
+    assert_eq!(offsets(&one.cursor(attach(start, 1)))[0].0, before[0]);
+}
+
+#[test]
+fn publishing_goes_on_without_the_store_and_a_consumer_waits_for_it() {
+    let store = stream_tier::MemoryStore::new(1);
+    let mut one = Single::new(small_segments());
+    restart_with_store(&mut one, 2, &store);
+    for seq in 1..=10 {
+        one.request(session(1), seq, publish(&[1; 400]));
+        one.work();
+    }
+    store.set_faults(stream_tier::MemoryFaults {
+        is_gone: true,
+        ..Default::default()
+    });
+    restart_with_store(&mut one, 3, &store);
+    let _ = one.events(session(2));
+    for seq in 1..=16 {
+        one.request(session(2), seq, publish(&[2; 400]));
+        one.work();
+    }
+    let confirmed = one
+        .events(session(2))
+        .into_iter()
+        .any(|event| matches!(event, QueueEvent::Applied { up_to: 16 }));
+    assert!(confirmed && one.fatal.is_empty(), "{:?}", one.fatal);
+    assert!(
+        local_segments(&one) > 3,
+        "nothing is deleted that the store lacks"
+    );
+    assert_eq!(
+        all_offsets(&mut one),
+        [],
+        "the start of the stream is not known"
+    );
+    let reported = one.out.faults.iter().any(|f| f.contains("does not answer"));
+    assert!(reported, "{:?}", one.out.faults);
+    store.set_faults(stream_tier::MemoryFaults::default());
+    one.ms += 120_000;
+    let now = one.at();
+    one.replica.tick(now, &mut one.out);
+    one.work();
+    assert_eq!(all_offsets(&mut one).len(), 26);
+    assert_eq!(local_segments(&one), 1);
+}
+
+#[test]
+fn deleted_stream_leaves_nothing_in_the_object_store() {
+    let store = stream_tier::MemoryStore::new(1);
+    let mut one = Single::new(small_segments());
+    restart_with_store(&mut one, 2, &store);
+    for seq in 1..=20 {
+        one.request(session(1), seq, publish(&[1; 400]));
+        one.work();
+    }
+    assert!(!store.objects().is_empty());
+    let delete = RequestBody::Delete {
+        if_unused: false,
+        if_empty: false,
+    };
+    one.request(session(1), 21, delete);
+    one.work();
+    assert!(store.objects().is_empty(), "{:?}", store.objects().keys());
 }
