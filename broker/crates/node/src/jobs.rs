@@ -295,4 +295,74 @@ mod tests {
         let again = rig.run("a", 1, 100);
         assert!(again.is_err_and(|e| e.contains("a: ")));
     }
+
+    /// A call on an object store that lasts until the test ends it.
+    #[derive(Debug)]
+    struct SlowUpload(mpsc::Receiver<()>);
+
+    impl StorageJob for SlowUpload {
+        fn space(&self) -> u64 {
+            0
+        }
+
+        fn lane(&self) -> JobLane {
+            JobLane::Upload
+        }
+
+        fn refuse(self: Box<Self>) -> JobResult {
+            Ok(Box::new("refused"))
+        }
+
+        fn run(self: Box<Self>, _: &dyn Disk) -> JobResult {
+            let ended = self.0.recv().is_ok();
+            Ok(Box::new(if ended { "uploaded" } else { "abandoned" }))
+        }
+    }
+
+    impl TestThread {
+        fn answer(&mut self) -> Option<(JobId, &'static str)> {
+            match self.answers.receive() {
+                Some(ShardMessage::JobDone { id, result }) => {
+                    let text = result.ok()?.downcast::<&'static str>().ok()?;
+                    Some((id, *text))
+                }
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn slow_upload_does_not_delay_local_jobs() {
+        let mut rig = TestThread::new();
+        let disk: Arc<dyn Disk> = Arc::new(rig.disk.clone());
+        let wake = Arc::new(ThreadWaker::for_thread());
+        let threads = RemoteThreads::start(&disk, &wake).expect("starts");
+        rig.thread.set_remote(threads);
+        let (end, ended) = mpsc::channel();
+        let job = Box::new(SlowUpload(ended));
+        rig.to.send(StorageMessage { id: JobId(1), job });
+        assert!(rig.thread.turn());
+        let job = Box::new(CreateFile("a", 0));
+        rig.to.send(StorageMessage { id: JobId(2), job });
+        assert!(rig.thread.turn());
+        assert_eq!(rig.answer(), Some((JobId(2), "a")));
+        end.send(()).expect("the job waits");
+        let answer = loop {
+            rig.thread.turn();
+            if let Some(answer) = rig.answer() {
+                break answer;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(answer, (JobId(1), "uploaded"));
+    }
+
+    #[test]
+    fn job_on_an_object_store_is_refused_without_one() {
+        let mut rig = TestThread::new();
+        let job = Box::new(SlowUpload(mpsc::channel().1));
+        rig.to.send(StorageMessage { id: JobId(1), job });
+        assert!(rig.thread.turn());
+        assert_eq!(rig.answer(), Some((JobId(1), "refused")));
+    }
 }
