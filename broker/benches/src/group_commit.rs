@@ -237,6 +237,8 @@ impl Shard {
         let config = HostConfig {
             node: NODE,
             incarnation: Incarnation(1),
+            shards: 1,
+            shard: 0,
             seed: 1,
             limits: HostLimits::default(),
         };
