@@ -50,7 +50,8 @@ impl Topology {
                 }
         });
         bindings::sort(&mut bindings);
-        exchanges.retain(|x| !x.name.is_empty() && !x.name.starts_with("amq."));
+        // Others whose name begins with `amq.` come from an import: RabbitMQ has `amq.rabbitmq.log`.
+        exchanges.retain(|x| !metadata::is_predeclared_exchange(&x.name));
         exchanges.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
         queues.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
         Ok(Topology {

@@ -15,6 +15,22 @@ use std::sync::Arc;
 /// Names of the limits that a user may have.
 const USER_LIMITS: [&str; 2] = ["max-connections", "max-channels"];
 
+/// The exchanges of each new vhost: name and type.
+const PREDECLARED_EXCHANGES: [(&str, &str); 7] = [
+    ("", "direct"),
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.topic", "topic"),
+    ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+    ("amq.rabbitmq.trace", "topic"),
+];
+
+/// Whether each vhost has an exchange with this name from the beginning.
+pub fn is_predeclared_exchange(name: &str) -> bool {
+    PREDECLARED_EXCHANGES.iter().any(|(own, _)| *own == name)
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) record: Arc<UserRecord>,
@@ -174,15 +190,7 @@ impl Tree {
     }
 
     fn insert_default_exchanges(&mut self, vhost: &Name) {
-        for (name, kind) in [
-            ("", "direct"),
-            ("amq.direct", "direct"),
-            ("amq.fanout", "fanout"),
-            ("amq.topic", "topic"),
-            ("amq.headers", "headers"),
-            ("amq.match", "headers"),
-            ("amq.rabbitmq.trace", "topic"),
-        ] {
+        for (name, kind) in PREDECLARED_EXCHANGES {
             self.insert_exchange(ExchangeRecord {
                 vhost: vhost.clone(),
                 name: name.into(),

@@ -36,6 +36,7 @@ mod traffic;
 mod tree;
 mod vhosts;
 
+pub use access::is_predeclared_exchange;
 pub use client_addresses::ClientAddress;
 pub use cursor::{
     BindingCursor, Cursor, CursorStep, ExchangeCursor, QueueCursor, QueuesById, SourceCursor,

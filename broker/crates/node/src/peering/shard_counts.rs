@@ -47,8 +47,8 @@ impl Peering {
             theirs.map(|version| &*version.enabled),
         ];
         let mut known = known.into_iter().flatten().filter(|e| !e.is_empty());
-        let is_off = known.clone().next().is_some();
-        if !is_off || known.any(|enabled| enabled.iter().any(|name| &**name == flag)) {
+        let is_known = known.clone().next().is_some();
+        if !is_known || known.any(|enabled| enabled.iter().any(|name| &**name == flag)) {
             return None;
         }
         Some(format!(
