@@ -317,7 +317,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             data_dir: PathBuf::from("posthorn-data"),
-            shards: ShardSetting::Auto,
+            shards: ShardSetting::Count(1),
             log: LogConfig {
                 level: "info".to_owned(),
                 json: false,

@@ -340,7 +340,7 @@ const KEYS: &[ConfigKey] = &[
     ConfigKey {
         name: "shards",
         accepts: "auto or 0 to 256",
-        default: "auto",
+        default: "1",
         doc: "Number of threads that serve connections and queues. `auto`: one for each CPU that \
               the cgroup grants (its quota rounded up), or one as long as the feature flag \
               `shards_per_node` is off. 0: one for each CPU. Nodes may differ once the flag is on; \
