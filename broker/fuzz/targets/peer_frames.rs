@@ -71,6 +71,8 @@ fn node() -> Node {
     let config = HostConfig {
         node: NodeId(1),
         incarnation: Incarnation(1),
+        shards: 1,
+        shard: 0,
         seed: 1,
         limits: HostLimits {
             max_message_bytes: 256,
@@ -101,7 +103,7 @@ fn node() -> Node {
         );
     }
     for n in 2..=3 {
-        node.host.peer_up(NodeId(n), Incarnation(1));
+        node.host.peer_up(NodeId(n), Incarnation(1), 1);
     }
     node.turn();
     node
@@ -173,7 +175,10 @@ fn raft(script: &mut Script<'_>) {
                 drop(node.host.change_membership(group, change));
             }
             12 => node.host.peer_down(from),
-            13 => node.host.peer_up(from, Incarnation(script.number())),
+            13 => {
+                let shards = 1 + (script.number() % 256) as u16;
+                node.host.peer_up(from, Incarnation(script.number()), shards);
+            }
             14 => {
                 node.holds = !node.holds;
                 for token in std::mem::take(&mut node.held) {

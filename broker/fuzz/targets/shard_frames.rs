@@ -62,6 +62,7 @@ fn config() -> ShardConfig {
         })]),
         program: Version::default(),
         machine: Box::from(*b"machine"),
+        tier: None,
         groups: consensus::HostLimits::default(),
     }
 }
@@ -112,7 +113,7 @@ impl Rig {
             rig.pass(3);
         }
         for node in 2..=3 {
-            rig.shard.peer_up(NodeId(node), Incarnation(1));
+            rig.shard.peer_up(NodeId(node), Incarnation(1), 1);
         }
         rig.pass(3);
         rig
@@ -173,7 +174,11 @@ pub fn run(script: &mut Script<'_>) {
             }
             5 => rig.pass(u64::from(step >> 3).min(8)),
             6 => rig.shard.peer_down(from),
-            _ => rig.shard.peer_up(from, Incarnation(u64::from(step >> 3) % 4)),
+            _ => rig.shard.peer_up(
+                from,
+                Incarnation(u64::from(step >> 3) % 4),
+                1 + u16::from(step >> 5),
+            ),
         }
         rig.turn();
     }

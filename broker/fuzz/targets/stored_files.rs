@@ -65,6 +65,8 @@ fn open_groups(disk: &SimDisk, groups: BTreeMap<GroupId, RecoveredGroup>) {
     let config = HostConfig {
         node: NODE,
         incarnation: Incarnation(2),
+        shards: 1,
+        shard: 0,
         seed: 1,
         limits: HostLimits::default(),
     };

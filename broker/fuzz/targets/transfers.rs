@@ -32,6 +32,8 @@ impl Member {
         let config = HostConfig {
             node: NodeId(id),
             incarnation: Incarnation(1),
+            shards: 1,
+            shard: 0,
             seed: id,
             limits: HostLimits {
                 max_message_bytes: 256,
@@ -75,7 +77,7 @@ impl Pair {
         for (at, other) in [(0, 2), (1, 1)] {
             let host = &mut pair.members[at].host;
             host.create(GROUP, &membership);
-            host.peer_up(NodeId(other), Incarnation(1));
+            host.peer_up(NodeId(other), Incarnation(1), 1);
         }
         pair
     }
@@ -196,7 +198,7 @@ pub fn run(script: &mut Script<'_>) {
                 _ => {
                     let at = usize::from(step >> 2) % 2;
                     let host = &mut pair.members[at].host;
-                    host.peer_up(NodeId(2 - at as u64), Incarnation(1));
+                    host.peer_up(NodeId(2 - at as u64), Incarnation(1), 1);
                 }
             },
         }
