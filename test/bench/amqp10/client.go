@@ -122,11 +122,11 @@ func (p *Publisher) Publish(size, messages, unsettled int) error {
 	} else {
 		section = binary.BigEndian.AppendUint32(append(section, 0xB0), uint32(size))
 	}
-	payload := append(section, make([]byte, size)...)
+	section = append(section, make([]byte, size)...)
 	for goal := p.sent + uint32(messages); p.settled != goal; {
 		p.out = p.out[:0]
 		for n := 0; n < together && p.sent != goal && p.sent-p.settled < uint32(unsettled) && p.sent != p.credit && p.sent != p.window; n++ {
-			p.transfer(payload)
+			p.transfer(section)
 		}
 		if len(p.out) > 0 {
 			if err := p.write(p.out); err != nil {

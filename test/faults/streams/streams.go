@@ -237,8 +237,16 @@ func (p *publisher) publish(ctx context.Context, address string) error {
 		}
 	}
 	over := make(chan error, 1)
-	go func() { over <- p.confirms(c) }()
-	defer func() { c.Close(); <-over }()
+	var reader sync.WaitGroup
+	reader.Add(1)
+	go func() {
+		defer reader.Done()
+		over <- p.confirms(c)
+	}()
+	defer func() {
+		c.Close()
+		reader.Wait()
+	}()
 	tick := time.NewTicker(together * p.load.o.Interval)
 	defer tick.Stop()
 	for {
@@ -246,7 +254,6 @@ func (p *publisher) publish(ctx context.Context, address string) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-over:
-			over <- err
 			return err
 		case <-tick.C:
 			if !p.load.open.Load() || len(p.unconfirmed())+together > window {

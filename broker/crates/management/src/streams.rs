@@ -389,7 +389,7 @@ async fn create_all(api: &Api, changes: Vec<Change>) -> Result<(), ApiError> {
     for change in changes {
         if let Err(error) = create_one(api, change, &mut undo).await {
             for change in undo.into_iter().rev() {
-                // What cannot be undone now is named in the error's place by the next attempt: it exists.
+                // The next attempt reports an object that cannot be deleted now: it exists already.
                 let _ = api.change(change).await;
             }
             return Err(error);

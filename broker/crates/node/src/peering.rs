@@ -134,7 +134,7 @@ pub enum PeeringAction {
     Join(NodeRecord),
     /// Store this durably, then call [`Peering::adopted`].
     Adopt(ClusterRecord),
-    /// Store this durably: what the record says of the cluster's feature flags has changed.
+    /// Store this durably: the cluster's feature flags in the record have changed.
     Store(ClusterRecord),
     /// This node must stop, for this reason.
     End(String),

@@ -10,6 +10,8 @@ pub(crate) enum Fault {
     LaterSegmentsKept,
     /// Truncation does not make its cut durable.
     TruncationNotSynced,
+    /// A removal that the end of the process interrupted is not made durable.
+    RemovalNotCompleted,
     /// Chunks count as written when their job starts.
     WrittenEarly,
     /// A new segment does not start with a tracking snapshot of all names.

@@ -48,7 +48,7 @@ pub struct Cut {
     pub reason: String,
     /// Chunks that had been written completely are missing. False: nothing but a write that the end of the process or of
     /// the machine interrupted, as far as the files tell.
-    pub lost_chunks: bool,
+    pub has_lost_chunks: bool,
 }
 
 /// Adds the epochs of a segment to those of the segments before it.
@@ -67,7 +67,7 @@ pub(crate) fn recover(
     start_offset: u64,
 ) -> Result<(Contents, Option<Cut>), LogError> {
     let found = files::list(disk, stream)?;
-    if found.is_removing {
+    if found.is_removing && !fault::is(Fault::RemovalNotCompleted) {
         complete_removal(disk, stream, &found)?;
     }
     let mut recovery = Recovery {
@@ -103,14 +103,14 @@ pub(crate) fn recover(
             bytes: 0,
             segments: 0,
             reason: "the segment is missing, and its index is there".to_owned(),
-            lost_chunks: true,
+            has_lost_chunks: true,
         });
-        cut.lost_chunks = true;
+        cut.has_lost_chunks = true;
     }
     Ok((contents, cut))
 }
 
-/// Makes durable what a process had removed or cut before it ended.
+/// Makes the removals and cuts of an ended process durable.
 fn complete_removal(
     disk: &dyn Disk,
     stream: QueueId,
@@ -198,7 +198,7 @@ impl Recovery<'_> {
                 bytes: 0,
                 segments: later.len() + 1,
                 reason: "the segment does not continue the log".to_owned(),
-                lost_chunks: true,
+                has_lost_chunks: true,
             });
             return Ok(false);
         }
@@ -277,10 +277,10 @@ impl Recovery<'_> {
         let records = index_records(self.disk, self.stream, first)?;
         // A segment is complete before the next one begins. Without an index, nothing proves that the chunk at a cut was
         // not finished.
-        let lost_chunks = records.is_some_and(|records| records > u64::from(scan.chunks))
+        let has_lost_chunks = records.is_some_and(|records| records > u64::from(scan.chunks))
             || (ends_here && !later.is_empty())
             || (scan.fault.is_some() && records.is_none() && len >= FILE_HEADER_BYTES);
-        if lost_chunks {
+        if has_lost_chunks {
             files::remove_machine(self.disk, self.stream)?;
         }
         if ends_here {
@@ -290,7 +290,7 @@ impl Recovery<'_> {
             }
             unseal(self.disk, self.stream, first)?;
         }
-        if scan.fault.is_some() || lost_chunks {
+        if scan.fault.is_some() || has_lost_chunks {
             let reason = scan.fault.map(|fault| fault.to_string());
             self.cut = Some(Cut {
                 file: path.clone(),
@@ -299,7 +299,7 @@ impl Recovery<'_> {
                 bytes: len - scan.bytes,
                 segments: later.len(),
                 reason: reason.unwrap_or("the segment ends before its index".to_owned()),
-                lost_chunks,
+                has_lost_chunks,
             });
         }
         if scan.chunks == 0 {

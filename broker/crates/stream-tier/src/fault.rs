@@ -12,7 +12,7 @@ pub(crate) enum Fault {
     DeletesBeforePublish,
     /// A leader does not look for manifests of other leaders.
     StaleLeaderPublishes,
-    /// The checksum of what is read from the store is ignored.
+    /// The checksums of objects that are read from the store are ignored.
     WrongBytesAccepted,
 }
 

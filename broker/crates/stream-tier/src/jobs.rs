@@ -21,7 +21,7 @@ const MAX_SKIPPED: usize = 4_096;
 
 /// The threads on which a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobLane {
+pub enum StoreLane {
     /// Uploads and the manifest: can take long.
     Upload,
     /// Reads, which clients wait for.

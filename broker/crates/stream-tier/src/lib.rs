@@ -26,7 +26,7 @@ pub use format::{
     SegmentEntry, SegmentIndex,
 };
 pub use jobs::{
-    JobLane, ReadError, ReadStart, RemoteRead, RemoteResult, TierJob, TierJobResult, purge,
+    ReadError, ReadStart, RemoteRead, RemoteResult, StoreLane, TierJob, TierJobResult, purge,
 };
 pub use memory::{MemoryFaults, MemoryStore};
 pub use store::{ObjectStore, Remote, StoreError, TierCounters};

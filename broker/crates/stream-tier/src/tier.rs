@@ -432,7 +432,7 @@ impl Tier {
     /// The offset up to which whole local segments may be deleted because they are in the store and exceed the local
     /// limits. None if there are none.
     pub fn local_cut(&self, wall: WallTime, log: &StreamLog) -> Option<u64> {
-        // A leader must not rely on what a later leader has not seen.
+        // A leader must not rely on a manifest that a later leader has not seen.
         let is_known = self.published.is_some() && !self.must_publish;
         if !is_known || (self.leading.is_some() && !self.is_current) {
             return None;

@@ -9,7 +9,7 @@ use stream_log::{
     write_machine,
 };
 
-use stream_tier::{JobLane, ReadError, RemoteRead, RemoteResult, TierJob, TierJobResult};
+use stream_tier::{ReadError, RemoteRead, RemoteResult, StoreLane, TierJob, TierJobResult};
 
 /// Most chunks that one read skips because no cursor of the read wants them.
 const MAX_SKIPPED: usize = 4_096;
@@ -43,7 +43,7 @@ impl OpenJob {
         let recorded = read_machine(disk, self.stream)?;
         let start = self.restart_at.unwrap_or(0);
         let (log, cut) = StreamLog::open(disk, self.stream, self.config, start)?;
-        let has_lost = cut.as_ref().is_some_and(|cut| cut.lost_chunks);
+        let has_lost = cut.as_ref().is_some_and(|cut| cut.has_lost_chunks);
         let is_new = recorded.is_none()
             && !has_lost
             && log.next_offset() == start
@@ -237,10 +237,10 @@ impl StreamJob {
     }
 
     /// The threads for jobs on the object store. None: the storage thread.
-    pub fn lane(&self) -> Option<JobLane> {
+    pub fn lane(&self) -> Option<StoreLane> {
         match &self.work {
-            Work::ReadRemote(_) => Some(JobLane::Fetch),
-            Work::Tier(_) | Work::Purge { .. } => Some(JobLane::Upload),
+            Work::ReadRemote(_) => Some(StoreLane::Fetch),
+            Work::Tier(_) | Work::Purge { .. } => Some(StoreLane::Upload),
             _ => None,
         }
     }

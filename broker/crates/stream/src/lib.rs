@@ -30,7 +30,7 @@ pub use jobs::{StreamJob, StreamJobResult};
 pub use peer::PeerMessage;
 pub use replica::{RaftState, ReplicaConfig, ReplicaStatus, StreamEffect, StreamReplica};
 
-pub use stream_tier::{JobLane, TierConfig};
+pub use stream_tier::{StoreLane, TierConfig};
 
 /// Most bytes of a batch with several entries: a larger one is refused.
 pub const MAX_BATCH_BYTES: usize = 8 << 20;

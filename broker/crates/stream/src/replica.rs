@@ -3,7 +3,10 @@
 mod leading;
 mod replication;
 mod requests;
+mod status;
 mod tier;
+
+pub use status::ReplicaStatus;
 
 use crate::PeerMessage;
 use crate::cursors::{Cursors, LogEnds, RecentChunk};
@@ -13,13 +16,13 @@ use bytes::Bytes;
 use env::{Incarnation, NodeId, Time, WallTime};
 use queue::cursor::{AddressedCursorEvent, CursorEvent, CursorRequest, CursorSource};
 use queue::{
-    ConsumerId, ConsumerInfo, DeadIncarnation, Name, Queue, QueueCounters, QueueId, QueueMessage,
-    QueueOutput, QueueReply, QueueSettings, QueueStats, SessionId, Timestamps,
+    ConsumerInfo, DeadIncarnation, Name, Queue, QueueCounters, QueueId, QueueMessage, QueueOutput,
+    QueueReply, QueueSettings, QueueStats, SessionId, Timestamps,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use stream_log::{
-    Chunk, ChunkBuilder, ChunkReader, LogConfig, LogError, MAX_PENDING_BYTES, StreamLog, Tracking,
+    Chunk, ChunkBuilder, ChunkReader, LogConfig, LogError, MAX_PENDING_BYTES, StreamLog,
 };
 use stream_replication::{Attachment, EpochTable, LogState, Member, WriteToken};
 use stream_tier::{Tier, TierConfig};
@@ -57,33 +60,6 @@ pub struct RaftState {
     pub term: u64,
     /// The leader, if it is known. This node itself only after it has applied an entry of its term.
     pub leader: Option<NodeId>,
-}
-
-/// The state of a replica, for listings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplicaStatus {
-    /// The replica leads and takes requests.
-    pub leads: bool,
-    /// The term of the Raft group, as this replica knows it.
-    pub epoch: u64,
-    /// The first retained offset.
-    pub first_offset: u64,
-    /// The offset after the last written message.
-    pub next_offset: u64,
-    /// The offset after the last committed message, as far as this replica knows.
-    pub committed_offset: u64,
-    /// Number of segment files.
-    pub segments: u64,
-    /// Number of retained chunks.
-    pub chunks: u64,
-    /// Size of the segment files in bytes.
-    pub bytes: u64,
-    /// Consumers that read from this replica.
-    pub readers: u64,
-    /// The highest number of committed messages that a consumer of this replica has not been sent.
-    pub max_lag: u64,
-    /// For a leader: the offset after the last message that each other member has written. None: it is not attached.
-    pub followers: Vec<(NodeId, Option<u64>)>,
 }
 
 /// Work for the host of a replica.
@@ -333,43 +309,6 @@ impl StreamReplica {
         let local = log.first_offset();
         let remote = self.tier.as_ref().and_then(|tier| tier.first_offset());
         remote.map_or(local, |remote| remote.min(local))
-    }
-
-    /// The state of the log, its readers and its copies. None while the log is opened.
-    pub fn status(&self) -> Option<ReplicaStatus> {
-        let log = self.log.as_ref()?;
-        let (first, readable) = (log.first_offset(), log.readable());
-        let followers = match &self.member {
-            Some(member) if self.leads() => member.followers(),
-            _ => Vec::new(),
-        };
-        let segments = log.segments();
-        Some(ReplicaStatus {
-            leads: self.leads(),
-            epoch: self.raft.term,
-            first_offset: first,
-            next_offset: log.written(),
-            committed_offset: readable,
-            segments: segments.len() as u64,
-            chunks: segments.map(|segment| u64::from(segment.chunks)).sum(),
-            bytes: log.bytes(),
-            readers: self.cursors.len() as u64,
-            max_lag: self.lags().map(|(_, _, lag)| lag).max().unwrap_or(0),
-            followers,
-        })
-    }
-
-    /// For each consumer that reads from this replica the number of committed messages that it has not been sent. A
-    /// consumer whose position is not known yet is left out.
-    pub fn lags(&self) -> impl Iterator<Item = (SessionId, ConsumerId, u64)> {
-        let ends = self.log.as_ref();
-        let ends = ends.map_or((0, 0), |log| (log.first_offset(), log.readable()));
-        self.cursors.lags(ends.0, ends.1)
-    }
-
-    /// The stored offsets and the producers' sequences. None while the log is opened.
-    pub fn tracking(&self) -> Option<&Tracking> {
-        self.log.as_ref().map(|log| log.tracking())
     }
 
     /// Returns true if the log is open and the replica has nothing to do.

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 use stream::{
-    JobLane, PeerMessage, RaftState, ReplicaConfig, StreamEffect, StreamJob, StreamReplica,
+    PeerMessage, RaftState, ReplicaConfig, StoreLane, StreamEffect, StreamJob, StreamReplica,
     TierConfig,
 };
 use stream_log::{LogConfig, Retention, Tracking};
@@ -157,8 +157,8 @@ impl StorageJob for ReplicaJob {
     fn lane(&self) -> consensus::JobLane {
         match self.0.lane() {
             None => consensus::JobLane::Storage,
-            Some(JobLane::Upload) => consensus::JobLane::Upload,
-            Some(JobLane::Fetch) => consensus::JobLane::Fetch,
+            Some(StoreLane::Upload) => consensus::JobLane::Upload,
+            Some(StoreLane::Fetch) => consensus::JobLane::Fetch,
         }
     }
 

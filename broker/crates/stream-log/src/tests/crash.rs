@@ -251,7 +251,7 @@ impl World {
         self.disk.cut_power_after(None);
         let opened = StreamLog::open(&self.disk, STREAM, config(), 0);
         let (log, cut) = opened.map_err(|e| e.to_string())?;
-        let loses = cut.as_ref().is_some_and(|cut| cut.lost_chunks);
+        let loses = cut.as_ref().is_some_and(|cut| cut.has_lost_chunks);
         ensure(!is_restart || !loses, || {
             format!("a loss is reported after a restart: {cut:?}")
         })?;
@@ -398,6 +398,7 @@ fn planted_faults_are_found() {
         Fault::SealBeforeSync,
         Fault::LaterSegmentsKept,
         Fault::TruncationNotSynced,
+        Fault::RemovalNotCompleted,
         Fault::WrittenEarly,
         Fault::SnapshotIncomplete,
         Fault::UncommittedDeleted,

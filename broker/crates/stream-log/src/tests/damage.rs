@@ -70,7 +70,7 @@ fn every_changed_byte_of_the_last_segment_ends_the_log() {
             other => other.expect("opens"),
         };
         let cut = cut.expect("damaged");
-        assert!(cut.lost_chunks, "byte {at}: {cut:?}");
+        assert!(cut.has_lost_chunks, "byte {at}: {cut:?}");
         assert_eq!(machine(&copy), None, "byte {at}");
         assert_eq!(
             (&cut.file, cut.next_offset),
@@ -102,7 +102,7 @@ fn segment_cut_anywhere_keeps_its_whole_chunks() {
         crate::write_machine(&copy, STREAM, MACHINE).expect("written");
         copy.restart();
         let (mut log, cut) = open(&copy);
-        assert!(cut.expect("reported").lost_chunks, "cut at {at}");
+        assert!(cut.expect("reported").has_lost_chunks, "cut at {at}");
         assert_eq!(machine(&copy), None);
         let found = read_all(&mut log, &copy);
         assert_eq!(found, chunks[..found.len()]);
@@ -242,7 +242,7 @@ fn missing_newest_segment_is_noticed() {
     disk.remove(&segment_file(firsts[2])).expect("removed");
     let (mut log, cut) = open(&disk);
     let cut = cut.expect("reported");
-    assert!(cut.lost_chunks);
+    assert!(cut.has_lost_chunks);
     assert_eq!(
         (cut.file, cut.next_offset),
         (segment_file(firsts[2]), firsts[2])
@@ -274,7 +274,7 @@ fn unfinished_chunk_at_the_end_is_no_loss() {
         copy.restart();
         let (mut log, cut) = open(&copy);
         assert_eq!(
-            cut.as_ref().map(|cut| cut.lost_chunks),
+            cut.as_ref().map(|cut| cut.has_lost_chunks),
             (at > before).then_some(false)
         );
         assert_eq!(machine(&copy).as_deref(), Some(MACHINE));

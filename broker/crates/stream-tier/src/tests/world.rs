@@ -191,7 +191,7 @@ impl World {
         Arc::new(Remote::new(Box::new(copy), PREFIX))
     }
 
-    /// What is read is right, or there is an error.
+    /// A read returns the right messages or an error.
     fn read(&mut self, at: usize) {
         if self.truth.is_empty() || !self.nodes[at].tier.is_loaded() {
             return;

@@ -1,4 +1,4 @@
-//! Segments in the object store: uploads, and reads of what is not on the disk.
+//! Segments in the object store: uploads, and reads of older segments.
 
 use super::{Purpose, Role, StreamReplica};
 use crate::jobs::{ReadResult, Work};

@@ -647,9 +647,28 @@ fn stream_is_read_from_the_object_store_also_after_a_restart() {
     assert_eq!(first, Some(0), "the stream begins in the store");
     restart_with_store(&mut one, 3, &store);
     assert_eq!(all_offsets(&mut one), before);
-    // The timestamp of the last message of the first half, which is in the store.
+    // Every message is newer, so the first one is found, which is in the store.
     let start = CursorStart::Timestamp(WallTime(0));
     assert_eq!(offsets(&one.cursor(attach(start, 1)))[0].0, before[0]);
+}
+
+#[test]
+fn lag_and_first_offset_include_the_object_store() {
+    let store = stream_tier::MemoryStore::new(1);
+    let mut one = Single::new(small_segments());
+    restart_with_store(&mut one, 2, &store);
+    for seq in 1..=24 {
+        one.request(session(1), seq, publish(&[seq as u8; 400]));
+        one.work();
+    }
+    let events = one.cursor(attach(CursorStart::First, 1));
+    let (first, count) = offsets(&events)[0];
+    let status = one.replica.status().expect("open");
+    assert_eq!((status.first_offset, status.segments), (0, 1));
+    let rest = status.committed_offset - first - u64::from(count);
+    let lags: Vec<u64> = one.replica.lags().map(|(_, _, lag)| lag).collect();
+    assert_eq!((lags, status.max_lag), (vec![rest], rest));
+    assert!(rest > status.chunks, "most messages are in the store only");
 }
 
 #[test]
