@@ -115,11 +115,6 @@ impl Cursors {
         self.all.is_empty()
     }
 
-    /// Whether a cursor waits for its turn to be served.
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.queue.is_empty()
-    }
-
     /// Cursors, for listings.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, ConsumerId, &CursorSpec)> {
         self.all

@@ -39,8 +39,7 @@ pub const MAX_UNWRITTEN_BYTES: usize = 16 << 20;
 /// Most bytes of chunks from the leader that wait for the log of a follower. Further ones are dropped, and repeated by the
 /// leader.
 pub const MAX_WAITING_BYTES: usize = 32 << 20;
-/// Bytes of readable chunks that are kept in memory for followers and cursors that are nearly up to date. Chunks that
-/// are not readable yet are kept up to [`MAX_UNWRITTEN_BYTES`] more, so that cursors at the end get them from memory.
+/// Bytes of new chunks that are kept in memory for followers and cursors that are nearly up to date.
 pub const RECENT_BYTES: usize = 2 << 20;
 /// Bytes after which a read for cursors takes no further chunk.
 pub const READ_BYTES: usize = 1 << 20;

@@ -665,20 +665,8 @@ impl StreamReplica {
         }
         self.recent_bytes += chunk.bytes.len();
         self.recent.push_back(chunk);
-        let readable = self.log.as_ref().map_or(0, |log| log.readable());
-        while self.recent.len() > 1 && self.recent_bytes > self.recent_limit(readable) {
+        while self.recent_bytes > crate::RECENT_BYTES && self.recent.len() > 1 {
             self.drop_oldest_recent();
-        }
-    }
-
-    /// Most bytes of recent chunks. It is higher while no cursor can have got the oldest one yet: the log holds chunks in
-    /// memory, too, until they are written.
-    fn recent_limit(&self, readable: u64) -> usize {
-        let oldest = self.recent.front();
-        let is_new = oldest.is_some_and(|chunk| chunk.header.next_offset() > readable);
-        match is_new || self.cursors.has_waiting() {
-            true => crate::RECENT_BYTES + crate::MAX_UNWRITTEN_BYTES,
-            false => crate::RECENT_BYTES,
         }
     }
 
@@ -702,8 +690,7 @@ impl StreamReplica {
         let Some(log) = &self.log else {
             return self.clear_recent();
         };
-        let readable = log.readable();
-        let mut keep = readable;
+        let mut keep = log.readable();
         if let Some(next) = self.cursors.lowest_from(first) {
             keep = keep.min(next);
         }
@@ -711,7 +698,6 @@ impl StreamReplica {
             .recent
             .front()
             .is_some_and(|c| c.header.next_offset() <= keep)
-            || self.recent.len() > 1 && self.recent_bytes > self.recent_limit(readable)
         {
             self.drop_oldest_recent();
         }

@@ -5,7 +5,6 @@ mod entry;
 mod single;
 mod world;
 
-use crate::jobs::Work;
 use crate::{RaftState, ReplicaConfig, StreamEffect, StreamReplica};
 use bytes::BytesMut;
 use codec_stream::{PublishedBody, PublishedMessage, PublishedMessages};
@@ -133,18 +132,16 @@ impl Single {
         self.lead(term);
     }
 
-    /// Ends the turn and does all jobs. Returns the number of those that read.
-    fn work(&mut self) -> usize {
+    /// Ends the turn and does all jobs.
+    fn work(&mut self) {
         let now = self.at();
         self.replica.flush(now, &mut self.out);
-        let mut reads = 0;
         loop {
             let mut worked = false;
             while let Some(effect) = self.replica.poll() {
                 worked = true;
                 match effect {
                     StreamEffect::Job(job) => {
-                        reads += usize::from(matches!(job.work, Work::Read(_)));
                         let done = job.run(&self.disk);
                         self.replica.job_done(now, done, &mut self.out);
                     }
@@ -154,7 +151,7 @@ impl Single {
             }
             self.replica.flush(now, &mut self.out);
             if !worked {
-                return reads;
+                return;
             }
         }
     }

@@ -555,39 +555,6 @@ fn log_with_a_damaged_chunk_is_not_intact() {
     }
 }
 
-/// Number of reads of the disk that a cursor at the end of the stream needs for `bytes` that are written at once.
-fn reads_at_the_end(bytes: usize) -> usize {
-    const BODY: usize = 64 << 10;
-    let mut one = Single::new(LogConfig::default());
-    one.request(session(1), 1, publish(b"first"));
-    one.work();
-    one.cursor(attach(CursorStart::Next, 1_000));
-    let messages = bytes / BODY;
-    for seq in 0..messages as u64 {
-        one.request(session(1), 2 + seq, publish(&[7; BODY]));
-        let now = one.at();
-        one.replica.flush(now, &mut one.out);
-    }
-    let mut reads = 0;
-    let (mut out, mut received) = (Vec::new(), 0);
-    while received < messages {
-        reads += one.work();
-        while one.replica.send_batches(1 << 20, &mut out) {}
-        let got = out.drain(..).filter_map(|addressed| match addressed.event {
-            CursorEvent::Batch { batch, .. } => Some(batch.count as usize),
-            _ => None,
-        });
-        received += got.sum::<usize>();
-    }
-    reads
-}
-
-/// More than [`RECENT_BYTES`](crate::RECENT_BYTES) can be written at once.
-#[test]
-fn cursor_at_the_end_is_served_from_memory() {
-    assert_eq!(reads_at_the_end(12 << 20), 0);
-}
-
 /// The replica again, with an object store and one small segment on the disk.
 fn restart_with_store(one: &mut Single, term: u64, store: &stream_tier::MemoryStore) {
     let remote = stream_tier::Remote::new(Box::new(store.clone()), "");
