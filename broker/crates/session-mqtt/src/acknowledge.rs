@@ -60,7 +60,10 @@ impl ClientConnection {
                 inflight.released = true;
                 // The queue keeps its messages until PUBCOMP, because it may deliver them again to
                 // a session that has lost its state.
-                if inflight.owner == MessageOwner::Nobody {
+                if matches!(
+                    inflight.owner,
+                    MessageOwner::Nobody | MessageOwner::Stream(_)
+                ) {
                     inflight.delivery = None;
                 }
                 ReasonCode::Success

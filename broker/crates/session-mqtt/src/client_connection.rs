@@ -170,10 +170,11 @@ impl ClientConnection {
 
     /// Counts the client as a consumer while it has subscriptions.
     pub(crate) fn count_consumer(&mut self, cx: &mut StepContext<'_>) {
-        let consumes = match (self.subscriber.to_option(), cx.broker.router()) {
-            (Some(subscriber), Some(router)) => router.subscriptions_of(subscriber) > 0,
-            _ => false,
+        let in_router = match (self.subscriber.to_option(), cx.broker.router()) {
+            (Some(subscriber), Some(router)) => router.subscriptions_of(subscriber),
+            _ => 0,
         };
+        let consumes = in_router + self.stream_subscriptions() > 0;
         if consumes != self.is_consumer {
             self.is_consumer = consumes;
             let more = if consumes { 1 } else { -1 };

@@ -7,6 +7,7 @@ use crate::shard_service::RouterAccess;
 use crate::state::{InflightMessage, MessageOwner, QueuedMessage, effective_qos};
 use codec_mqtt::{Ack, AckKind, ForwardedPublish, MAX_PACKET, Qos, ReasonCode};
 use conversion::mqtt::Envelope;
+use queue::QueueType;
 use smallvec::SmallVec;
 use topics::Delivery;
 
@@ -129,11 +130,11 @@ impl ClientConnection {
             packet_id,
             dup: true,
         };
-        let from_queue = inflight.owner != MessageOwner::Nobody;
+        let owner = inflight.owner;
         let delivery = inflight.delivery.clone();
         let sent = delivery.is_some_and(|delivery| self.send_read(&delivery, &sending, cx));
         if sent {
-            self.count(from_queue, cx, |d| {
+            self.count(owner, cx, |d| {
                 d.deliver += 1;
                 d.redeliver += 1;
             });
@@ -144,19 +145,20 @@ impl ClientConnection {
         sent
     }
 
-    /// Counts an event of a message from the session's queue, or from no queue.
+    /// Counts an event of a message with this owner.
     pub(crate) fn count(
         &self,
-        from_queue: bool,
+        owner: MessageOwner,
         cx: &mut StepContext<'_>,
         add: impl FnOnce(&mut session::DeliveryCounters),
     ) {
-        let kind = self
-            .rare
-            .stored
-            .as_ref()
-            .map(|s| s.kind)
-            .filter(|_| from_queue);
+        let kind = match owner {
+            MessageOwner::Nobody => None,
+            MessageOwner::Queue(_) | MessageOwner::Return(_) => {
+                self.rare.stored.as_ref().map(|stored| stored.kind)
+            }
+            MessageOwner::Stream(_) => Some(QueueType::Stream),
+        };
         cx.count(|t| match kind {
             Some(kind) => add(t.of(kind)),
             None => add(&mut t.queueless),
@@ -165,30 +167,37 @@ impl ClientConnection {
 
     /// The client has acknowledged a message.
     pub(crate) fn message_acked(&mut self, at: usize, cx: &mut StepContext<'_>) {
-        let from_queue = self
-            .state
-            .inflight
-            .get(at)
-            .map(|i| i.owner != MessageOwner::Nobody);
-        self.count(from_queue == Some(true), cx, |d| d.ack += 1);
+        if let Some(inflight) = self.state.inflight.get(at) {
+            self.count(inflight.owner, cx, |d| d.ack += 1);
+        }
         self.remove_inflight(at);
     }
 
     /// Removes a message in flight, acknowledged or not.
     pub(crate) fn remove_inflight(&mut self, at: usize) {
         let done = self.state.inflight.remove(at);
-        if let Some(MessageOwner::Queue(queue_message)) = done.map(|inflight| inflight.owner) {
-            self.settle_delivery(queue_message);
+        if let Some(done) = done {
+            self.settle(done.owner);
         }
     }
 
-    fn send_first(&mut self, next: QueuedMessage, cx: &mut StepContext<'_>) -> bool {
-        let owner = next.from_queue;
-        let sent = self.send_new(next, cx);
-        if let (false, Some(queue_message)) = (sent, owner) {
-            self.settle_delivery(queue_message);
+    /// The client needs a delivery no longer.
+    fn settle(&mut self, owner: MessageOwner) {
+        match owner {
+            MessageOwner::Queue(queue_message) => self.settle_delivery(queue_message),
+            MessageOwner::Stream(delivery) => self.settle_stream_delivery(delivery),
+            MessageOwner::Nobody | MessageOwner::Return(_) => {}
         }
-        sent
+    }
+
+    /// Sends a waiting message. Returns true if the client must acknowledge it.
+    fn send_first(&mut self, next: QueuedMessage, cx: &mut StepContext<'_>) -> bool {
+        let owner = next.owner;
+        let is_outstanding = self.send_new(next, cx);
+        if !is_outstanding {
+            self.settle(owner);
+        }
+        is_outstanding
     }
 
     fn send_new(&mut self, next: QueuedMessage, cx: &mut StepContext<'_>) -> bool {
@@ -202,6 +211,18 @@ impl ClientConnection {
             return false;
         };
         let qos = effective_qos(&delivery, &envelope);
+        if qos == Qos::AtMostOnce {
+            // From a stream: messages of QoS 0 of the router do not wait.
+            let sending = SendOptions {
+                qos,
+                packet_id: 0,
+                dup: false,
+            };
+            if self.send(&delivery, &envelope, &sending, cx) {
+                self.count(next.owner, cx, |d| d.deliver_no_ack += 1);
+            }
+            return false;
+        }
         let Some(packet_id) = self.state.new_id(&mut self.ids) else {
             return false;
         };
@@ -212,7 +233,7 @@ impl ClientConnection {
         };
         let sent = self.send(&delivery, &envelope, &sending, cx);
         if sent {
-            self.count(next.from_queue.is_some(), cx, |d| d.deliver += 1);
+            self.count(next.owner, cx, |d| d.deliver += 1);
             if delivery.message.as_bytes().len() > MIN_REPORTED_BYTES {
                 cx.broker.note_held();
             }
@@ -222,9 +243,7 @@ impl ClientConnection {
                 delivery: Some(delivery),
                 released: false,
                 sent: true,
-                owner: next
-                    .from_queue
-                    .map_or(MessageOwner::Nobody, MessageOwner::Queue),
+                owner: next.owner,
             });
         }
         sent

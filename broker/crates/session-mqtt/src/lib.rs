@@ -31,6 +31,7 @@ mod settings;
 mod shard_service;
 mod shared;
 mod state;
+mod stream_subscriptions;
 mod subscribe;
 mod unanswered_publishes;
 

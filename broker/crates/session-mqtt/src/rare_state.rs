@@ -2,6 +2,7 @@
 
 use crate::client_connection::{ClientConnection, DelayedWill};
 use crate::session_queue::SessionQueue;
+use crate::stream_subscriptions::StreamSubscriptions;
 use crate::subscribe::PendingSubscribe;
 use env::Time;
 use std::ops::{Deref, DerefMut};
@@ -44,6 +45,8 @@ pub(crate) struct RareState {
     pub stored: Option<Box<SessionQueue>>,
     /// A SUBSCRIBE or UNSUBSCRIBE that waits for the metadata group or for other routers.
     pub pending: Option<Box<PendingSubscribe>>,
+    /// Subscriptions that read streams.
+    pub streams: Option<Box<StreamSubscriptions>>,
 }
 
 impl RareState {
@@ -62,6 +65,7 @@ impl RareState {
         previous_release: None,
         stored: None,
         pending: None,
+        streams: None,
     };
 
     /// Returns true if this state can be freed once CONNACK was sent.
@@ -76,6 +80,7 @@ impl RareState {
             && self.previous_release.is_none()
             && self.stored.is_none()
             && self.pending.is_none()
+            && self.streams.is_none()
     }
 }
 
@@ -106,6 +111,10 @@ impl OptionalRareState {
 
     pub(crate) fn pending_mut(&mut self) -> Option<&mut PendingSubscribe> {
         self.0.as_mut()?.pending.as_deref_mut()
+    }
+
+    pub(crate) fn streams_mut(&mut self) -> Option<&mut StreamSubscriptions> {
+        self.0.as_mut()?.streams.as_deref_mut()
     }
 
     /// Notes the No Local option of a new subscription.

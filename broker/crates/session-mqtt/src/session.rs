@@ -3,6 +3,7 @@
 use crate::client_connection::{
     ClientConnection, DECLARE_SESSION_QUEUE, DELETE_SESSION_QUEUE, SYNC, StepContext,
 };
+use crate::session_queue::CONSUMER;
 use crate::settings::{MqttSettings, SessionConfig};
 use crate::shard_service::MqttShard;
 use crate::unanswered_publishes::{forward_event, is_deleted};
@@ -410,6 +411,12 @@ impl MqttSession {
             }
             QueueNotification::Answer { queue, seq, answer } => {
                 let connection = self.client.connection_mut();
+                if let Some(Err(failure)) = connection
+                    .and_then(|connection| connection.handle_stream_answer(queue, seq, &answer))
+                {
+                    return self.fail(failure, cx);
+                }
+                let connection = self.client.connection_mut();
                 match connection.map_or(Ok(false), |connection| {
                     connection.handle_queue_answer(queue, seq, answer, cx)
                 }) {
@@ -419,10 +426,24 @@ impl MqttSession {
                 }
             }
             QueueNotification::Deliver {
-                queue, deliveries, ..
+                queue,
+                consumer,
+                deliveries,
             } => {
-                if let Some(connection) = self.client.connection_mut() {
-                    connection.handle_deliveries(queue, deliveries, cx);
+                let Some(connection) = self.client.connection_mut() else {
+                    return;
+                };
+                match consumer {
+                    CONSUMER => connection.handle_deliveries(queue, deliveries, cx),
+                    stream => connection.handle_stream_deliveries(stream, deliveries, cx),
+                }
+            }
+            QueueNotification::Cancelled { consumer, .. } if consumer != CONSUMER => {
+                let connection = self.client.connection_mut();
+                if let Some(Err(failure)) =
+                    connection.map(|connection| connection.stream_cancelled(consumer))
+                {
+                    self.fail(failure, cx);
                 }
             }
             QueueNotification::Cancelled { queue, .. } => {

@@ -10,7 +10,7 @@ use crate::completed::{CompletedMessage, CompletedMessages};
 use crate::handover::{EarlierSentMessages, Handover};
 use crate::session::{ConnectionFailure, PacketResult};
 use crate::shard_service::RouterAccess;
-use crate::state::QueuedMessage;
+use crate::state::{MessageOwner, QueuedMessage};
 use bytes::Bytes;
 use codec_mqtt::{Ack, AckKind, Qos, ReasonCode};
 use conversion::mqtt::{self, Envelope, key_of, topic_of};
@@ -35,8 +35,8 @@ const FENCE: &str = "fence";
 const EXPIRES: &str = "x-expires";
 /// Maximum bytes of a queue name and of a binding key.
 const MAX_NAME: usize = metadata::limits::NAME_BYTES;
-/// Each connection has only one consumer.
-const CONSUMER: ConsumerId = ConsumerId(1);
+/// The only consumer of a connection on the session's queue.
+pub(crate) const CONSUMER: ConsumerId = ConsumerId(1);
 
 /// The queue of a session as its connection sees it.
 #[derive(Debug)]
@@ -532,10 +532,11 @@ impl ClientConnection {
                     // because its connection ended before.
                     let stored = self.rare.stored.as_ref();
                     let sent = stored.is_some_and(|s| s.sent_earlier.may_have(queue_message.mark));
-                    self.count(true, cx, |d| d.redeliver += u64::from(redelivered));
+                    let owner = MessageOwner::Queue(queue_message);
+                    self.count(owner, cx, |d| d.redeliver += u64::from(redelivered));
                     self.state.push_from_queue(QueuedMessage {
                         delivery,
-                        from_queue: Some(queue_message),
+                        owner,
                         dup: redelivered && sent,
                     });
                 }
@@ -620,6 +621,7 @@ impl ClientConnection {
 
     /// Sends the settlements of the step to the queue.
     pub(crate) fn flush_settled(&mut self, cx: &mut StepContext<'_>) {
+        self.flush_settled_streams(cx);
         let Some(stored) = self.rare.stored_mut().filter(|s| !s.settled.is_empty()) else {
             return;
         };

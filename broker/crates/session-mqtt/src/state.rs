@@ -4,6 +4,7 @@
 use crate::completed::{CompletedMessage, CompletedMessages};
 use crate::handover::{EarlierSentMessages, Handover};
 use crate::packet_ids::PacketIds;
+use crate::stream_subscriptions::StreamDelivery;
 use crate::{MqttSettings, SessionLimits};
 use bytes::Bytes;
 use codec_mqtt::Qos;
@@ -27,6 +28,8 @@ pub(crate) enum MessageOwner {
     Queue(CompletedMessage),
     /// The session's queue, which will deliver it again. Its number there, if the queue reports it.
     Return(Option<MessageId>),
+    /// A stream, which has delivered it to this connection.
+    Stream(StreamDelivery),
 }
 
 /// A QoS 1 or 2 message with a packet identifier.
@@ -53,8 +56,8 @@ impl InflightMessage {
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     pub delivery: Delivery,
-    /// Set if the message is from the session's queue.
-    pub from_queue: Option<CompletedMessage>,
+    /// Not [`MessageOwner::Return`].
+    pub owner: MessageOwner,
     /// An earlier connection may have sent it.
     pub dup: bool,
 }
@@ -188,7 +191,7 @@ impl ClientState {
         };
         let unsent = waiting
             .into_iter()
-            .filter(|w| w.from_queue.is_none() && !(w.dup && is_exactly_once(&w.delivery)))
+            .filter(|w| w.owner == MessageOwner::Nobody && !(w.dup && is_exactly_once(&w.delivery)))
             .map(|w| w.delivery);
         let all = unacknowledged.chain(unsent);
         all.filter(|delivery| delivery.group != 0).collect()
@@ -207,14 +210,14 @@ impl ClientState {
         }
         self.push_from_queue(QueuedMessage {
             delivery,
-            from_queue: None,
+            owner: MessageOwner::Nobody,
             dup: false,
         });
         true
     }
 
-    /// Like [`ClientState::push_waiting`], for messages from the session's queue, which are bounded by its
-    /// prefetch.
+    /// Like [`ClientState::push_waiting`], for messages from the session's queue or a stream, which are bounded
+    /// by the prefetch.
     pub(crate) fn push_from_queue(&mut self, waiting: QueuedMessage) {
         self.waiting_bytes += waiting.delivery.message.as_bytes().len();
         self.waiting.push_back(waiting);
@@ -313,7 +316,7 @@ impl ClientState {
             in_flight.waiting_bytes += delivery.message.as_bytes().len();
             in_flight.waiting.push_front(QueuedMessage {
                 delivery,
-                from_queue: None,
+                owner: MessageOwner::Nobody,
                 dup: true,
             });
         }
@@ -354,7 +357,10 @@ impl ClientState {
     /// The numbers of the queue's messages that earlier connections sent and this one has not.
     pub(crate) fn pending_redeliveries(&self) -> impl Iterator<Item = Option<MessageId>> {
         let again = self.waiting.iter().filter(|w| w.dup);
-        again.filter_map(|w| w.from_queue.map(|queue_message| queue_message.mark))
+        again.filter_map(|w| match w.owner {
+            MessageOwner::Queue(queue_message) => Some(queue_message.mark),
+            _ => None,
+        })
     }
 
     /// Packet identifiers for which PUBREL must be sent.
@@ -390,11 +396,18 @@ impl ClientState {
         }
         for inflight in &mut in_flight.inflight {
             inflight.sent = false;
-            if let MessageOwner::Queue(queue_message) = inflight.owner {
-                inflight.owner = MessageOwner::Return(queue_message.mark);
+            match inflight.owner {
+                MessageOwner::Queue(queue_message) => {
+                    inflight.owner = MessageOwner::Return(queue_message.mark);
+                }
+                // The subscription ends with the connection, so only this session has the message.
+                MessageOwner::Stream(_) => inflight.owner = MessageOwner::Nobody,
+                MessageOwner::Nobody | MessageOwner::Return(_) => {}
             }
         }
-        in_flight.waiting.retain(|w| w.from_queue.is_none());
+        in_flight
+            .waiting
+            .retain(|w| w.owner == MessageOwner::Nobody);
         let sizes = in_flight
             .waiting
             .iter()

@@ -4,6 +4,7 @@ use crate::client_connection::{ClientConnection, StepContext};
 use crate::session::{ConnectionFailure, PacketResult};
 use crate::session_queue::{binding_key, is_same};
 use crate::shard_service::RouterAccess;
+use crate::stream_subscriptions::{StreamRequest, StreamStart};
 use codec_mqtt::{
     Properties, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck,
     Unsubscribe, Version, check_filter, shared,
@@ -27,6 +28,8 @@ struct RequestedFilter {
     reason: ReasonCode,
     /// Retained messages must be sent for it.
     retained: bool,
+    /// The stream to read, in a SUBSCRIBE that asks for one.
+    stream: Option<StreamRequest>,
 }
 
 /// A packet that is answered when the metadata group has applied its changes to the session's queue
@@ -66,9 +69,17 @@ impl ClientConnection {
             validate_filter(filter)?;
         }
         let identifier = subscribe.properties.subscription_identifiers().next();
+        let start = StreamStart::find(&subscribe.properties);
         let mut requests: Vec<RequestedFilter> = Vec::new();
         for (filter, options) in subscribe.filters.iter() {
-            let reason = self.check_filter(filter, options, requests.len(), cx)?;
+            let mut reason = self.check_filter(filter, options, requests.len(), cx)?;
+            let mut stream = None;
+            if let (false, Some(start)) = (reason.is_error(), &start) {
+                match self.find_stream(filter, start, cx) {
+                    Ok(found) => stream = Some(found),
+                    Err(refusal) => reason = refusal,
+                }
+            }
             requests.push(RequestedFilter {
                 filter: filter.into(),
                 subscription: Subscription {
@@ -80,6 +91,7 @@ impl ClientConnection {
                 handling: options.retain_handling,
                 reason,
                 retained: false,
+                stream,
             });
         }
         if self.rare.stored.is_none() {
@@ -113,7 +125,8 @@ impl ClientConnection {
         else {
             return Ok(ReasonCode::UnspecifiedError);
         };
-        if router.subscriptions_of(subscriber) + more >= self.settings.limits.subscriptions {
+        let existing = router.subscriptions_of(subscriber) + self.stream_subscriptions();
+        if existing + more >= self.settings.limits.subscriptions {
             return Ok(ReasonCode::QuotaExceeded);
         }
         Ok(ReasonCode::granted(options.qos))
@@ -130,6 +143,13 @@ impl ClientConnection {
         let mut earlier: BTreeMap<&str, BindingRecord> = BTreeMap::new();
         for (at, request) in requests.iter_mut().enumerate() {
             if request.reason.is_error() {
+                continue;
+            }
+            if request.stream.is_some() {
+                // The stream replaces a subscription with the same filter.
+                let token = at as u64 + 1;
+                let before = self.bindings_of(&request.filter, cx).into_iter();
+                changes.extend(before.map(|old| (token, Change::Unbind(old))));
                 continue;
             }
             let Some(binding) = self.binding(&request.filter, request.subscription, fence) else {
@@ -232,6 +252,10 @@ impl ClientConnection {
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         let session = cx.broker.id().number;
+        for request in requests.iter().filter(|r| !r.reason.is_error()) {
+            // A subscription replaces the one with the same filter [MQTT-3.8.4-3].
+            self.remove_stream_subscription(&request.filter, cx);
+        }
         let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
         else {
             return self.answer_subscribe(packet_id, &requests, cx);
@@ -240,6 +264,10 @@ impl ClientConnection {
             .iter_mut()
             .filter(|request| !request.reason.is_error())
         {
+            if request.stream.is_some() {
+                router.unsubscribe(subscriber, &request.filter);
+                continue;
+            }
             let was_there = router.subscribe(subscriber, &request.filter, request.subscription);
             self.rare.note_subscription(&request.subscription);
             let sends = match request.handling {
@@ -282,7 +310,6 @@ impl ClientConnection {
         requests: &[RequestedFilter],
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
-        self.count_consumer(cx);
         let mut reasons = Vec::with_capacity(requests.len());
         let mut retained = Vec::new();
         let mut complete = true;
@@ -306,6 +333,12 @@ impl ClientConnection {
                 "more retained messages than are sent at once"
             );
         }
+        for request in requests.iter().filter(|r| !r.reason.is_error()) {
+            if let Some(stream) = &request.stream {
+                self.subscribe_stream(&request.filter, request.subscription, stream, cx);
+            }
+        }
+        self.count_consumer(cx);
         for delivery in retained {
             self.deliver(delivery, cx)?;
         }
@@ -358,6 +391,7 @@ impl ClientConnection {
                 handling: RetainHandling::DoNotSend,
                 reason: ReasonCode::Success,
                 retained: false,
+                stream: None,
             });
         }
         if changes.is_empty() {
@@ -383,13 +417,15 @@ impl ClientConnection {
     ) {
         let mut reasons = Vec::with_capacity(requests.len());
         for request in requests {
-            let existed = match (self.subscriber.to_option(), cx.broker.router()) {
+            let read_stream =
+                !request.reason.is_error() && self.remove_stream_subscription(&request.filter, cx);
+            let in_router = match (self.subscriber.to_option(), cx.broker.router()) {
                 (Some(subscriber), Some(router)) if !request.reason.is_error() => {
                     router.unsubscribe(subscriber, &request.filter)
                 }
                 _ => false,
             };
-            reasons.push(match existed {
+            reasons.push(match read_stream || in_router {
                 true => ReasonCode::Success as u8,
                 false if request.reason.is_error() => request.reason as u8,
                 false => ReasonCode::NoSubscriptionExisted as u8,

@@ -50,6 +50,8 @@ struct Node {
 pub struct Cluster {
     nodes: Vec<Node>,
     frames: VecDeque<(usize, NodeId, Bytes)>,
+    /// Frames between the shards of one node: the receiver, the sender and the frame.
+    shard_frames: VecDeque<(u16, u16, Bytes)>,
     /// This node gets no frames of Raft for the time being.
     behind: Option<usize>,
     held: VecDeque<(usize, NodeId, Bytes)>,
@@ -96,6 +98,31 @@ impl Cluster {
         })
     }
 
+    /// A node alone with this number of shards. Each shard takes the place of a node: the shard with index 1 is
+    /// `nodes[1]`, and a client of it is `client(1)`.
+    pub fn of_shards(count: u16) -> Cluster {
+        let mut cluster = Cluster::new_unready(count.into(), None, |at, config| {
+            let index = u16::try_from(at).expect("few shards");
+            let shard = self::config(1, &[record(1)]);
+            *config = ShardConfig {
+                shards: count,
+                index,
+                ..shard
+            };
+        });
+        cluster.until("listening", |c| {
+            c.nodes.iter().all(|shard| shard.listening).then_some(())
+        });
+        cluster
+    }
+
+    /// The shard of a node with this number of shards that owns a queue.
+    pub fn owner_shard(&mut self, queue: &str) -> usize {
+        let shards = u16::try_from(self.nodes.len()).expect("few shards");
+        let id = self.queue_id(0, queue).expect("a declared queue");
+        shard::shard_of(id.0, shards).into()
+    }
+
     /// A cluster that an older program founded: this feature flag is off.
     pub fn without_feature(size: usize, name: &str) -> Cluster {
         Cluster::made_with(size, None, |_, config| {
@@ -120,6 +147,24 @@ impl Cluster {
         late: Option<usize>,
         adapt: impl Fn(usize, &mut ShardConfig),
     ) -> Cluster {
+        let mut cluster = Cluster::new_unready(size, late, adapt);
+        for at in 0..size {
+            if Some(at) != late {
+                cluster.meet(at, late);
+            }
+        }
+        for at in (0..size).filter(|at| Some(*at) != late) {
+            cluster.until("ready", |c| c.is_ready(at).then_some(()));
+        }
+        cluster
+    }
+
+    /// The nodes, which do not know of each other yet.
+    fn new_unready(
+        size: usize,
+        late: Option<usize>,
+        adapt: impl Fn(usize, &mut ShardConfig),
+    ) -> Cluster {
         let founders: Vec<NodeRecord> = (1..=size as u64).map(record).collect();
         let wall = WallTime(1_700_000_000_000);
         let make = |at: usize| {
@@ -138,9 +183,10 @@ impl Cluster {
                 rolled: 0,
             }
         };
-        let mut cluster = Cluster {
+        Cluster {
             nodes: (0..size).map(make).collect(),
             frames: VecDeque::new(),
+            shard_frames: VecDeque::new(),
             behind: None,
             held: VecDeque::new(),
             unheard: BTreeMap::new(),
@@ -148,16 +194,7 @@ impl Cluster {
             wall,
             connections: 0,
             may_fail: false,
-        };
-        for at in 0..size {
-            if Some(at) != late {
-                cluster.meet(at, late);
-            }
         }
-        for at in (0..size).filter(|at| Some(*at) != late) {
-            cluster.until("ready", |c| c.is_ready(at).then_some(()));
-        }
-        cluster
     }
 
     /// What a node hears of the others as links come up.
@@ -322,6 +359,9 @@ impl Cluster {
                     node.shard.peer_frame(from_node, frame);
                 }
             }
+            while let Some((to, from, frame)) = self.shard_frames.pop_front() {
+                self.nodes[usize::from(to)].shard.shard_frame(from, frame);
+            }
             if !worked {
                 return;
             }
@@ -356,7 +396,7 @@ impl Cluster {
                     return true;
                 }
                 Effect::Fatal(text) => panic!("node {at} failed: {text}"),
-                Effect::Shard { .. } => panic!("there is one shard"),
+                Effect::Shard { to, from, frame } => self.shard_frames.push_back((to, from, frame)),
                 Effect::Listen(on) => node.listening = on,
                 Effect::Flush(_) | Effect::WalFree { .. } | Effect::Nodes(_) => continue,
             }
@@ -516,7 +556,7 @@ impl Cluster {
             .collect()
     }
 
-    fn queue_id(&mut self, at: usize, name: &str) -> Option<QueueId> {
+    pub fn queue_id(&mut self, at: usize, name: &str) -> Option<QueueId> {
         let name = name.to_owned();
         self.ask(at, |reply| {
             ControlRequest::Read(Box::new(move |tree| {

@@ -4,8 +4,9 @@ use super::Cluster;
 use super::MQTT;
 use bytes::BytesMut;
 use codec_mqtt::{
-    Ack, AckKind, Connect, Packet, Properties, Publish, Qos, ReasonCode, Subscribe,
-    SubscribeOptions, SubscriptionFilters, Version, Will, parse_frame,
+    Ack, AckKind, Connect, Packet, Properties, Publish, Qos, ReasonCode, RepeatedProperties,
+    SubAck, Subscribe, SubscribeOptions, SubscriptionFilters, Unsubscribe, UnsubscribeFilters,
+    Version, Will, parse_frame, put_user_property,
 };
 use session_mqtt::MqttShard;
 use shard::{ConnectionKey, ShardDriver};
@@ -223,18 +224,46 @@ impl MqttClient {
     }
 
     pub fn subscribe(&mut self, cluster: &mut Cluster, filter: &str, qos: Qos) {
-        let mut raw = BytesMut::new();
+        self.subscribe_with(cluster, filter, qos, &[]);
+    }
+
+    /// A subscription with these user properties.
+    pub fn subscribe_with(
+        &mut self,
+        cluster: &mut Cluster,
+        filter: &str,
+        qos: Qos,
+        properties: &[(&str, &str)],
+    ) {
+        let (mut raw, mut users) = (BytesMut::new(), BytesMut::new());
         let options = SubscribeOptions {
             qos,
             ..SubscribeOptions::default()
         };
         SubscriptionFilters::put(&mut raw, filter, options);
+        for (name, value) in properties {
+            put_user_property(&mut users, name, value);
+        }
         let subscribe = Subscribe {
             packet_id: 1,
-            properties: Properties::default(),
+            properties: Properties {
+                repeated: RepeatedProperties(&users),
+                ..Properties::default()
+            },
             filters: SubscriptionFilters::new(&raw, Version::V5),
         };
         self.send(cluster, &Packet::Subscribe(subscribe));
+    }
+
+    pub fn unsubscribe(&mut self, cluster: &mut Cluster, filter: &str) {
+        let mut raw = BytesMut::new();
+        UnsubscribeFilters::put(&mut raw, filter);
+        let unsubscribe = Unsubscribe {
+            packet_id: 2,
+            properties: Properties::default(),
+            filters: UnsubscribeFilters::new(&raw),
+        };
+        self.send(cluster, &Packet::Unsubscribe(unsubscribe));
     }
 
     pub fn publish(
@@ -323,6 +352,12 @@ impl MqttClient {
                 Ok(Packet::ConnAck(p)) => format!("CONNACK {:?} {}", p.reason, p.session_present),
                 Ok(Packet::Ack(p)) => format!("{:?} {:?}", p.kind, p.reason),
                 Ok(Packet::Disconnect(p)) => format!("DISCONNECT {:?}", p.reason),
+                Ok(Packet::SubAck(SubAck {
+                    reasons: [reason @ 0x80..=0xff, ..],
+                    ..
+                })) => {
+                    format!("SubAck {reason:#04x}")
+                }
                 Ok(_) => format!("{:?}", frame.kind),
                 Err(error) => panic!("{error}"),
             });
