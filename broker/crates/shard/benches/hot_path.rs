@@ -31,6 +31,8 @@ struct Workload {
     path: Path,
     /// Sent before anything is answered.
     batch: u64,
+    /// Shards of the node.
+    shards: u16,
 }
 
 /// What a message goes through.
@@ -42,10 +44,26 @@ enum Path {
 }
 
 const fn workload(name: &'static str, path: Path, batch: u64) -> Workload {
-    Workload { name, path, batch }
+    Workload {
+        name,
+        path,
+        batch,
+        shards: 1,
+    }
 }
 
-static WORKLOADS: [Workload; 8] = [
+/// A workload in which every message crosses shards: from the publisher's to the queue's and on to the consumer's, or
+/// for MQTT from the publisher's to the subscriber's.
+const fn crossing(name: &'static str, path: Path, batch: u64, shards: u16) -> Workload {
+    Workload {
+        name,
+        path,
+        batch,
+        shards,
+    }
+}
+
+static WORKLOADS: [Workload; 15] = [
     workload("classic", Path::Amqp("classic"), 100),
     workload("classic-one-by-one", Path::Amqp("classic"), 1),
     workload("quorum", Path::Amqp("quorum"), 100),
@@ -54,6 +72,13 @@ static WORKLOADS: [Workload; 8] = [
     workload("mqtt-qos0-one-by-one", Path::Mqtt(Qos::AtMostOnce), 1),
     workload("mqtt-qos1", Path::Mqtt(Qos::AtLeastOnce), 100),
     workload("mqtt-qos1-one-by-one", Path::Mqtt(Qos::AtLeastOnce), 1),
+    crossing("classic-2-shards", Path::Amqp("classic"), 100, 2),
+    crossing("quorum-2-shards", Path::Amqp("quorum"), 100, 2),
+    crossing("quorum-4-shards", Path::Amqp("quorum"), 100, 4),
+    crossing("quorum-8-shards", Path::Amqp("quorum"), 100, 8),
+    crossing("mqtt-qos0-2-shards", Path::Mqtt(Qos::AtMostOnce), 100, 2),
+    crossing("mqtt-qos1-2-shards", Path::Mqtt(Qos::AtLeastOnce), 100, 2),
+    crossing("mqtt-qos1-8-shards", Path::Mqtt(Qos::AtLeastOnce), 100, 8),
 ];
 
 impl Workload {
@@ -61,11 +86,11 @@ impl Workload {
     fn ready(&self) -> Box<dyn FnMut(u64)> {
         match self.path {
             Path::Amqp(queue_type) => {
-                let mut pair = Pair::new(queue_type, self.batch);
+                let mut pair = Pair::new(queue_type, self.batch, self.shards);
                 Box::new(move |count| pair.run(count))
             }
             Path::Mqtt(qos) => {
-                let mut pair = mqtt::Pair::new(qos, self.batch);
+                let mut pair = mqtt::Pair::new(qos, self.batch, self.shards);
                 Box::new(move |count| pair.run(count))
             }
         }
@@ -90,12 +115,15 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(queue_type: &str, batch: u64) -> Pair {
-        let mut cluster = Cluster::new(1);
-        let mut publisher = cluster.client(0);
-        let mut consumer = cluster.client(0);
+    fn new(queue_type: &str, batch: u64, shards: u16) -> Pair {
+        let mut cluster = node(shards);
         let kind = Value::from(queue_type);
-        publisher.declare(&mut cluster, "q", &[("x-queue-type", kind)]);
+        let mut declarer = cluster.client(0);
+        declarer.declare(&mut cluster, "q", &[("x-queue-type", kind)]);
+        let owner = cluster.owner_shard("q");
+        let shards = usize::from(shards);
+        let mut publisher = cluster.client((owner + 1) % shards);
+        let mut consumer = cluster.client((owner + shards.min(3) - 1) % shards);
         publisher.call(&mut cluster, 1, Method::ConfirmSelect { no_wait: false });
         let qos = Method::BasicQos {
             prefetch_size: 0,
@@ -188,6 +216,14 @@ impl Pair {
             };
             self.consumer.send(&mut self.cluster, 1, ack);
         }
+    }
+}
+
+/// A node alone with this number of shards.
+fn node(shards: u16) -> Cluster {
+    match shards {
+        1 => Cluster::new(1),
+        _ => Cluster::of_shards(shards),
     }
 }
 

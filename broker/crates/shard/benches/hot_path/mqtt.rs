@@ -28,14 +28,15 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new(qos: Qos, batch: u64) -> Pair {
-        let mut cluster = Cluster::new(1);
+    pub fn new(qos: Qos, batch: u64, shards: u16) -> Pair {
+        let mut cluster = crate::node(shards);
         let mut subscriber = MqttClient::new(&mut cluster, 0, "subscriber", 0, None);
         for n in 0..OTHERS {
             subscriber.subscribe(&mut cluster, &format!("devices/{n}/out"), qos);
         }
         subscriber.subscribe(&mut cluster, "devices/+/in", qos);
-        let mut publisher = MqttClient::new(&mut cluster, 0, "publisher", 0, None);
+        let mut publisher =
+            MqttClient::new(&mut cluster, usize::from(shards) - 1, "publisher", 0, None);
         publisher.said(&mut cluster);
         subscriber.said(&mut cluster);
         let mut packets = BytesMut::new();
