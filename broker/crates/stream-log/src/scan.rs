@@ -29,15 +29,13 @@ impl Window<'_> {
         if let Some(part) = self.cached(position, len) {
             return Ok(part);
         }
-        let mut bytes = vec![0; len.max(WINDOW_BYTES)];
-        let n = self
+        let bytes = self
             .file
-            .read_at(position, &mut bytes)
+            .read_vec_at(position, len.max(WINDOW_BYTES))
             .map_err(|e| LogError::io(self.path, &e))?;
-        bytes.truncate(n);
         self.start = position;
         self.bytes = bytes.into();
-        Ok(self.bytes.slice(..len.min(n)))
+        Ok(self.bytes.slice(..len.min(self.bytes.len())))
     }
 
     fn cached(&self, position: u64, len: usize) -> Option<Bytes> {
