@@ -332,7 +332,7 @@ impl ShardLoop {
 
     fn inbound(&mut self, item: ShardMessage) {
         match item {
-            ShardMessage::Frame { from, frame } => self.driver.shard_frame(from, frame),
+            ShardMessage::Local { from, message } => self.driver.shard_message(from, message),
             ShardMessage::Durable(token) => self.driver.durable(token),
             ShardMessage::WalRolled { file } => self.driver.wal_rolled(file),
             ShardMessage::JobDone { id, result } => self.driver.job_done(id, result),
@@ -386,12 +386,12 @@ impl ShardLoop {
                         .peers
                         .send(LinkMessage::Send { to, route, frame });
                 }
-                Effect::Shard { to, from, frame } => {
+                Effect::Shard { to, from, message } => {
                     match self.links.shards.get_mut(usize::from(to)) {
-                        Some(Some(ring)) => ring.send(ShardMessage::Frame { from, frame }),
-                        // A frame to this shard itself is delivered directly. A frame to a shard
-                        // that does not exist is an error.
-                        Some(None) => self.driver.shard_frame(from, frame),
+                        Some(Some(ring)) => ring.send(ShardMessage::Local { from, message }),
+                        // A message to this shard itself is delivered directly. A message to a
+                        // shard that does not exist is an error.
+                        Some(None) => self.driver.shard_message(from, message),
                         None => tracing::error!(event = "shard.no_such_shard", to),
                     }
                 }

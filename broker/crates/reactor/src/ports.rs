@@ -8,18 +8,18 @@ use control::ControlRequest;
 use env::{Incarnation, NodeId};
 use metadata::NodeRecord;
 use metadata::features::VersionFacts;
-use shard::{CheckId, ClusterView, Route};
+use shard::{CheckId, ClusterView, LocalMessage, Route};
 use std::sync::Arc;
 use std::sync::mpsc;
 
 /// A message to a shard.
 pub enum ShardMessage {
-    /// A frame from another shard of this node.
-    Frame {
+    /// A message from another shard of this node.
+    Local {
         /// The index of the sending shard.
         from: u16,
-        /// The encoded frame.
-        frame: Bytes,
+        /// The message.
+        message: LocalMessage,
     },
     /// The batch with this token and all earlier ones are durable.
     Durable(WalToken),

@@ -188,9 +188,10 @@ fn small_ring_carries_thousands_of_messages() -> Result {
     assert_eq!(read_line(&mut client)?, "subscribed");
     let frames = 20_000u32;
     for i in 0..frames {
-        node.ring.send(ShardMessage::Frame {
+        let frame = shard::Frame::Raft(bytes::Bytes::from(format!("frame {i}\n")));
+        node.ring.send(ShardMessage::Local {
             from: 1,
-            frame: bytes::Bytes::from(format!("frame {i}\n")),
+            message: frame.into(),
         });
         node.ring.flush();
     }

@@ -249,6 +249,18 @@ impl ShardService for MqttService {
         route_exchange::handle_frame(host, from, frame)
     }
 
+    fn message(
+        &self,
+        host: &mut dyn ServiceHost,
+        from: ShardAddress,
+        message: Box<dyn Any + Send>,
+    ) {
+        match message.downcast() {
+            Ok(message) => route_exchange::handle_message(host, from, *message),
+            Err(_) => debug_assert!(false, "a message of another service"),
+        }
+    }
+
     fn has_frames(&self, states: &ServiceStates) -> bool {
         let shard: Option<&MqttShard> = states.get();
         shard.is_some_and(|shard| shard.router.has_frames())

@@ -445,6 +445,9 @@ fn send(host: &mut dyn ServiceHost, to: ShardAddress, message: GroupMessage) {
     if to == host.address() {
         return take(host, to, message);
     }
+    if to.node == host.address().node {
+        return host.pass(to.shard, Box::new(message));
+    }
     host.send(to, &mut |out| encode(&message, out));
 }
 
@@ -662,6 +665,18 @@ impl ShardService for GroupService {
     ) -> Result<(), InvalidFrame> {
         take(host, from, decode(&frame)?);
         Ok(())
+    }
+
+    fn message(
+        &self,
+        host: &mut dyn ServiceHost,
+        from: ShardAddress,
+        message: Box<dyn Any + Send>,
+    ) {
+        match message.downcast() {
+            Ok(message) => take(host, from, *message),
+            Err(_) => debug_assert!(false, "a message of another service"),
+        }
     }
 
     fn next_output(

@@ -153,9 +153,12 @@ pub trait ServiceHost: Broker {
     fn nodes(&self) -> Vec<NodeStatus>;
     /// Returns true if this other node is reachable.
     fn is_up(&self, node: NodeId) -> bool;
-    /// Sends a frame, written by `write`, to the service on another shard. Frames to one shard keep
-    /// their order; frames between nodes may be lost when the link breaks.
+    /// Sends a frame, written by `write`, to the service on a shard of another node. Frames to one
+    /// shard keep their order; they may be lost when the link breaks.
     fn send(&mut self, to: ShardAddress, write: &mut dyn FnMut(&mut BytesMut));
+    /// Passes a message to the service on another shard of this node, as a value. Messages to one
+    /// shard keep their order, and none is lost.
+    fn pass(&mut self, shard: u16, message: Box<dyn Any + Send>);
     /// Passes an event to a session of this shard, or to [`ShardService::late_session_event`] if it has
     /// ended.
     fn notify(&mut self, session: u64, event: ControlEvent);
@@ -225,6 +228,14 @@ pub trait ShardService: Send + Sync {
         _frame: Bytes,
     ) -> Result<(), InvalidFrame> {
         Err(InvalidFrame)
+    }
+    /// A message of the service on another shard of this node ([`ServiceHost::pass`]).
+    fn message(
+        &self,
+        _host: &mut dyn ServiceHost,
+        _from: ShardAddress,
+        _message: Box<dyn Any + Send>,
+    ) {
     }
     /// Returns true if frames for other shards were collected.
     fn has_frames(&self, _states: &ServiceStates) -> bool {

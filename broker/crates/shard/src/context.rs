@@ -5,6 +5,7 @@
 
 use crate::config::ShardConfig;
 use crate::frame::Frame;
+use crate::local_message::LocalMessage;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
 use env::{NodeId, Rng, SteadyWallClock, Time, WallTime};
@@ -169,28 +170,30 @@ impl Context {
         }
     }
 
-    pub fn send_to_shard(&mut self, to: u16, frame: &Frame) {
+    pub fn send_to_shard(&mut self, to: u16, frame: Frame) {
+        self.send_local(to, frame.into());
+    }
+
+    /// Sends a message to a shard of this node.
+    pub fn send_local(&mut self, to: u16, message: LocalMessage) {
         let from = self.config.index;
-        let frame = frame.encode();
-        self.effects.push(Effect::Shard { to, from, frame });
+        self.effects.push(Effect::Shard { to, from, message });
     }
 
     /// Sends a frame to a shard of any node, this one included.
-    pub fn send_to(&mut self, node: NodeId, shard: u16, frame: &Frame) {
+    pub fn send_to(&mut self, node: NodeId, shard: u16, frame: Frame) {
         if node == self.config.node {
             self.send_to_shard(shard, frame);
         } else {
-            self.send_to_peer(node, Route::Shard(shard), frame);
+            self.send_to_peer(node, Route::Shard(shard), &frame);
         }
     }
 
     /// Sends a frame to the other shards of this node.
     pub fn send_to_other_shards(&mut self, frame: &Frame) {
-        let bytes: Bytes = frame.encode();
         let from = self.config.index;
         for to in (0..self.config.shards).filter(|shard| *shard != from) {
-            let frame = bytes.clone();
-            self.effects.push(Effect::Shard { to, from, frame });
+            self.send_to_shard(to, frame.clone());
         }
     }
 }

@@ -20,6 +20,7 @@ mod limit_usage;
 mod limits;
 mod listener_origin;
 mod listings;
+mod local_message;
 mod local_queues;
 mod logged_in;
 mod logins;
@@ -43,6 +44,7 @@ mod walks;
 pub use config::{Founding, Placement, RecoveredShard, ShardConfig};
 #[doc(hidden)]
 pub use frame::{Frame, FrameError};
+pub use local_message::LocalMessage;
 pub use local_queues::StreamLogState;
 pub use logins::{Check, CheckId, StartCheck};
 pub use shard::{MemoryBudget, NodeMemory, Shard};
@@ -103,7 +105,11 @@ pub enum Effect {
         frame: Bytes,
     },
     /// To another shard of this node; never lost, in order.
-    Shard { to: u16, from: u16, frame: Bytes },
+    Shard {
+        to: u16,
+        from: u16,
+        message: LocalMessage,
+    },
     /// This connection's outbox has bytes, or its standing changed without bytes read.
     Flush(ConnectionKey),
     /// The node must stop now: storage failed. Exit code 1 and this text.
@@ -151,7 +157,7 @@ pub trait ShardDriver {
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16);
     fn peer_down(&mut self, node: NodeId);
     fn peer_frame(&mut self, from: NodeId, frame: Bytes);
-    fn shard_frame(&mut self, from: u16, frame: Bytes);
+    fn shard_message(&mut self, from: u16, message: LocalMessage);
     fn durable(&mut self, token: consensus::WalToken);
     /// The log goes on in a new file: every token that was durable before this call lies in `file` or an older one,
     /// every later one in a newer. Answer with [`Effect::WalFree`] when nothing up to `file` is needed any more.

@@ -129,7 +129,7 @@ impl MetadataReplica {
                 token,
                 change,
             };
-            ctx.send_to_shard(0, &frame);
+            ctx.send_to_shard(0, frame);
             return Vec::new();
         };
         let mut sends = Vec::new();

@@ -154,7 +154,7 @@ impl Outgoing {
                 queue,
                 requests,
             };
-            send_to(ctx, location, Route::Owner(queue.0), &frame);
+            send_to(ctx, location, Route::Owner(queue.0), frame);
         }
         for (((location, shard), session, queue), all) in std::mem::take(&mut self.cursor_events) {
             for events in pieces(all, CursorEvent::message_bytes) {
@@ -163,7 +163,7 @@ impl Outgoing {
                     queue,
                     events,
                 };
-                send_to(ctx, location, Route::Shard(shard), &frame);
+                send_to(ctx, location, Route::Shard(shard), frame);
             }
         }
     }
@@ -172,7 +172,7 @@ impl Outgoing {
         for ((location, queue), all) in std::mem::take(&mut self.requests) {
             for messages in pieces(all, QueueMessage::message_bytes) {
                 let frame = Frame::ToQueue { queue, messages };
-                send_to(ctx, location, Route::Owner(queue.0), &frame);
+                send_to(ctx, location, Route::Owner(queue.0), frame);
             }
         }
         for (((location, shard), session, queue), all) in std::mem::take(&mut self.events) {
@@ -182,17 +182,17 @@ impl Outgoing {
                     queue,
                     events,
                 };
-                send_to(ctx, location, Route::Shard(shard), &frame);
+                send_to(ctx, location, Route::Shard(shard), frame);
             }
         }
     }
 }
 
-fn send_to(ctx: &mut Context, location: QueueLocation, route: Route, frame: &Frame) {
+fn send_to(ctx: &mut Context, location: QueueLocation, route: Route, frame: Frame) {
     match location {
         QueueLocation::Here => {}
         QueueLocation::Shard(shard) => ctx.send_to_shard(shard, frame),
-        QueueLocation::Node(node) => ctx.send_to_peer(node, route, frame),
+        QueueLocation::Node(node) => ctx.send_to_peer(node, route, &frame),
     }
 }
 

@@ -117,7 +117,7 @@ impl Reports {
             last,
             facts: Bytes::from(facts.encode()),
         };
-        ctx.send_to(to.node, to.shard, &frame);
+        ctx.send_to(to.node, to.shard, frame);
     }
 
     /// Another shard has answered a question, or a part of it. `None`: it is a newer one, and its answer cannot be read.
@@ -209,7 +209,7 @@ impl Reports {
             stats,
             counting,
         };
-        ctx.send_to(to.node, to.shard, &frame);
+        ctx.send_to(to.node, to.shard, frame);
     }
 
     /// A shard has sent statistics, or a part of them.

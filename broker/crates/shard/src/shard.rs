@@ -25,7 +25,9 @@ use crate::members::frame::MembershipMessage;
 use crate::sessions::{ActiveConnection, InternalSession, Sessions};
 use crate::stats::ShardStats;
 use crate::walks::ReplyTo;
-use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, ShardDriver, StartCheck};
+use crate::{
+    CheckId, ConnectionInfo, ConnectionKey, Effect, LocalMessage, ShardDriver, StartCheck,
+};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, ShardFacts, ShardQuery, TrafficFacts};
@@ -560,11 +562,11 @@ impl ShardDriver for Shard {
         }
     }
 
-    fn shard_frame(&mut self, from: u16, frame: Bytes) {
-        let frame = match Frame::decode(frame) {
-            Ok(frame) => frame,
-            Err(error) => {
-                return tracing::error!(event = "shard_frame_unreadable", shard = from, %error);
+    fn shard_message(&mut self, from: u16, message: LocalMessage) {
+        let frame = match message {
+            LocalMessage::Frame(frame) => *frame,
+            LocalMessage::Service(service, message) => {
+                return self.state.take_service_message(from, service, message);
             }
         };
         match frame {

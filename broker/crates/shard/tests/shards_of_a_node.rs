@@ -64,22 +64,22 @@ impl Node {
     /// Carries what shards say to each other until they are silent.
     fn settle(&mut self) {
         loop {
-            let mut said = Vec::new();
+            let (mut said, mut worked) = (Vec::new(), false);
             for (at, (shard, disk)) in self.shards.iter_mut().enumerate() {
                 shard.tick(self.now, self.wall);
                 let mut effects = Vec::new();
                 shard.poll(&mut effects);
                 for effect in effects {
                     match effect {
-                        Effect::Shard { to, from, frame } => said.push((to, from, frame)),
+                        Effect::Shard { to, from, message } => said.push((to, from, message)),
                         Effect::Append { token, .. } => {
                             shard.durable(token);
-                            said.push((u16::MAX, 0, bytes::Bytes::new()));
+                            worked = true;
                         }
                         Effect::Job { id, job } => {
                             let result = job.run(&**disk);
                             shard.job_done(id, result);
-                            said.push((u16::MAX, 0, bytes::Bytes::new()));
+                            worked = true;
                         }
                         Effect::Listen(on) => self.listening[at] = on,
                         Effect::Fatal(text) => panic!("shard {at} failed: {text}"),
@@ -87,13 +87,11 @@ impl Node {
                     }
                 }
             }
-            if said.is_empty() {
+            if said.is_empty() && !worked {
                 return;
             }
-            for (to, from, frame) in said {
-                if let Some((shard, _)) = self.shards.get_mut(usize::from(to)) {
-                    shard.shard_frame(from, frame);
-                }
+            for (to, from, message) in said {
+                self.shards[usize::from(to)].0.shard_message(from, message);
             }
         }
     }

@@ -24,7 +24,7 @@ fn settle(shards: &mut [Shard; 2], now: Time, wall: WallTime) {
             shard.poll(&mut effects);
             for effect in effects {
                 match effect {
-                    Effect::Shard { to, from, frame } => said.push((to, from, frame)),
+                    Effect::Shard { to, from, message } => said.push((to, from, message)),
                     Effect::Append { token, .. } => shard.durable(token),
                     _ => {}
                 }
@@ -33,8 +33,8 @@ fn settle(shards: &mut [Shard; 2], now: Time, wall: WallTime) {
         if said.is_empty() {
             return;
         }
-        for (to, from, frame) in said {
-            shards[usize::from(to)].shard_frame(from, frame);
+        for (to, from, message) in said {
+            shards[usize::from(to)].shard_message(from, message);
         }
     }
 }

@@ -8,7 +8,9 @@ use metadata::NodeRecord;
 use node::config::{ConfigSources, load};
 use node::{NodeError, NodeParts, Registration, ShardMaterial, ThreadNotification};
 use session::{ConnectionInfo, Outbox, Protocol, Session, SessionState};
-use shard::{ConnectionKey, Effect, RecoveredShard, Route, ShardConfig, ShardDriver};
+use shard::{
+    ConnectionKey, Effect, Frame, LocalMessage, RecoveredShard, Route, ShardConfig, ShardDriver,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -152,8 +154,8 @@ impl Journal {
             ("shards", text) => {
                 let from = self.config.index;
                 for to in (0..self.config.shards).filter(|to| *to != from) {
-                    let frame = Bytes::from(format!("{from}:{text}"));
-                    self.effects.push(Effect::Shard { to, from, frame });
+                    let message = Frame::Raft(Bytes::from(format!("{from}:{text}"))).into();
+                    self.effects.push(Effect::Shard { to, from, message });
                 }
                 self.say(key, "told");
             }
@@ -202,7 +204,13 @@ impl ShardDriver for Journal {
         self.heard
             .push(String::from_utf8_lossy(&frame).into_owned());
     }
-    fn shard_frame(&mut self, _: u16, frame: Bytes) {
+    fn shard_message(&mut self, _: u16, message: LocalMessage) {
+        let LocalMessage::Frame(message) = message else {
+            return;
+        };
+        let Frame::Raft(frame) = *message else {
+            return;
+        };
         self.heard
             .push(String::from_utf8_lossy(&frame).into_owned());
     }

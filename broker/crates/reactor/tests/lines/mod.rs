@@ -11,7 +11,7 @@ use reactor::{
     ThreadRings, ThreadWaker,
 };
 use session::{ConnectionInfo, Outbox, SessionState};
-use shard::{ConnectionKey, Effect, ShardDriver};
+use shard::{ConnectionKey, Effect, Frame, LocalMessage, ShardDriver};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -190,7 +190,13 @@ impl ShardDriver for Lines {
     fn peer_up(&mut self, _: NodeId, _: Incarnation, _: u16) {}
     fn peer_down(&mut self, _: NodeId) {}
     fn peer_frame(&mut self, _: NodeId, _: Bytes) {}
-    fn shard_frame(&mut self, _: u16, frame: Bytes) {
+    fn shard_message(&mut self, _: u16, message: LocalMessage) {
+        let LocalMessage::Frame(message) = message else {
+            return;
+        };
+        let Frame::Raft(frame) = *message else {
+            return;
+        };
         for (key, line) in &mut self.connections {
             if line.subscribed {
                 line.outbox.push(frame.clone());

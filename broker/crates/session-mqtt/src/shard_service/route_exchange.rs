@@ -53,9 +53,9 @@ fn other_routers(host: &dyn ServiceHost) -> Vec<RouterAddress> {
     all.filter(|address| *address != me).collect()
 }
 
-/// The content of a frame.
+/// A message between routers: the content of a frame, or passed as a value within a node.
 #[derive(Clone, Debug, PartialEq)]
-enum RouterMessage {
+pub(super) enum RouterMessage {
     Topics(PeerMessage),
     Claims(Vec<ClaimMessage>),
     Wills(Vec<WillMessage>),
@@ -95,8 +95,18 @@ pub(super) fn handle_frame(
     from: ShardAddress,
     frame: Bytes,
 ) -> Result<(), InvalidFrame> {
-    let from = router_address(from);
     let message = RouterMessage::decode(frame).ok_or(InvalidFrame)?;
+    handle_message(host, from, message);
+    Ok(())
+}
+
+/// Handles a message of another router.
+pub(super) fn handle_message(
+    host: &mut dyn ServiceHost,
+    from: ShardAddress,
+    message: RouterMessage,
+) {
+    let from = router_address(from);
     if let Some(shard) = state(host) {
         let router = &mut shard.router;
         match message {
@@ -105,13 +115,17 @@ pub(super) fn handle_frame(
             RouterMessage::Wills(messages) => router.handle_will_messages(from, messages),
         }
     }
-    Ok(())
 }
 
 /// Sends what the router has collected for others in a turn.
 pub(super) fn flush(host: &mut dyn ServiceHost) {
+    let me = host.address();
     while let Some((to, message)) = next_message(host) {
-        host.send(shard_address(to), &mut |out| message.encode(out));
+        let to = shard_address(to);
+        match (to.node, to.incarnation) == (me.node, me.incarnation) {
+            true => host.pass(to.shard, Box::new(message)),
+            false => host.send(to, &mut |out| message.encode(out)),
+        }
     }
 }
 

@@ -417,6 +417,9 @@ impl ServiceHost for Node {
     fn send(&mut self, to: ShardAddress, _: &mut dyn FnMut(&mut BytesMut)) {
         panic!("there is no other shard: {to:?}");
     }
+    fn pass(&mut self, shard: u16, _: Box<dyn std::any::Any + Send>) {
+        panic!("there is no other shard: {shard}");
+    }
     fn notify(&mut self, session: u64, event: ControlEvent) {
         self.events.push_back((session, event.into()));
     }

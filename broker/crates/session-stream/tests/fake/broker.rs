@@ -628,6 +628,9 @@ impl ServiceHost for FakeBroker {
         // The other node does not answer.
         write(&mut BytesMut::new());
     }
+    fn pass(&mut self, shard: u16, _: Box<dyn std::any::Any + Send>) {
+        panic!("there is no other shard: {shard}");
+    }
     fn notify(&mut self, session: u64, event: ControlEvent) {
         self.events.push_back((session, event.into()));
     }

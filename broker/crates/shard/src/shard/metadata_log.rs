@@ -83,7 +83,7 @@ impl ShardState {
             ChangeRequester::Shard { shard, token } => {
                 if let Err(ChangeError::Unavailable(why)) = result {
                     let refused = Frame::ChangeRefused { token, why };
-                    self.ctx.send_to_shard(shard, &refused);
+                    self.ctx.send_to_shard(shard, refused);
                 }
             }
         }

@@ -177,7 +177,7 @@ impl ShardState {
         }
         match self.ctx.owner_shard(queue) {
             shard if shard == self.ctx.shard() => self.queues.local_mut().hand_over(queue, to),
-            shard => self.ctx.send_to_shard(shard, &Frame::Members(peer_message)),
+            shard => self.ctx.send_to_shard(shard, Frame::Members(peer_message)),
         }
     }
 

@@ -300,7 +300,7 @@ impl ShardState {
         }
         match self.ctx.owner_shard(queue) {
             shard if shard == reply_shard => self.replica_asked(me, token, reply_shard, queue),
-            shard => self.ctx.send_to_shard(shard, &Frame::Members(peer_message)),
+            shard => self.ctx.send_to_shard(shard, Frame::Members(peer_message)),
         }
     }
 
@@ -311,7 +311,7 @@ impl ShardState {
         }
         let frame = Frame::Members(MembershipMessage::Replica { token, told });
         if from == self.ctx.node() {
-            self.ctx.send_to_shard(reply_shard, &frame);
+            self.ctx.send_to_shard(reply_shard, frame);
         } else {
             self.ctx
                 .send_to_peer(from, Route::Shard(reply_shard), &frame);

@@ -1,7 +1,6 @@
 //! Shard services: the parts of protocols that have state on every shard ([`session::ShardService`]).
 
 use super::ShardState;
-use crate::Effect;
 use crate::Route;
 use crate::frame::{FrameError, ServiceFrame};
 use crate::listener_origin::Origin;
@@ -10,6 +9,7 @@ use crate::metadata_client::ChangeRequester;
 use crate::sessions::InternalSession;
 use crate::shard::Shard;
 use crate::shard::view::View;
+use crate::{Effect, LocalMessage};
 use bytes::BytesMut;
 use control::{ShardFacts, ShardQuery};
 use env::{Incarnation, NodeId, Time};
@@ -254,6 +254,25 @@ impl ShardState {
         taken.unwrap_or(Ok(())).map_err(|_| FrameError)
     }
 
+    /// A message of a service on another shard of this node.
+    pub fn take_service_message(
+        &mut self,
+        shard: u16,
+        service: ServiceId,
+        message: Box<dyn Any + Send>,
+    ) {
+        let from = ShardAddress {
+            node: self.ctx.node(),
+            incarnation: self.ctx.config().incarnation,
+            shard,
+        };
+        let at = self.services.position(service);
+        debug_assert!(at.is_some(), "all shards of a node have the same services");
+        if let Some(at) = at {
+            self.with_service(at, |service, view| service.message(view, from, message));
+        }
+    }
+
     /// Asks each service whether the deletion of a queue must wait. `None`: it waits, and the
     /// requester is answered when the queue is deleted.
     pub fn postpone_deletion(
@@ -430,20 +449,26 @@ impl ServiceHost for View<'_> {
         let state = &mut *self.state;
         let from: (Incarnation, u16) = (state.ctx.config().incarnation, state.ctx.shard());
         let service = state.services.list[at].id();
+        debug_assert_ne!(
+            to.node,
+            state.ctx.node(),
+            "pass() is for shards of this node"
+        );
         let frame = ServiceFrame::encode_with(service, from, to.incarnation, write);
-        let effect = match to.node == state.ctx.node() {
-            true => Effect::Shard {
-                to: to.shard,
-                from: state.ctx.shard(),
-                frame,
-            },
-            false => Effect::Peer {
-                to: to.node,
-                route: Route::Shard(to.shard),
-                frame,
-            },
+        state.ctx.push_effect(Effect::Peer {
+            to: to.node,
+            route: Route::Shard(to.shard),
+            frame,
+        });
+    }
+
+    fn pass(&mut self, shard: u16, message: Box<dyn Any + Send>) {
+        let Some(at) = self.state.services.of_session(self.number) else {
+            return;
         };
-        state.ctx.push_effect(effect);
+        let service = self.state.services.list[at].id();
+        let message = LocalMessage::Service(service, message);
+        self.state.ctx.send_local(shard, message);
     }
 
     fn notify(&mut self, session: u64, event: ControlEvent) {

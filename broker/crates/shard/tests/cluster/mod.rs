@@ -17,7 +17,9 @@ use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{Change, ChangeError, NodeRecord, QueueId, UserRecord};
 use session::{ConnectionInfo, ProtocolId, Protocols};
-use shard::{ConnectionKey, Effect, Founding, RecoveredShard, Shard, ShardConfig, ShardDriver};
+use shard::{
+    ConnectionKey, Effect, Founding, LocalMessage, RecoveredShard, Shard, ShardConfig, ShardDriver,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,8 +52,8 @@ struct Node {
 pub struct Cluster {
     nodes: Vec<Node>,
     frames: VecDeque<(usize, NodeId, Bytes)>,
-    /// Frames between the shards of one node: the receiver, the sender and the frame.
-    shard_frames: VecDeque<(u16, u16, Bytes)>,
+    /// Messages between the shards of one node: the receiver, the sender and the message.
+    shard_messages: VecDeque<(u16, u16, LocalMessage)>,
     /// This node gets no frames of Raft for the time being.
     behind: Option<usize>,
     held: VecDeque<(usize, NodeId, Bytes)>,
@@ -186,7 +188,7 @@ impl Cluster {
         Cluster {
             nodes: (0..size).map(make).collect(),
             frames: VecDeque::new(),
-            shard_frames: VecDeque::new(),
+            shard_messages: VecDeque::new(),
             behind: None,
             held: VecDeque::new(),
             unheard: BTreeMap::new(),
@@ -359,8 +361,10 @@ impl Cluster {
                     node.shard.peer_frame(from_node, frame);
                 }
             }
-            while let Some((to, from, frame)) = self.shard_frames.pop_front() {
-                self.nodes[usize::from(to)].shard.shard_frame(from, frame);
+            while let Some((to, from, message)) = self.shard_messages.pop_front() {
+                self.nodes[usize::from(to)]
+                    .shard
+                    .shard_message(from, message);
             }
             if !worked {
                 return;
@@ -396,7 +400,9 @@ impl Cluster {
                     return true;
                 }
                 Effect::Fatal(text) => panic!("node {at} failed: {text}"),
-                Effect::Shard { to, from, frame } => self.shard_frames.push_back((to, from, frame)),
+                Effect::Shard { to, from, message } => {
+                    self.shard_messages.push_back((to, from, message));
+                }
                 Effect::Listen(on) => node.listening = on,
                 Effect::Flush(_) | Effect::WalFree { .. } | Effect::Nodes(_) => continue,
             }

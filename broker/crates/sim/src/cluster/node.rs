@@ -553,11 +553,11 @@ impl Node {
                     self.actions.push(Action::Send { to, frame });
                 }
             }
-            Effect::Shard { to, from, frame } => {
+            Effect::Shard { to, from, message } => {
                 let arrival = self.now
                     + Duration::from_nanos(self.rng.below(MAX_SHARD_DELAY.as_nanos() as u64));
                 if let Some(host) = self.shard_hosts.get_mut(usize::from(to)) {
-                    host.put_delayed(arrival, Inbound::Frame(from, frame));
+                    host.put_delayed(arrival, Inbound::Local(from, message));
                 }
             }
             Effect::Flush(key) => {

@@ -11,13 +11,13 @@ use metadata::NodeRecord;
 use metadata::features::VersionFacts;
 use session::SessionState;
 use session::{ConnectionInfo, ProtocolId};
-use shard::{ConnectionKey, Shard, ShardDriver};
+use shard::{ConnectionKey, LocalMessage, Shard, ShardDriver};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Input for a shard's next turn.
 pub(super) enum Inbound {
-    Frame(u16, Bytes),
+    Local(u16, LocalMessage),
     Durable(WalToken),
     WalRolled(u64),
     JobDone(JobId, JobResult),
@@ -118,7 +118,7 @@ impl ShardHost {
     fn process(&mut self, item: Inbound) {
         let shard = &mut self.shard;
         match item {
-            Inbound::Frame(from, frame) => shard.shard_frame(from, frame),
+            Inbound::Local(from, message) => shard.shard_message(from, message),
             Inbound::Durable(token) => shard.durable(token),
             Inbound::WalRolled(file) => shard.wal_rolled(file),
             Inbound::JobDone(id, result) => shard.job_done(id, result),
