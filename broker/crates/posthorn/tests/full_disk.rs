@@ -202,9 +202,8 @@ fn classic_queue_leaves_the_configured_space_free() -> Result<()> {
     publisher.declare("notes", "classic")?;
     publish_until_blocked(&mut publisher, "notes", 1_000_000, 1_000)?;
     assert_eq!(publisher.blocked.as_deref(), Some("low on disk"));
-    publisher.until_true(|c| c.unconfirmed() == 0)?;
+    // The node stops reading at the limit; a few messages may still be on their way.
     let free = node.disk.free()?;
-    // The alarm comes at the limit, when four messages may still be on their way.
     assert!(free > LIMIT - 16 * MIB, "{free} bytes are left");
     assert!(publisher.refused.is_empty());
     node.assert_running()
