@@ -4,7 +4,9 @@
 package broker_test
 
 import (
+	"context"
 	"encoding/base64"
+	"os"
 	"strings"
 	"testing"
 
@@ -23,6 +25,32 @@ func TestCheckPasswordAcceptsTheBrokersHashes(t *testing.T) {
 			if got := user.CheckPassword(password); got != want {
 				t.Errorf("password %q: %d, want %d", password, got, want)
 			}
+		}
+	}
+}
+
+// TestPasswordsOfUsersPutToABroker compares passwords with the hashes that a running broker makes of them, so that a change
+// of its algorithm does not hide a foreign password. $POSTHORN is the program.
+func TestPasswordsOfUsersPutToABroker(t *testing.T) {
+	program := os.Getenv("POSTHORN")
+	if program == "" {
+		t.Skip("set POSTHORN to a broker")
+	}
+	ctx := context.Background()
+	client := broker.New(broker.Access{URL: startNode(t, program), Username: "guest", Password: "guest"}, broker.NewTransport())
+	for _, password := range []string{"first", "changed behind the operator's back"} {
+		if err := client.PutUser(ctx, "app", password, nil); err != nil {
+			t.Fatal(err)
+		}
+		user, err := client.GetUser(ctx, "app")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := user.CheckPassword(password); got != broker.PasswordSame {
+			t.Errorf("password %q with the hash %q of %s: %d", password, user.PasswordHash, user.HashingAlgorithm, got)
+		}
+		if got := user.CheckPassword("another"); got != broker.PasswordDiffers {
+			t.Errorf("another password with the hash %q of %s: %d", user.PasswordHash, user.HashingAlgorithm, got)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,13 @@ import (
 
 // unreadyAnnotation on a pod makes the fake kubelet report a running pod that is no longer ready.
 const unreadyAnnotation = "test.posthorn.io/unready"
+
+// machineDownAnnotation on a pod makes it one whose machine Kubernetes has lost contact with.
+const machineDownAnnotation = "test.posthorn.io/machine-down"
+
+// crashedAnnotation on a pod makes the fake kubelet report that the broker's process was killed, or, with the value loop,
+// that it is killed again and again.
+const crashedAnnotation = "test.posthorn.io/crashed"
 
 // earlierAnnotation makes pods those of an operator version without its own listener.
 const earlierAnnotation = "test.posthorn.io/earlier-operator"
@@ -244,11 +252,23 @@ func (k *kubelets) report(pod *corev1.Pod) bool {
 		pod.Status.Phase = corev1.PodPending
 		container.Ready = false
 		container.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}
-	case pod.Annotations[unreadyAnnotation] != "":
+	case pod.Annotations[unreadyAnnotation] != "", pod.Annotations[machineDownAnnotation] != "":
 		ready.Status = corev1.ConditionFalse
-		ready.LastTransitionTime = metav1.NewTime(start.Add(1000 * 1000 * 1000 * 60))
+		ready.LastTransitionTime = metav1.NewTime(start.Add(time.Minute))
+	case pod.Annotations[crashedAnnotation] != "":
+		ready.Status = corev1.ConditionFalse
+		ready.LastTransitionTime = metav1.NewTime(start.Add(time.Minute))
+		container.Ready = false
+		container.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137}}
+		if pod.Annotations[crashedAnnotation] == "loop" {
+			container.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+		}
 	}
 	pod.Status.Conditions = []corev1.PodCondition{ready}
+	if pod.Annotations[machineDownAnnotation] != "" {
+		// The node controller withdraws Ready alone.
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue, LastTransitionTime: start})
+	}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{container}
 	return ready.Status == corev1.ConditionTrue
 }

@@ -224,6 +224,50 @@ var _ = Describe("Queue", func() {
 		Consistently(members("silent")).Should(Equal(3))
 	})
 
+	It("is Ready only while clients can use it", func() {
+		w := newWorld()
+		w.readyWorld()
+		q := w.queue("orders")
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		made, _ := w.broker.Queue("/", "orders")
+		stuck := made
+		stuck.Leader, stuck.Node, stuck.State, stuck.Online = "", "", "down", made.Members[:1]
+		w.broker.SetQueue(stuck)
+		Eventually(ready(q)).Should(HavePrefix("False NoLeader: 1 of 3 members are online"))
+		Expect(conditionOf(q, posthornv1.ConditionSynced)()).To(HavePrefix("True"), "it is declared")
+		w.broker.SetQueue(made)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+	})
+
+	It("is adopted by an identical object after a deletion that kept the queue", func() {
+		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Placement.QuorumReplicas = 3 })
+		w.readyWorld()
+		members := func(name string) func() int {
+			return func() int { found, _ := w.broker.Queue("/", name); return len(found.Members) }
+		}
+		silent := func() *posthornv1.Queue { return w.queue("silent") }
+		grown := func() *posthornv1.Queue { return w.queue("grown", func(q *posthornv1.Queue) { q.Spec.Replicas = 3 }) }
+		create(silent())
+		first := grown()
+		first.Spec.Replicas = 1
+		create(first)
+		Eventually(ready(first)).Should(HavePrefix("True"))
+		change(first, func(q *posthornv1.Queue) { q.Spec.Replicas = 3 })
+		Eventually(members("grown")).Should(Equal(3))
+		for _, again := range []func() *posthornv1.Queue{silent, grown} {
+			q := again()
+			Eventually(ready(q)).Should(HavePrefix("True"), q.Name)
+			Expect(k8s.Delete(ctx, q)).To(Succeed())
+			Eventually(gone(q)).Should(BeTrue())
+			Expect(w.there("/", q.Name)()).To(BeTrue(), q.Name)
+			q = again()
+			create(q)
+			Eventually(ready(q)).Should(HavePrefix("True"), q.Name)
+			Expect(conditionOf(q, posthornv1.ConditionConflict)()).NotTo(HavePrefix("True"), q.Name)
+		}
+	})
+
 	DescribeTable("adoption of an existing queue", func(policy posthornv1.AdoptionPolicy, arguments map[string]any, immutable, want string) {
 		w := newWorld()
 		w.broker.SetQueue(quorumQueue("orders", arguments))

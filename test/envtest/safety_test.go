@@ -5,6 +5,7 @@ package envtest
 
 import (
 	"net/http"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -12,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
@@ -106,6 +108,58 @@ var _ = Describe("safety of running clusters", func() {
 		Expect(volume("c-1")).NotTo(Equal(before[1]))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionStalled)()).NotTo(HavePrefix("True"))
 		Expect(eventsOf(w.cluster(), "MajorityLost")()).To(Equal(1))
+	})
+
+	It("names a machine that is down, and machines that run several nodes", func() {
+		w := newWorld()
+		w.readyWorld()
+		place := func(name, machine string) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+			binding := &corev1.Binding{ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: machine}}
+			Expect(k8s.SubResource("binding").Create(ctx, pod, binding)).To(Succeed())
+		}
+		for name, machine := range map[string]string{"c-0": "w0", "c-1": "w1", "c-2": "w2"} {
+			place(name, machine)
+		}
+		Eventually(func() string { return w.cluster().Status.Members[2].Machine }).Should(Equal("w2"))
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionSpread)).Should(HavePrefix("True OneNodeAMachine"))
+
+		By("losing contact with a machine")
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-2"}}
+		change(pod, func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, machineDownAnnotation, "yes") })
+		Eventually(ready(w.cluster())).Should(And(HavePrefix("False NodesNotReady"), ContainSubstring("c-2: MachineDown: "), ContainSubstring("machine w2")))
+		Expect(w.cluster().Status.Members[2].Message).To(HavePrefix("MachineDown: "))
+		Eventually(eventsOf(w.cluster(), "MachineDown")).Should(Equal(1))
+
+		By("deleting its pod, which waits for the machine")
+		Expect(k8s.Delete(ctx, pod, client.GracePeriodSeconds(1))).To(Succeed())
+		Eventually(ready(w.cluster())).WithTimeout(2 * time.Minute).Should(And(HavePrefix("False NodesNotReady"), ContainSubstring("c-2: MachineLost: "), ContainSubstring("machine w2")))
+
+		By("starting the pod on a machine that runs another node")
+		Expect(k8s.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		w.readyWorld()
+		place("c-2", "w1")
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionSpread)).Should(And(HavePrefix("False MachineShared"), ContainSubstring("c-1 and c-2 on machine w1")))
+		Eventually(eventsOf(w.cluster(), "MachineShared")).Should(Equal(1))
+		Expect(ready(w.cluster())()).To(HavePrefix("True AllNodesReady"))
+	})
+
+	It("puts no pod that crashed on a revision that fails elsewhere", func() {
+		w := newWorld()
+		w.readyWorld()
+		before := w.podUIDs()
+		w.changeCluster(setImage("bad"))
+		Eventually(w.images).Should(Equal([]string{"1.0.0", "1.0.0", "bad"}))
+		crashed := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-0"}}
+		for _, how := range []string{"once", "loop"} {
+			change(crashed, func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, crashedAnnotation, how) })
+			Eventually(func() string { return w.cluster().Status.Members[0].Message }).Should(HavePrefix(map[string]string{"once": "Error: exit code 137", "loop": "CrashLoopBackOff"}[how]))
+			Consistently(func() types.UID { return w.podUIDs()[0] }).Should(Equal(before[0]), how)
+		}
+		Eventually(w.rollout).Should(Equal("RevisionFails c-2"))
+		w.changeCluster(setImage("1.1.0"))
+		Eventually(w.images).Should(HaveEach("1.1.0"))
+		w.readyWorld()
 	})
 
 	It("reports queues whose only copy was lost until they are gone", func() {

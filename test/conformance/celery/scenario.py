@@ -233,6 +233,26 @@ def celery_retries_and_delays_on_classic_queues():
 
 
 @checks.check
+def celery_runs_tasks_at_once_behind_many_delayed_ones():
+    """A worker holds delayed tasks and raises its prefetch for each. kombu from 5.7 on does so only before RabbitMQ 4."""
+    if "classic" in workers:
+        workers.pop("classic").end()
+    node("stop", "one")
+    node("start", "one", "--set", "server_properties.version=3.13.7")
+    tasks = application("classic")
+    worker("classic")
+    for n in range(100):
+        tasks.add.apply_async((n, 0), countdown=3600)
+    immediate = [tasks.add.delay(n, 1) for n in range(20)]
+    assert [result(one) for one in immediate] == list(range(1, 21))
+    # The end of the worker gives the delayed tasks back.
+    workers.pop("classic").end()
+    assert tasks.app.control.purge() == 100
+    node("stop", "one")
+    node("start", "one")
+
+
+@checks.check
 def celery_runs_a_task_again_whose_process_died():
     for kind in KINDS:
         tasks = application(kind)

@@ -219,6 +219,27 @@ fn segments(dir: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
+/// The others may never come back, or this node may have lost records of its log: it never waits in silence.
+#[test]
+fn node_that_waits_for_the_others_logs_the_reason() -> Result<()> {
+    let mut nodes = Nodes::start("waits", 3)?;
+    for at in 0..3 {
+        nodes.kill(at)?;
+    }
+    nodes.run(0)?;
+    let line = eventually("node.not_ready", || {
+        let log = std::fs::read_to_string(nodes.log(0)).ok()?;
+        log.lines()
+            .find(|line| line.contains("node.not_ready"))
+            .map(str::to_owned)
+    })?;
+    assert!(line.contains("no leader"), "{line}");
+    assert!(line.contains("move its data directory away"), "{line}");
+    nodes.run(1)?;
+    nodes.address(0, "amqp")?;
+    Ok(())
+}
+
 #[test]
 fn single_node_reports_a_damaged_message_and_serves_the_others() -> Result<()> {
     let scratch = Scratch::new("segment")?;

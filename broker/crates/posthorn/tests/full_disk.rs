@@ -58,6 +58,17 @@ impl SmallDisk {
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
     }
 
+    /// Free space in bytes.
+    fn free(&self) -> Result<u64> {
+        let output = Command::new("stat")
+            .args(["--file-system", "--format", "%a %S"])
+            .arg(self.view())
+            .output()?;
+        let text = String::from_utf8(output.stdout)?;
+        let (blocks, size) = text.trim().split_once(' ').ok_or("no size")?;
+        Ok(blocks.parse::<u64>()? * size.parse::<u64>()?)
+    }
+
     /// Creates a file of another process, with this size or until the disk is full.
     fn fill(&self, bytes: u64) -> Result<PathBuf> {
         let path = self.view().join("somebody-elses");
@@ -177,6 +188,24 @@ fn publishers_are_blocked_while_messages_fill_the_disk() -> Result<()> {
         publisher.confirmed.difference(&came).copied().collect();
     assert!(rest.len() >= 20 && publisher.refused.is_empty());
     assert!(consumer.consume("orders", &rest)?.is_superset(&rest));
+    node.assert_running()
+}
+
+/// A classic queue writes more between two timed checks than the disk has left: the bytes that it writes are counted, so
+/// its publishers are blocked in time.
+#[test]
+fn classic_queue_leaves_the_configured_space_free() -> Result<()> {
+    const LIMIT: u64 = 64 * MIB;
+    let set = ["wal.file_size=8MiB", "disk_free_limit.absolute=64MiB"];
+    let mut node = Node::start("classic", 320 * MIB, &set)?;
+    let mut publisher = Client::publisher(&node.amqp)?;
+    publisher.declare("notes", "classic")?;
+    publish_until_blocked(&mut publisher, "notes", 1_000_000, 1_000)?;
+    assert_eq!(publisher.blocked.as_deref(), Some("low on disk"));
+    // The node stops reading at the limit; a few messages may still be on their way.
+    let free = node.disk.free()?;
+    assert!(free > LIMIT - 16 * MIB, "{free} bytes are left");
+    assert!(publisher.refused.is_empty());
     node.assert_running()
 }
 

@@ -152,13 +152,14 @@ fn logins(metrics: &str, outcome: &str) -> Vec<String> {
 }
 
 #[test]
-fn login_attempts_of_every_protocol_are_counted() -> Result<()> {
+fn login_attempts_of_every_protocol_are_counted_and_failed_ones_logged() -> Result<()> {
     let scratch = Scratch::new("logins")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let mut command = serve(&dir, &ready);
     command.args(["--set", "mqtt.listeners.tcp.default=127.0.0.1:0"]);
     command.args(["--set", "cluster.node=n1"]);
-    let _node = Serving(command.stderr(Stdio::null()).spawn()?);
+    let log = scratch.0.join("log");
+    let _node = Serving(command.stderr(std::fs::File::create(&log)?).spawn()?);
     let (amqp, mqtt) = (address(&ready, "amqp")?, address(&ready, "mqtt")?);
     for _ in 0..2 {
         assert!(client::Client::open(&amqp, "guest", "wrong", "/").is_err());
@@ -204,5 +205,12 @@ fn login_attempts_of_every_protocol_are_counted() -> Result<()> {
         ];
         assert_eq!(logins(&metrics, outcome), expected, "{outcome}");
     }
+    // Each protocol also logs them.
+    let log = std::fs::read_to_string(&log)?;
+    let mut failed = log.lines().filter(|line| line.contains("login.failed"));
+    assert!(
+        failed.any(|line| line.contains("over HTTP") && line.contains("guest")),
+        "{log}"
+    );
     Ok(())
 }

@@ -320,6 +320,41 @@ fn a_node_that_a_group_counts_is_not_forgotten() {
     assert_eq!(c.ready(0, "q"), 30);
 }
 
+/// The record of the queue names only the new member, which runs and has nothing of the queue yet.
+#[test]
+fn node_with_the_only_copy_is_not_forgotten_before_the_new_member_has_a_copy() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(2);
+    let one = ("x-quorum-initial-group-size", Value::I64(1));
+    client.declare(&mut c, "q", &quorum(&[one]));
+    fill(&mut c, &mut client, "q", 30);
+    assert_eq!(voters(&mut c, 0, "q"), ids(&[3]));
+    c.hold_back(Some(1));
+    let replace = MemberChange::Replace {
+        old: NodeId(3),
+        new: NodeId(2),
+    };
+    assert_eq!(c.change_members("q", replace), Ok(ids(&[2])));
+    c.kill(2);
+    c.hold_back(None);
+    c.until("nobody leads it", |c| {
+        c.queue(0, "q")?.leader.is_none().then_some(())
+    });
+    for _ in 0..3 {
+        let refused = c.forget(3).unwrap_err().to_string();
+        let why =
+            "node 'n3' is a member of it or may be one: start node(s) 'n3', or delete the queue";
+        assert!(refused.contains(why), "{refused}");
+    }
+    c.back(2);
+    until_voters(&mut c, "q", &[2]);
+    c.kill(2);
+    c.until("forgotten", |c| {
+        (c.forget(3) == Ok(ForgetProgress::Forgotten)).then_some(())
+    });
+    assert_eq!(c.ready(0, "q"), 30);
+}
+
 /// As above, and who has the vote that is needed never comes back.
 #[test]
 fn a_queue_that_nobody_can_lead_is_deleted_for_its_node_to_be_forgotten() {

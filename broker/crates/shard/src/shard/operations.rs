@@ -115,11 +115,9 @@ impl ShardState {
             let record = self.metadata.tree().queue_by_id(f.id);
             record.is_some_and(|r| {
                 let replicated = r.kind.is_replicated();
-                // Nobody can tell while one that may lead it is down, unless the node itself has told: it is in the
-                // facts if it has a replica.
-                let dark = !runs
-                    && f.leader.is_none()
-                    && r.members.iter().any(|m| !self.topology().is_up(*m));
+                // Without a leader nobody can tell: members that run may be new and have nothing of the queue yet, so
+                // that this node has its only copy. A node that runs has told: it is in the facts if it has a replica.
+                let dark = !runs && f.leader.is_none();
                 replicated && (dark || r.members.contains(&node) || f.members.contains(&node))
             })
         };
