@@ -21,7 +21,8 @@ const (
 )
 
 // guides are the pages whose commands and settings are tried with a broker.
-var guides = []string{"how-to/migrating-from-rabbitmq.md", "how-to/hardening.md", "how-to/troubleshooting.md"}
+var guides = []string{"how-to/migrating-from-rabbitmq.md", "how-to/hardening.md", "how-to/troubleshooting.md",
+	"reference/command-line.md"}
 
 var (
 	indented = regexp.MustCompile(`(?m)(?:^    .*\n)+`)

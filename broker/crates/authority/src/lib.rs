@@ -13,6 +13,7 @@ use rcgen::{
 };
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Signs certificates for servers and clients.
 pub struct Authority {
@@ -53,9 +54,31 @@ impl Authority {
 
     /// Issues a certificate for servers and clients; `names` are DNS names or addresses.
     pub fn issue(&self, common_name: &str, names: &[&str]) -> Result<Issued, Error> {
+        self.issue_with(common_name, names, None)
+    }
+
+    /// Like [`Authority::issue`], with the end of the validity as time since 1970.
+    pub fn issue_until(
+        &self,
+        common_name: &str,
+        names: &[&str],
+        expiry: Duration,
+    ) -> Result<Issued, Error> {
+        self.issue_with(common_name, names, Some(expiry))
+    }
+
+    fn issue_with(
+        &self,
+        common_name: &str,
+        names: &[&str],
+        expiry: Option<Duration>,
+    ) -> Result<Issued, Error> {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name = distinguished_name(common_name);
+        if let Some(expiry) = expiry {
+            params.not_after = rcgen::date_time_ymd(1970, 1, 1) + expiry;
+        }
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,

@@ -120,6 +120,17 @@ impl std::fmt::Debug for LogLevels {
     }
 }
 
+/// A setting of this node, as it was at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key in a configuration file.
+    pub key: String,
+    /// The value as written in a file. Secrets are masked.
+    pub value: String,
+    /// The place that sets the value, or `default`.
+    pub source: String,
+}
+
 /// Measures the resources that this node uses.
 #[derive(Clone)]
 pub struct MeasureResources(pub Arc<dyn Fn() -> NodeResources + Send + Sync>);
@@ -176,6 +187,8 @@ pub struct Config {
     pub disk_free_limit: Option<SetDiskLimit>,
     /// None: the log levels cannot be changed at runtime.
     pub log_levels: Option<LogLevels>,
+    /// Settings for `/api/nodes/{name}/configuration`.
+    pub settings: Arc<[Setting]>,
     /// None: the listeners have no certificates.
     pub certificates_expire: Option<CertificateExpiry>,
     /// None: resource usage is unknown.
@@ -216,6 +229,7 @@ impl Config {
             memory_watermark: None,
             disk_free_limit: None,
             log_levels: None,
+            settings: Arc::new([]),
             certificates_expire: None,
             resources: None,
             clock: Clock(Arc::new(RealClock::new())),

@@ -71,6 +71,8 @@ fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
         "voter": node.voter,
         "address": node.address,
         "zone": node.zone,
+        // Null while the node is down.
+        "product_version": node.version.as_ref().map(|v| &*v.version),
         "client_addresses": client_addresses(&node.client_addresses),
         "mem_alarm": node.memory_alarm,
         "disk_free_alarm": node.disk_alarm,
@@ -266,6 +268,16 @@ pub(crate) async fn set_log_level(api: &Api, call: &AuthenticatedRequest, name: 
         by = &*call.user.name
     );
     no_content()
+}
+
+/// The settings of this node with their values and sources.
+pub(crate) async fn configuration(api: &Api, name: &str) -> ApiResult {
+    require_this_node(api, name).await?;
+    let settings = api.config().settings.iter();
+    let shown = settings.map(
+        |setting| object!({"key": setting.key, "value": setting.value, "source": setting.source}),
+    );
+    json(Json::Array(shown.collect()))
 }
 
 /// Fails unless `name` is this node: the operation can only be done locally.

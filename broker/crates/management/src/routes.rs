@@ -168,6 +168,8 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, [node]| nodes::memory_watermark(api, call, node).await),
     route!("PUT", "nodes/{node}/disk-free-limit", Administrator, "Sets the free disk space limit of a node until it restarts",
         |api, call, [node]| nodes::disk_free_limit(api, call, node).await),
+    route!("GET", "nodes/{node}/configuration", Administrator, "Settings of a node with their values and sources, without secrets",
+        |api, _, [node]| nodes::configuration(api, node).await),
     route!("GET", "nodes/{node}/log-levels", Monitor, "Log levels of a node by category",
         |api, _, [node]| nodes::show_log_levels(api, node).await),
     route!("PUT", "nodes/{node}/log-levels", Administrator, "Sets the log level of one or all categories until the node restarts",

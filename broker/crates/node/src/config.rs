@@ -5,6 +5,7 @@
 //! environment, `--set`.
 
 mod budget_keys;
+mod effective;
 mod keys;
 mod load;
 mod mqtt_keys;
@@ -16,8 +17,9 @@ mod values;
 mod web_keys;
 
 pub use budget_keys::BudgetConfig;
+pub use effective::EffectiveSetting;
 pub use keys::{ConfigKey, keys, reference};
-pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load};
+pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load, load_effective};
 pub use mqtt_keys::MqttConfig;
 pub use stream_keys::{AdvertisedPart, StreamConfig};
 pub use tiered_keys::TieredConfig;

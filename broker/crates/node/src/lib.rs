@@ -14,6 +14,7 @@ pub mod identity;
 pub mod jobs;
 pub mod link_tls;
 pub mod links;
+mod listener_text;
 pub mod log_thread;
 pub mod logging;
 pub mod machine;

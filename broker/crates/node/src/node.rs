@@ -10,6 +10,7 @@ use crate::data_dir::{DataDir, DataDirError};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, random_nonzero};
 use crate::link_tls::{LinkTls, TlsError};
 use crate::links::LinkStatus;
+use crate::listener_text;
 use crate::machine;
 use crate::not_ready::NotReadyLog;
 use crate::peering::PeeringConfig;
@@ -518,7 +519,13 @@ impl Node {
                     ready = true;
                     self.write_ready_file()?;
                     let cluster = id_text(cluster.id);
-                    tracing::info!(event = "node.ready", name = self.name, cluster);
+                    tracing::info!(
+                        event = "node.ready",
+                        name = self.name,
+                        cluster,
+                        listeners = listener_text::listeners(&self.ports),
+                        web_ui = listener_text::web_ui(&self.ports)
+                    );
                 }
                 // Handled by the next iteration.
                 Ok(ThreadNotification::DiskWritten) => {}

@@ -2,9 +2,10 @@
 
 use management::{
     CertificateExpiry, Config, HttpMemory, ListenerTls, LogLevels, MeasureResources, Node, Router,
-    SetDiskLimit, SetWatermark,
+    SetDiskLimit, SetWatermark, Setting,
 };
 use node::ControlParts;
+use node::config::EffectiveSetting;
 use node::logging::LogLevelControl;
 use std::future::pending;
 use std::net::TcpListener;
@@ -18,8 +19,22 @@ fn log_levels(levels: Arc<LogLevelControl>) -> LogLevels {
     }
 }
 
+/// Settings of the process that the control plane shows or changes.
+pub(crate) struct ControlSettings {
+    pub(crate) levels: Arc<LogLevelControl>,
+    pub(crate) settings: Vec<EffectiveSetting>,
+}
+
+fn setting(setting: EffectiveSetting) -> Setting {
+    Setting {
+        key: setting.key,
+        value: setting.value,
+        source: setting.source,
+    }
+}
+
 /// Serves until the process ends. Readiness reports that the node is stopping.
-pub(crate) fn serve(parts: ControlParts, levels: Arc<LogLevelControl>) -> Result<(), String> {
+pub(crate) fn serve(parts: ControlParts, control: ControlSettings) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -35,7 +50,8 @@ pub(crate) fn serve(parts: ControlParts, levels: Arc<LogLevelControl>) -> Result
     config.disk_free_limit = Some(SetDiskLimit(parts.set_disk_free_limit));
     config.default_queue_type = parts.default_queue_type;
     config.consumer_timeout_ms = parts.consumer_timeout_ms;
-    config.log_levels = Some(log_levels(levels));
+    config.log_levels = Some(log_levels(control.levels));
+    config.settings = control.settings.into_iter().map(setting).collect();
     config.certificates_expire = Some(CertificateExpiry(parts.certificates_expire));
     config.resources = Some(MeasureResources(parts.resources));
     config.memory = HttpMemory::of_limit(parts.memory_limit);

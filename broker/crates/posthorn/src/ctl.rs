@@ -4,17 +4,36 @@ mod administration;
 mod changes;
 mod checks;
 mod client;
+mod cluster;
 mod connections;
+mod contexts;
+mod doctor;
 mod erlang;
+mod failure;
 mod lists;
 mod membership;
+mod messages;
 mod node_name;
+mod object_names;
 mod output;
+mod plain;
+mod redaction;
+mod report;
+mod selection;
 mod service;
 mod streams;
+mod suggestions;
 mod tls;
+mod top;
+mod topology;
+mod usage;
+mod warnings;
+mod watching;
 
-use client::{Client, Endpoint, Failure};
+pub(crate) use usage::report as report_usage;
+
+use client::{Client, Endpoint};
+use failure::Failure;
 use output::{Format, Output};
 use serde_json::Value as Json;
 use std::ffi::OsString;
@@ -25,6 +44,9 @@ use std::time::Duration;
 /// The arguments of `posthorn ctl`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Named address and user; see set_context [default: $POSTHORN_CONTEXT, else that of use_context]
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "url")]
+    context: Option<String>,
     /// Management address, http:// or https:// [default: $POSTHORN_URL, else http://127.0.0.1:15672]
     #[arg(long, global = true)]
     url: Option<String>,
@@ -47,6 +69,11 @@ pub(crate) struct Args {
     /// Format of the output
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
+    #[command(flatten)]
+    selection: selection::SelectionOptions,
+    /// Repeat a list or a check at this interval, in seconds
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    watch: Option<u64>,
     /// Do not print the result of a change
     #[arg(short, long, global = true)]
     quiet: bool,
@@ -67,8 +94,35 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub(crate) enum Command {
-    /// Show the node, its cluster and the number of objects
+    /// Show the node, its cluster and the number of objects. Exit with 1 while a node of the cluster is down
     Status,
+    #[command(flatten)]
+    Cluster(cluster::Command),
+    /// Find problems of the cluster and explain them, with cause and remedy
+    ///
+    /// Checks for nodes that are down or in maintenance mode, lost or endangered majorities, alarms, certificates that
+    /// expire, different versions, disabled feature flags, unbalanced leaders, and queues that are lost, not available or
+    /// without consumers. Exits with 1 if there is an error.
+    #[command(
+        after_help = "Examples:\n  posthorn ctl doctor\n  posthorn ctl doctor --strict --output json"
+    )]
+    Doctor(doctor::Options),
+    /// Write a report for support into a directory: all lists, health, configuration, problems, without secrets
+    #[command(
+        after_help = "Example:\n  posthorn ctl report /tmp/report && tar czf report.tar.gz -C /tmp report"
+    )]
+    Report(report::Options),
+    /// List the busiest queues, on a terminal every 2 seconds
+    #[command(
+        after_help = "Examples:\n  posthorn ctl top\n  posthorn ctl top --by publish --limit 20 --watch 1"
+    )]
+    Top(top::Options),
+    #[command(flatten)]
+    Messages(messages::Command),
+    #[command(flatten)]
+    Topology(topology::Command),
+    #[command(flatten)]
+    Contexts(contexts::Command),
     /// Check that the node serves clients, all nodes are up and none has an alarm (exit code 1 if not), and whether the node
     /// may be stopped now
     Health,
@@ -79,17 +133,34 @@ pub(crate) enum Command {
         #[command(flatten)]
         chosen: ColumnSelection,
     },
-    ListExchanges(VhostFilter),
-    ListBindings(VhostFilter),
+    /// List exchanges
+    ListExchanges {
+        #[command(flatten)]
+        of: VhostFilter,
+        #[command(flatten)]
+        chosen: ColumnSelection,
+    },
+    /// List bindings
+    ListBindings {
+        #[command(flatten)]
+        of: VhostFilter,
+        #[command(flatten)]
+        chosen: ColumnSelection,
+    },
     /// List policies and operator policies
     ListPolicies(VhostFilter),
-    ListVhosts,
+    /// List virtual hosts
+    ListVhosts(ColumnSelection),
+    /// List the nodes of the cluster with their state and version
     ListNodes,
+    /// List users with their tags and limits
     ListUsers,
     /// List permissions of all users or of one user
-    ListPermissions {
-        user: Option<String>,
-    },
+    ListPermissions { user: Option<String> },
+    /// Create a user, without permissions
+    #[command(
+        after_help = "Example:\n  posthorn ctl add_user app --tags monitoring < password-file"
+    )]
     AddUser {
         name: String,
         #[command(flatten)]
@@ -98,19 +169,16 @@ pub(crate) enum Command {
         #[arg(long, value_delimiter = ',')]
         tags: Vec<String>,
     },
+    /// Change the password of a user
     ChangePassword {
         name: String,
         #[command(flatten)]
         secret: NewPassword,
     },
-    DeleteUser {
-        name: String,
-    },
+    /// Delete a user with its permissions
+    DeleteUser { name: String },
     /// Replace the tags of a user; without a tag, remove all
-    SetUserTags {
-        name: String,
-        tags: Vec<String>,
-    },
+    SetUserTags { name: String, tags: Vec<String> },
     /// Set the permissions of a user in a vhost, as regular expressions on names
     SetPermissions {
         user: String,
@@ -120,11 +188,13 @@ pub(crate) enum Command {
         #[command(flatten)]
         at: VhostOption,
     },
+    /// Remove the permissions of a user in a vhost
     ClearPermissions {
         user: String,
         #[command(flatten)]
         at: VhostOption,
     },
+    /// Create a vhost, or change its description and tags
     AddVhost {
         name: String,
         #[arg(long, default_value = "")]
@@ -138,11 +208,14 @@ pub(crate) enum Command {
     },
     /// Copy all messages published and delivered in a vhost to its exchange amq.rabbitmq.trace
     TraceOn(VhostOption),
+    /// Stop copying the messages of a vhost
     TraceOff(VhostOption),
     /// Delete a vhost with its queues, exchanges and permissions
-    DeleteVhost {
-        name: String,
-    },
+    DeleteVhost { name: String },
+    /// Declare a durable queue
+    #[command(
+        after_help = "Example:\n  posthorn ctl declare_queue orders --arguments '{\"x-max-length\": 1000}'"
+    )]
     DeclareQueue {
         name: String,
         #[command(flatten)]
@@ -154,6 +227,7 @@ pub(crate) enum Command {
         #[arg(long, default_value = "{}")]
         arguments: String,
     },
+    /// Delete a queue with its messages
     DeleteQueue {
         name: String,
         #[command(flatten)]
@@ -189,6 +263,7 @@ pub(crate) enum Command {
         #[arg(long)]
         operator: bool,
     },
+    /// Delete a policy
     ClearPolicy {
         name: String,
         #[command(flatten)]
@@ -203,13 +278,9 @@ pub(crate) enum Command {
     },
     /// Set the memory high watermark of this node (0.0 to 1.0 of its memory), above which it blocks publishers, until it restarts
     #[command(name = "set_vm_memory_high_watermark")]
-    SetMemoryWatermark {
-        fraction: f64,
-    },
+    SetMemoryWatermark { fraction: f64 },
     /// Set the free disk space (bytes, or with a unit: 2GB, 512MiB) below which this node blocks publishers, until it restarts
-    SetDiskFreeLimit {
-        limit: String,
-    },
+    SetDiskFreeLimit { limit: String },
     /// Set the log level of this node until it restarts, for one category (connection, queue, cluster, storage, http)
     /// or for all
     SetLogLevel {
@@ -282,67 +353,129 @@ pub(crate) fn arguments(raw_arguments: impl Iterator<Item = OsString>) -> Vec<Os
     arguments
 }
 
-/// Runs one operation. Exit codes: 0 success, 1 rejected or failed, 69 node unreachable, 77 not
-/// permitted.
+/// Runs one operation. Exit codes: 0 success, 1 rejected, failed or unhealthy, 2 invalid command
+/// line, 69 node unreachable or not ready, 77 not permitted.
 pub(crate) fn run(args: Args) -> ExitCode {
-    let output = Output::new(args.output, args.quiet, args.silent);
-    let result = client(&args).and_then(|client| {
-        let node_name = args.node_name.as_deref();
-        node_name::check_before(&client, node_name, &args.command)?;
-        perform(&client, &output, &args.command)?;
-        node_name::check_after(&client, node_name, &args.command)
-    });
-    match result {
+    let silence = (args.quiet, args.silent);
+    let output = Output::new(args.output, silence, args.selection.clone());
+    match operate(&args, &output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("Error: {failure}");
+            output.fail(&failure);
             ExitCode::from(failure.exit_code())
         }
     }
 }
 
+fn operate(args: &Args, output: &Output) -> Result<(), Failure> {
+    if let Command::Contexts(command) = &args.command {
+        return contexts::perform(output, command, options(args)?);
+    }
+    let interval = watching::interval(args.watch, &args.command)?;
+    let client = client(args)?;
+    let node_name = args.node_name.as_deref();
+    node_name::check_before(&client, node_name, &args.command)?;
+    match interval {
+        Some(interval) => watching::watch(&client, output, &args.command, interval)?,
+        None => perform(&client, output, &args.command)?,
+    }
+    node_name::check_after(&client, node_name, &args.command)
+}
+
+/// The options of the command line that a context stores.
+fn options(args: &Args) -> Result<contexts::Context, Failure> {
+    if args.as_password.is_some() {
+        return Err(Failure::Usage(
+            "contexts store no passwords: write the password to a file and give --password-file"
+                .to_owned(),
+        ));
+    }
+    Ok(contexts::Context {
+        url: args.url.clone(),
+        user: args.as_user.clone(),
+        password_file: args.password_file.clone(),
+        cacert: args.tls.cacert.clone(),
+        cert: args.tls.cert.clone(),
+        key: args.tls.key.clone(),
+    })
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Options take precedence over the context, and a named context over the environment. The current
+/// context counts only if no other address is given, so that its password goes to its own address.
 fn client(args: &Args) -> Result<Client, Failure> {
-    let setting = |raw_arguments: &Option<String>, variable: &str, default: &str| {
-        let raw_arguments = raw_arguments
-            .clone()
-            .or_else(|| std::env::var(variable).ok());
-        raw_arguments.unwrap_or_else(|| default.to_owned())
+    let named = args
+        .context
+        .clone()
+        .or_else(|| variable("POSTHORN_CONTEXT"));
+    let has_address = args.url.is_some() || variable("POSTHORN_URL").is_some();
+    let context = match (&named, has_address) {
+        (None, true) => contexts::Context::default(),
+        _ => contexts::resolve(named.as_deref())?,
     };
-    let password = match &args.password_file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|e| {
-                Failure::Usage(format!(
-                    "the password file {} cannot be read: {e}",
-                    path.display()
-                ))
-            })?;
-            text.trim_end_matches(['\r', '\n']).to_owned()
-        }
-        None => setting(&args.as_password, "POSTHORN_PASSWORD", "guest"),
+    let setting = |option: &Option<String>, stored: &Option<String>, name: &str, default: &str| {
+        let value = option.clone().or_else(|| stored.clone());
+        let value = value.or_else(|| variable(name));
+        value.unwrap_or_else(|| default.to_owned())
     };
-    let url = setting(&args.url, "POSTHORN_URL", "http://127.0.0.1:15672");
-    let user = setting(&args.as_user, "POSTHORN_USER", "guest");
+    let password = match (
+        &args.as_password,
+        &args.password_file,
+        &context.password_file,
+    ) {
+        (Some(password), _, _) => password.clone(),
+        (None, Some(file), _) => password_in(file)?,
+        (None, None, Some(file)) => password_in(file)?,
+        _ => variable("POSTHORN_PASSWORD").unwrap_or_else(|| "guest".to_owned()),
+    };
     Client::new(Endpoint {
-        url,
-        user,
+        url: setting(
+            &args.url,
+            &context.url,
+            "POSTHORN_URL",
+            "http://127.0.0.1:15672",
+        ),
+        user: setting(&args.as_user, &context.user, "POSTHORN_USER", "guest"),
         password,
         timeout: Duration::from_secs(args.timeout),
-        tls: args.tls.clone(),
+        tls: args.tls.clone().or(&context),
     })
+}
+
+fn password_in(file: &Path) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|e| {
+        Failure::Usage(format!(
+            "the password file {} cannot be read: {e}",
+            file.display()
+        ))
+    })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Status => lists::status(client, output),
+        Command::Status => cluster::status(client, output),
+        Command::Cluster(command) => cluster::perform(client, output, *command),
+        Command::Doctor(options) => doctor::doctor(client, output, options),
+        Command::Report(options) => report::report(client, output, options),
+        Command::Top(options) => top::top(client, output, options),
+        Command::Messages(command) => messages::perform(client, output, command),
+        Command::Topology(command) => topology::perform(client, output, command),
         Command::Health => checks::health(client, output),
         Command::ListQueues { of, chosen } => {
             lists::queues(client, output, of.vhost.as_deref(), &chosen.columns)
         }
-        Command::ListExchanges(of) => lists::exchanges(client, output, of.vhost.as_deref()),
-        Command::ListBindings(of) => lists::bindings(client, output, of.vhost.as_deref()),
+        Command::ListExchanges { of, chosen } => {
+            lists::exchanges(client, output, of.vhost.as_deref(), &chosen.columns)
+        }
+        Command::ListBindings { of, chosen } => {
+            lists::bindings(client, output, of.vhost.as_deref(), &chosen.columns)
+        }
         Command::ListPolicies(of) => lists::policies(client, output, of.vhost.as_deref()),
-        Command::ListVhosts => lists::vhosts(client, output),
+        Command::ListVhosts(chosen) => lists::vhosts(client, output, &chosen.columns),
         Command::ListNodes => lists::nodes(client, output),
         Command::ListLogLevels => lists::log_levels(client, output),
         Command::ListUsers => lists::users(client, output),
@@ -354,6 +487,9 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::Membership(command) => membership::perform(client, output, command),
         Command::Streams(command) => streams::perform(client, output, command),
         change => {
+            for warning in changes::warnings(change)? {
+                output.warn(&warning);
+            }
             let message = changes::perform(client, change)?;
             output.say(&message);
             Ok(())

@@ -98,8 +98,18 @@ enum ConfigCommand {
 pub fn run(arguments: impl Iterator<Item = OsString>, program: Version) -> ExitCode {
     env::real::limit_host_lookup();
     let command_line = Cli::command().version(program.version);
-    let matches = command_line.get_matches_from(ctl::arguments(arguments));
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let arguments = ctl::arguments(arguments);
+    let matches = command_line.clone().try_get_matches_from(&arguments);
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let ctl = arguments.get(1).filter(|word| *word == "ctl");
+            let ctl = ctl.and_then(|_| command_line.find_subcommand("ctl"));
+            let commands = ctl.unwrap_or(&command_line).get_subcommands();
+            let commands: Vec<&str> = commands.map(clap::Command::get_name).collect();
+            return ctl::report_usage(error, &arguments, &commands);
+        }
+    };
     match cli.command {
         Command::Serve(args) => serve::serve(args, program),
         Command::Ctl(args) => ctl::run(*args),

@@ -1,11 +1,10 @@
 //! `posthorn serve`: loads the configuration, starts logging and signal handling, and runs a node.
 
-use crate::control_plane;
+use crate::control_plane::{self, ControlSettings};
 use crate::protocols::{check_advertised_listeners, registrations};
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
 use metadata::features::Version;
-use node::config::{Config, ConfigErrors, ConfigSources, load};
-use node::logging::LogLevelControl;
+use node::config::{Config, ConfigErrors, ConfigSources, EffectiveSetting, load_effective};
 use node::{NodeParts, ShardMaterial, ThreadNotification};
 use shard::ShardDriver;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
@@ -16,7 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 
 pub(crate) fn serve(args: ServeArgs, version: Version) -> ExitCode {
     let ready_file = args.ready_file.clone();
-    let config = match configuration(args) {
+    let (config, settings) = match configuration(args) {
         Ok(config) => config,
         Err(errors) => {
             eprintln!("{errors}");
@@ -31,7 +30,8 @@ pub(crate) fn serve(args: ServeArgs, version: Version) -> ExitCode {
         }
     };
     abort_on_panic();
-    match run(config, version, levels, ready_file) {
+    let control = ControlSettings { levels, settings };
+    match run(config, version, control, ready_file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(event = "node.failed", error);
@@ -41,10 +41,10 @@ pub(crate) fn serve(args: ServeArgs, version: Version) -> ExitCode {
     }
 }
 
-fn configuration(args: ServeArgs) -> Result<Config, String> {
+fn configuration(args: ServeArgs) -> Result<(Config, Vec<EffectiveSetting>), String> {
     let variables = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-    let mut config = load(&ConfigSources {
+    let (mut config, mut settings) = load_effective(&ConfigSources {
         file: args.config,
         environment: variables.collect(),
         flags: args.set,
@@ -52,15 +52,19 @@ fn configuration(args: ServeArgs) -> Result<Config, String> {
     .map_err(|errors: ConfigErrors| errors.to_string())?;
     check_advertised_listeners(&config)?;
     if let Some(dir) = args.data_dir {
+        if let Some(setting) = settings.iter_mut().find(|s| s.key == "data_dir") {
+            setting.value = dir.display().to_string();
+            setting.source = "--data-dir".to_owned();
+        }
         config.data_dir = dir;
     }
-    Ok(config)
+    Ok((config, settings))
 }
 
 fn run(
     config: Config,
     version: Version,
-    levels: Arc<LogLevelControl>,
+    control: ControlSettings,
     ready_file: Option<std::path::PathBuf>,
 ) -> Result<(), String> {
     let (notices, inbox) = channel();
@@ -70,7 +74,7 @@ fn run(
         config,
         version,
         make_shard: Arc::new(make_shard),
-        serve_control: Some(Box::new(|parts| control_plane::serve(parts, levels))),
+        serve_control: Some(Box::new(|parts| control_plane::serve(parts, control))),
         ready_file,
     };
     node::run(parts, (notices, inbox)).map_err(|e| e.to_string())

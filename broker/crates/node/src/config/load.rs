@@ -1,5 +1,6 @@
 //! Loads a configuration from its sources, with errors that name the location.
 
+use super::effective::{AppliedSetting, EffectiveSetting, effective_settings, is_secret};
 use super::keys::{find, nearest};
 use super::parse::parse;
 use super::{Config, Listen};
@@ -86,12 +87,26 @@ impl std::error::Error for ConfigErrors {}
 const MQTT_PORT: u16 = 1883;
 const STREAM_PORT: u16 = 5552;
 
+/// These listeners as values of settings.
+const IMPLIED: &[(&str, &str)] = &[
+    ("mqtt.listeners.tcp.default", "127.0.0.1:1883"),
+    ("stream.listeners.tcp.default", "127.0.0.1:5552"),
+];
+
 /// Loads the configuration, or returns all errors.
 pub fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
+    load_effective(sources).map(|(config, _)| config)
+}
+
+/// Like [`load`], with the value and the source of each setting.
+pub fn load_effective(
+    sources: &ConfigSources,
+) -> Result<(Config, Vec<EffectiveSetting>), ConfigErrors> {
     let mut loader = ConfigLoader {
         config: Config::default(),
         errors: Vec::new(),
         listeners: false,
+        applied: Vec::new(),
     };
     if let Some(file) = &sources.file {
         loader.file(file);
@@ -103,7 +118,8 @@ pub fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
     for flag in &sources.flags {
         loader.flag(flag);
     }
-    if !loader.listeners && loader.config.cluster.peers.is_empty() {
+    let has_implied_listeners = !loader.listeners && loader.config.cluster.peers.is_empty();
+    if has_implied_listeners {
         loader.config.mqtt.plain = Listen::loopback(MQTT_PORT);
         loader.config.stream.plain = Listen::loopback(STREAM_PORT);
     }
@@ -111,7 +127,8 @@ pub fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
         loader.check_together();
     }
     if loader.errors.is_empty() {
-        Ok(loader.config)
+        let implied = if has_implied_listeners { IMPLIED } else { &[] };
+        Ok((loader.config, effective_settings(&loader.applied, implied)))
     } else {
         Err(ConfigErrors(loader.errors))
     }
@@ -122,6 +139,8 @@ struct ConfigLoader {
     errors: Vec<ConfigError>,
     /// A client listener was configured explicitly.
     listeners: bool,
+    /// Valid settings, in the order in which they were applied.
+    applied: Vec<AppliedSetting>,
 }
 
 impl ConfigLoader {
@@ -198,13 +217,18 @@ impl ConfigLoader {
         if (key.set)(&mut self.config, rest, value).is_none() {
             let accepts = key.accepts;
             // Passwords must not appear in the log.
-            let shown = if name.contains("pass") {
+            let shown = if is_secret(name) {
                 "value".to_owned()
             } else {
                 format!("value `{value}`")
             };
-            self.wrong(origin, format!("`{name}`: bad {shown}; expected {accepts}"));
+            return self.wrong(origin, format!("`{name}`: bad {shown}; expected {accepts}"));
         }
+        self.applied.push(AppliedSetting {
+            key: name.to_owned(),
+            value: value.to_owned(),
+            origin,
+        });
     }
 
     fn check_together(&mut self) {
@@ -430,6 +454,73 @@ mod tests {
         assert_eq!(config.limits.heartbeat_s, 5);
         assert_eq!(config.cluster.advertised_host, "c-0.nodes");
         assert_eq!(config.cluster.name, "x");
+        Ok(())
+    }
+
+    #[test]
+    fn effective_settings_name_their_last_source() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = Dir::new("effective")?;
+        let file = dir.write(
+            "posthorn.conf",
+            "# head\nheartbeat = 1\nchannel_max = 9\ndefault_pass = s3cret\n",
+        )?;
+        let name = file.display().to_string();
+        let (_, settings) = load_effective(&ConfigSources {
+            file: Some(file),
+            environment: vec![("POSTHORN_HEARTBEAT".into(), "4".into())],
+            flags: vec!["loopback_users.app=true".into(), "frame_max=10000".into()],
+        })?;
+        let of = |key: &str| {
+            let setting = settings.iter().find(|s| s.key == key);
+            setting.map(|s| format!("{} from {}", s.value, s.source))
+        };
+        assert_eq!(
+            of("heartbeat"),
+            Some("4 from environment POSTHORN_HEARTBEAT".to_owned())
+        );
+        assert_eq!(of("channel_max"), Some(format!("9 from {name}:3")));
+        assert_eq!(
+            of("frame_max"),
+            Some("10000 from --set frame_max".to_owned())
+        );
+        assert_eq!(
+            of("loopback_users.app"),
+            Some("true from --set loopback_users.app".to_owned())
+        );
+        assert_eq!(of("default_user"), Some("guest from default".to_owned()));
+        assert_eq!(of("default_pass"), Some(format!("******** from {name}:4")));
+        assert_eq!(
+            of("mqtt.listeners.tcp.default"),
+            Some("127.0.0.1:1883 from default".to_owned())
+        );
+        assert_eq!(
+            of("mqtt.allow_user_name_without_password"),
+            Some("false from default".to_owned())
+        );
+        let values = settings.iter().map(|s| s.value.as_str());
+        assert!(!values.collect::<String>().contains("s3cret"));
+        Ok(())
+    }
+
+    #[test]
+    fn listeners_of_a_single_node_are_effective_unless_others_are_set() -> Result<(), ConfigErrors>
+    {
+        for (flags, expected) in [
+            (vec![], "127.0.0.1:1883"),
+            (vec!["listeners.tcp.default=0".to_owned()], "none"),
+            (vec!["mqtt.listeners.tcp.default=1".to_owned()], "1"),
+        ] {
+            let (config, settings) = load_effective(&ConfigSources {
+                flags,
+                ..ConfigSources::default()
+            })?;
+            let value = settings
+                .iter()
+                .find(|s| s.key == "mqtt.listeners.tcp.default");
+            let value = value.map(|s| s.value.as_str());
+            assert_eq!(value, Some(expected));
+            assert_eq!(value.and_then(Listen::parse), Some(config.mqtt.plain));
+        }
         Ok(())
     }
 

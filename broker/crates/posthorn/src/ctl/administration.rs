@@ -1,26 +1,27 @@
 //! Administrative commands: limits, topic permissions, parameters, feature flags, definitions.
 
-use super::client::{Client, Failure};
+use super::client::Client;
+use super::failure::Failure;
 use super::output::{Column, Output};
-use super::{ColumnSelection, VhostFilter, VhostOption, object};
+use super::{ColumnSelection, VhostFilter, VhostOption, lists, object};
 use serde_json::{Map, Value as Json, json};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub(crate) enum Administration {
+    /// List channels
     ListChannels(ColumnSelection),
+    /// List consumers with their queues
     ListConsumers(VhostFilter),
     /// List the listeners of this node
     Listeners,
+    /// List feature flags with their state
     ListFeatureFlags,
     /// Enable a feature flag, or all
-    EnableFeatureFlag {
-        name: String,
-    },
-    SetClusterName {
-        name: String,
-    },
+    EnableFeatureFlag { name: String },
+    /// Set the name of the cluster
+    SetClusterName { name: String },
     /// List the limits of all virtual hosts or of one
     ListVhostLimits(VhostFilter),
     /// Set limits of a virtual host: '{"max-connections": 100, "max-queues": 50}'
@@ -34,17 +35,12 @@ pub(crate) enum Administration {
         #[command(flatten)]
         at: VhostOption,
     },
+    /// List the limits of all users
     ListUserLimits,
     /// Set limits of a user: '{"max-connections": 10, "max-channels": 100}'
-    SetUserLimits {
-        user: String,
-        limits: String,
-    },
+    SetUserLimits { user: String, limits: String },
     /// Clear one limit of a user, or `all`
-    ClearUserLimits {
-        user: String,
-        limit: String,
-    },
+    ClearUserLimits { user: String, limit: String },
     /// Set the topic permissions of a user for publishing and binding, as regular expressions on routing keys
     SetTopicPermissions {
         user: String,
@@ -61,32 +57,22 @@ pub(crate) enum Administration {
         #[command(flatten)]
         at: VhostOption,
     },
+    /// List the topic permissions of all users
     ListTopicPermissions,
-    ListUserPermissions {
-        user: String,
-    },
+    /// List the permissions of a user
+    ListUserPermissions { user: String },
+    /// List global parameters
     ListGlobalParameters,
     /// Set a global parameter to a JSON value
-    SetGlobalParameter {
-        name: String,
-        value: String,
-    },
-    ClearGlobalParameter {
-        name: String,
-    },
+    SetGlobalParameter { name: String, value: String },
+    /// Delete a global parameter
+    ClearGlobalParameter { name: String },
     /// Check whether a user can log in with a password
-    AuthenticateUser {
-        name: String,
-        user_password: String,
-    },
+    AuthenticateUser { name: String, user_password: String },
     /// Export all definitions to a file, or to standard output
-    ExportDefinitions {
-        file: Option<PathBuf>,
-    },
+    ExportDefinitions { file: Option<PathBuf> },
     /// Import definitions from a file
-    ImportDefinitions {
-        file: PathBuf,
-    },
+    ImportDefinitions { file: PathBuf },
 }
 
 pub(crate) fn perform(
@@ -159,11 +145,7 @@ fn list(client: &Client, output: &Output, command: &Administration) -> Result<()
         }
         Listeners => (
             client.get(&["overview"])?["listeners"].clone(),
-            &[
-                ("node", &["node"]),
-                ("protocol", &["protocol"]),
-                ("port", &["port"]),
-            ],
+            lists::LISTENERS,
         ),
         ListFeatureFlags => (
             client.get(&["feature-flags"])?,
@@ -207,8 +189,7 @@ fn list(client: &Client, output: &Output, command: &Administration) -> Result<()
         ListChannels(columns_by_name) => columns_by_name.columns.as_slice(),
         _ => &[],
     };
-    output.chosen(&items, columns_by_name, columns);
-    Ok(())
+    output.chosen(&items, columns_by_name, columns)
 }
 
 fn apply_change(client: &Client, command: &Administration) -> Result<String, Failure> {
@@ -320,7 +301,7 @@ fn export(client: &Client, output: &Output, file: Option<&Path>) -> Result<(), F
     let document = client.get(&["definitions"])?;
     let text = serde_json::to_string_pretty(&document).unwrap_or_default();
     match file.filter(|f| *f != Path::new("-")) {
-        None => println!("{text}"),
+        None => output.text(&text),
         Some(file) => {
             std::fs::write(file, text).map_err(|e| file_error("write", file, &e))?;
             output.say(&format!("Wrote definitions to {}", file.display()));

@@ -1,9 +1,23 @@
 //! Commands that change something. Each returns a sentence that states what it did.
 
-use super::client::{Client, Failure};
-use super::{Command, NewPassword, SwitchState, object};
+use super::client::Client;
+use super::failure::Failure;
+use super::{Command, NewPassword, SwitchState, object, warnings};
 use serde_json::{Value as Json, json};
 use std::io::BufRead as _;
+
+/// Warnings about names that have no effect.
+pub(crate) fn warnings(command: &Command) -> Result<Vec<String>, Failure> {
+    Ok(match command {
+        Command::DeclareQueue {
+            kind, arguments, ..
+        } => warnings::unknown_arguments(kind, object("--arguments", arguments)?.keys()),
+        Command::AddUser { tags, .. } | Command::SetUserTags { tags, .. } => {
+            warnings::unknown_tags(tags)
+        }
+        _ => Vec::new(),
+    })
+}
 
 type CommandResult = Result<String, Failure>;
 

@@ -1,7 +1,8 @@
 //! Health checks for scripts and probes: exit code 0 if healthy, 1 if not, 69 if the node does not
 //! answer.
 
-use super::client::{Client, Failure};
+use super::client::Client;
+use super::failure::Failure;
 use super::output::{Column, Output};
 use serde_json::{Value as Json, json};
 
@@ -84,9 +85,7 @@ pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {
         results.push(result_row(name, ok, reason, queue_names(&response.body)));
     }
     let nodes = client.get(&["nodes"])?;
-    let nodes = nodes.as_array().into_iter().flatten();
-    let down = nodes.filter(|node| node["running"] != true);
-    let down: Vec<&str> = down.filter_map(|node| node["name"].as_str()).collect();
+    let down = super::cluster::down(&nodes);
     let reason = match down.as_slice() {
         [] => Json::Null,
         down => json!(format!("down: {}", down.join(", "))),
@@ -102,7 +101,7 @@ pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {
         ("reason", &["reason"]),
         ("queues", &["queues"]),
     ];
-    output.list(&Json::Array(results), columns);
+    output.list(&Json::Array(results), columns)?;
     if healthy {
         Ok(())
     } else {
@@ -136,7 +135,7 @@ fn run_check(client: &Client, output: &Output, path: &str) -> Result<(), Failure
         "missing": body["missing"],
         "queues": queue_names(body),
     });
-    output.list(&Json::Array(vec![row]), columns);
+    output.list(&Json::Array(vec![row]), columns)?;
     Err(Failure::Unhealthy)
 }
 

@@ -1,5 +1,7 @@
-//! Client of the management API, with errors that name a remedy.
+//! Client of the management API.
 
+use super::failure::Failure;
+use super::object_names::object_name;
 use super::tls::{self, TlsFiles};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +9,6 @@ use env::Clock as _;
 use env::real::RealClock;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value as Json;
-use std::fmt::Display;
 use std::time::Duration;
 
 /// Characters that are not percent-encoded in a path element.
@@ -21,108 +22,6 @@ const MAX_RESPONSE: u64 = 256 * 1024 * 1024;
 
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-
-/// The reason why an operation failed.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// The command line, or a file that it names, is invalid.
-    Usage(String),
-    /// No response.
-    Unreachable { url: String, reason: String },
-    /// Status 401.
-    NotPermitted { user: String, reason: String },
-    /// Any other error status.
-    Refused { status: u16, reason: String },
-    /// A health check failed.
-    Unhealthy,
-    /// `-n` names a different node than the one that answers.
-    WrongNode {
-        named: String,
-        answering: String,
-        /// Names of all nodes of the cluster.
-        nodes: String,
-        /// True if the named node belongs to the cluster.
-        is_known: bool,
-    },
-}
-
-impl Failure {
-    pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            Failure::Usage(_) => 2,
-            Failure::Unreachable { .. } | Failure::WrongNode { .. } => 69,
-            Failure::NotPermitted { .. } => 77,
-            Failure::Refused { .. } | Failure::Unhealthy => 1,
-        }
-    }
-}
-
-impl Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Usage(text) => write!(f, "{text}"),
-            Failure::Unreachable { url, reason } if url.starts_with("https://") => write!(
-                f,
-                "no answer from {url}: {reason}\nIs the node running, is this its management address with TLS, and is its \
-                 certificate from an authority that --cacert or POSTHORN_CACERT names?"
-            ),
-            Failure::Unreachable { url, reason } => write!(
-                f,
-                "no answer from {url}: {reason}\nIs the node running, and is this its management address? Give another with \
-                 --url or POSTHORN_URL."
-            ),
-            Failure::NotPermitted { user, reason } if reason == "Not_Authorized" => write!(
-                f,
-                "the node refused user '{user}' or its password\nGive --user and --password-file, or set POSTHORN_USER and \
-                 POSTHORN_PASSWORD."
-            ),
-            Failure::NotPermitted { user, reason } => write!(
-                f,
-                "user '{user}' is not permitted to do this: {reason}\nUse a user with the required tag or permissions."
-            ),
-            Failure::Refused {
-                status: 404,
-                reason,
-            } => {
-                write!(
-                    f,
-                    "the object does not exist: {reason}\nThe list_ commands show the existing objects."
-                )
-            }
-            Failure::Refused {
-                status: 503,
-                reason,
-            } => {
-                write!(
-                    f,
-                    "the node cannot do this now: {reason}\nTry again, and run `health` to see why."
-                )
-            }
-            Failure::Refused { status, reason } => write!(f, "{} (HTTP {status})", reason.trim()),
-            Failure::Unhealthy => write!(f, "a health check failed"),
-            Failure::WrongNode {
-                named,
-                answering,
-                is_known: true,
-                ..
-            } => write!(
-                f,
-                "unable to perform an operation on node '{named}': node '{answering}' answers\nThis operation applies to one \
-                 node. Give the management address of '{named}' with --url."
-            ),
-            Failure::WrongNode {
-                named,
-                answering,
-                nodes,
-                is_known: false,
-            } => write!(
-                f,
-                "unable to perform an operation on node '{named}': it is not in the cluster of node '{answering}'\nIts nodes \
-                 are: {nodes}. Give one of them with -n, or another cluster's management address with --url."
-            ),
-        }
-    }
-}
 
 /// A response: status and body.
 pub(crate) struct ApiResponse {
@@ -216,9 +115,18 @@ impl Client {
                     ),
                 });
             }
-            std::thread::park_timeout(POLL_INTERVAL);
+            self.pause(POLL_INTERVAL);
         }
         Ok(())
+    }
+
+    /// Waits between two requests of a command that repeats.
+    pub(crate) fn pause(&self, interval: Duration) {
+        let clock = RealClock::new();
+        let end = clock.now() + interval;
+        while clock.now() < end {
+            std::thread::park_timeout(end.since(clock.now()));
+        }
     }
 
     /// Sends a request and returns the response, whatever its status.
@@ -260,7 +168,8 @@ impl Client {
         })
     }
 
-    fn ok(&self, response: ApiResponse) -> Result<ApiResponse, Failure> {
+    /// Fails if the response has an error status. `object` names the object of the request.
+    fn ok(&self, response: ApiResponse, object: String) -> Result<ApiResponse, Failure> {
         let reason = || match &response.body["reason"] {
             Json::String(text) => text.clone(),
             Json::Null => format!("the answer was HTTP {}", response.status),
@@ -275,6 +184,7 @@ impl Client {
             status => Err(Failure::Refused {
                 status,
                 reason: reason(),
+                object,
             }),
         }
     }
@@ -285,29 +195,35 @@ impl Client {
         if response.status == 503 {
             return Ok(response);
         }
-        self.ok(response)
+        self.ok(response, path.to_owned())
     }
 
     pub(crate) fn get(&self, elements: &[&str]) -> Result<Json, Failure> {
-        let response = self.send("GET", &path(elements), None, &[])?;
-        Ok(self.ok(response)?.body)
+        self.get_with(elements, "")
+    }
+
+    /// Like [`Client::get`], with a query such as `?columns=name`.
+    pub(crate) fn get_with(&self, elements: &[&str], query: &str) -> Result<Json, Failure> {
+        let target = format!("{}{query}", path(elements));
+        let response = self.send("GET", &target, None, &[])?;
+        Ok(self.ok(response, object_name(elements))?.body)
     }
 
     /// The response's status tells created (201) from changed (204).
     pub(crate) fn put(&self, elements: &[&str], body: &Json) -> Result<ApiResponse, Failure> {
         let response = self.send("PUT", &path(elements), Some(body), &[])?;
-        self.ok(response)
+        self.ok(response, object_name(elements))
     }
 
     /// POSTs and returns the response.
     pub(crate) fn post_for(&self, elements: &[&str], body: &Json) -> Result<ApiResponse, Failure> {
         let response = self.send("POST", &path(elements), Some(body), &[])?;
-        self.ok(response)
+        self.ok(response, object_name(elements))
     }
 
     pub(crate) fn delete_for(&self, elements: &[&str]) -> Result<ApiResponse, Failure> {
         let response = self.send("DELETE", &path(elements), None, &[])?;
-        self.ok(response)
+        self.ok(response, object_name(elements))
     }
 
     pub(crate) fn delete(&self, elements: &[&str], query: &str) -> Result<(), Failure> {
@@ -333,6 +249,6 @@ impl Client {
     ) -> Result<(), Failure> {
         let target = format!("{}{query}", path(elements));
         let response = self.send("DELETE", &target, None, headers)?;
-        self.ok(response).map(|_| ())
+        self.ok(response, object_name(elements)).map(|_| ())
     }
 }

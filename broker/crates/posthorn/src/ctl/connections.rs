@@ -1,10 +1,9 @@
 //! Lists and closes client connections.
 
-use super::client::{Client, Failure};
+use super::client::Client;
+use super::failure::Failure;
 use super::output::{Column, Output};
 use super::{ColumnSelection, VhostOption, erlang};
-use env::Clock as _;
-use env::real::RealClock;
 use serde_json::Value as Json;
 use std::time::Duration;
 
@@ -108,14 +107,10 @@ fn close_each<'a>(
     reason: &str,
     pause: Duration,
 ) -> Result<usize, Failure> {
-    let clock = RealClock::new();
     let mut closed = 0;
     for name in names {
         if closed > 0 && !pause.is_zero() {
-            let end = clock.now() + pause;
-            while clock.now() < end {
-                std::thread::park_timeout(end.since(clock.now()));
-            }
+            client.pause(pause);
         }
         match close(client, name, reason) {
             Ok(()) => closed += 1,
@@ -150,6 +145,5 @@ fn list(client: &Client, output: &Output, chosen: &[String]) -> Result<(), Failu
             connection["client_properties"] = Json::String(erlang::table(&properties));
         }
     }
-    output.chosen(&connections, chosen, columns);
-    Ok(())
+    output.chosen(&connections, chosen, columns)
 }

@@ -1,6 +1,7 @@
 //! Commands that only list objects.
 
-use super::client::{Client, Failure};
+use super::client::Client;
+use super::failure::Failure;
 use super::output::{Column, Output};
 use serde_json::{Value as Json, json};
 
@@ -9,28 +10,13 @@ fn of<'a>(what: &'a str, vhost: Option<&'a str>) -> Vec<&'a str> {
     [what].into_iter().chain(vhost).collect()
 }
 
-pub(crate) fn status(client: &Client, output: &Output) -> Result<(), Failure> {
-    let overview = client.get(&["overview"])?;
-    let columns: &[Column] = &[
-        ("node", &["node"]),
-        ("cluster", &["cluster_name"]),
-        ("version", &["product_version"]),
-        ("queues", &["object_totals", "queues"]),
-        ("connections", &["object_totals", "connections"]),
-        ("messages", &["queue_totals", "messages"]),
-    ];
-    output.list(&Json::Array(vec![overview]), columns);
-    Ok(())
-}
-
 pub(crate) fn log_levels(client: &Client, output: &Output) -> Result<(), Failure> {
     let node = super::changes::local_node(client)?;
     let levels = client.get(&["nodes", &node, "log-levels"])?;
     let all = levels.as_object().into_iter().flatten();
     let shown = all.map(|(category, level)| json!({"category": category, "level": level}));
     let columns: &[Column] = &[("category", &["category"]), ("level", &["level"])];
-    output.list(&Json::Array(shown.collect()), columns);
-    Ok(())
+    output.list(&Json::Array(shown.collect()), columns)
 }
 
 pub(crate) fn queues(
@@ -52,14 +38,14 @@ pub(crate) fn queues(
         ("online", &["online"]),
         ("policy", &["policy"]),
     ];
-    output.chosen(&client.get(&of("queues", vhost))?, chosen, columns);
-    Ok(())
+    output.chosen(&client.get(&of("queues", vhost))?, chosen, columns)
 }
 
 pub(crate) fn exchanges(
     client: &Client,
     output: &Output,
     vhost: Option<&str>,
+    chosen: &[String],
 ) -> Result<(), Failure> {
     let columns: &[Column] = &[
         ("vhost", &["vhost"]),
@@ -70,14 +56,22 @@ pub(crate) fn exchanges(
         ("internal", &["internal"]),
         ("policy", &["policy"]),
     ];
-    output.list(&client.get(&of("exchanges", vhost))?, columns);
-    Ok(())
+    output.chosen(&client.get(&of("exchanges", vhost))?, chosen, columns)
 }
+
+/// Columns of `rabbitmqctl list_bindings` and their names in the API.
+const BINDING_COLUMNS: [(&str, &str); 4] = [
+    ("source_name", "source"),
+    ("source_kind", "source_kind"),
+    ("destination_name", "destination"),
+    ("destination_kind", "destination_type"),
+];
 
 pub(crate) fn bindings(
     client: &Client,
     output: &Output,
     vhost: Option<&str>,
+    chosen: &[String],
 ) -> Result<(), Failure> {
     let columns: &[Column] = &[
         ("vhost", &["vhost"]),
@@ -87,8 +81,18 @@ pub(crate) fn bindings(
         ("routing_key", &["routing_key"]),
         ("arguments", &["arguments"]),
     ];
-    output.list(&client.get(&of("bindings", vhost))?, columns);
-    Ok(())
+    let mut bindings = client.get(&of("bindings", vhost))?;
+    for binding in bindings.as_array_mut().into_iter().flatten() {
+        for (name, of_api) in BINDING_COLUMNS {
+            if chosen.iter().any(|column| column == name) {
+                binding[name] = match name {
+                    "source_kind" => json!("exchange"),
+                    _ => binding[of_api].clone(),
+                };
+            }
+        }
+    }
+    output.chosen(&bindings, chosen, columns)
 }
 
 pub(crate) fn policies(
@@ -115,33 +119,38 @@ pub(crate) fn policies(
         ("priority", &["priority"]),
         ("definition", &["definition"]),
     ];
-    output.list(&Json::Array(all), columns);
-    Ok(())
+    output.list(&Json::Array(all), columns)
 }
 
-pub(crate) fn vhosts(client: &Client, output: &Output) -> Result<(), Failure> {
+pub(crate) fn vhosts(client: &Client, output: &Output, chosen: &[String]) -> Result<(), Failure> {
     let columns: &[Column] = &[
         ("name", &["name"]),
         ("description", &["description"]),
         ("tags", &["tags"]),
     ];
-    output.list(&client.get(&["vhosts"])?, columns);
-    Ok(())
+    output.chosen(&client.get(&["vhosts"])?, chosen, columns)
 }
 
+pub(crate) const NODES: &[Column] = &[
+    ("name", &["name"]),
+    ("running", &["running"]),
+    ("version", &["product_version"]),
+    ("voter", &["voter"]),
+    ("maintenance", &["being_drained"]),
+    ("memory_alarm", &["mem_alarm"]),
+    ("disk_alarm", &["disk_free_alarm"]),
+    ("zone", &["zone"]),
+    ("address", &["address"]),
+];
+
+pub(crate) const LISTENERS: &[Column] = &[
+    ("node", &["node"]),
+    ("protocol", &["protocol"]),
+    ("port", &["port"]),
+];
+
 pub(crate) fn nodes(client: &Client, output: &Output) -> Result<(), Failure> {
-    let columns: &[Column] = &[
-        ("name", &["name"]),
-        ("running", &["running"]),
-        ("voter", &["voter"]),
-        ("maintenance", &["being_drained"]),
-        ("memory_alarm", &["mem_alarm"]),
-        ("disk_alarm", &["disk_free_alarm"]),
-        ("zone", &["zone"]),
-        ("address", &["address"]),
-    ];
-    output.list(&client.get(&["nodes"])?, columns);
-    Ok(())
+    output.list(&client.get(&["nodes"])?, NODES)
 }
 
 pub(crate) fn users(client: &Client, output: &Output) -> Result<(), Failure> {
@@ -157,8 +166,7 @@ pub(crate) fn users(client: &Client, output: &Output) -> Result<(), Failure> {
         ("tags", &["tags"]),
         ("limits", &["limits"]),
     ];
-    output.list(&users, columns);
-    Ok(())
+    output.list(&users, columns)
 }
 
 pub(crate) fn permissions(
@@ -177,6 +185,5 @@ pub(crate) fn permissions(
         ("write", &["write"]),
         ("read", &["read"]),
     ];
-    output.list(&list, columns);
-    Ok(())
+    output.list(&list, columns)
 }

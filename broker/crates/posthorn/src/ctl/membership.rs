@@ -1,7 +1,8 @@
 //! Replicas, leaders, and nodes that leave the cluster. Command names follow `rabbitmq-queues`.
 
 use super::VhostOption;
-use super::client::{ApiResponse, Client, Failure};
+use super::client::{ApiResponse, Client};
+use super::failure::Failure;
 use super::output::{Column, Output};
 use serde_json::{Value as Json, json};
 
@@ -116,8 +117,7 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
         }
         Command::QuorumStatus { queue, at } => {
             let replicas = client.get(&["queues", "quorum", &at.vhost, queue, "status"])?;
-            output.list(&replicas, REPLICAS);
-            Ok(())
+            output.list(&replicas, REPLICAS)
         }
         Command::Rebalance { .. } => rebalance(client, output),
         Command::ForgetNode { name } => forget(client, output, name),
@@ -140,7 +140,7 @@ fn outcomes(
 ) -> Result<(), Failure> {
     let path = ["queues", "quorum", "replicas", "on", node, action];
     let rows = client.post_for(&path, body)?.body;
-    output.list(&rows, OUTCOMES);
+    output.list(&rows, OUTCOMES)?;
     let is_failed = |row: &&Json| row["result"] != "ok";
     match rows
         .as_array()

@@ -1,8 +1,9 @@
 //! `-n NODE`: scripts name a node, and the operation must not run on another one.
 
 use super::checks::Check;
-use super::client::{Client, Failure};
-use super::{Command, administration, changes};
+use super::client::Client;
+use super::failure::Failure;
+use super::{Command, administration, changes, cluster};
 use std::net::IpAddr;
 
 /// Fails if the named node is not in the cluster, or if the operation is about a node and another
@@ -40,6 +41,7 @@ fn is_about_node(command: &Command) -> bool {
         command,
         Command::Status
             | Command::Health
+            | Command::Cluster(cluster::Command::Environment)
             | Command::Check(_)
             | Command::Service(_)
             | Command::Maintenance { .. }

@@ -1,6 +1,10 @@
 //! Output as tables or JSON.
 
+use super::failure::Failure;
+use super::selection::SelectionOptions;
+use super::suggestions::suggestions;
 use serde_json::{Value as Json, json};
+use std::io::Write as _;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
@@ -15,14 +19,20 @@ pub(crate) struct Output {
     format: Format,
     quiet: bool,
     silent: bool,
+    selection: SelectionOptions,
 }
 
 impl Output {
-    pub(crate) fn new(format: Format, quiet: bool, silent: bool) -> Output {
+    pub(super) fn new(
+        format: Format,
+        (quiet, silent): (bool, bool),
+        selection: SelectionOptions,
+    ) -> Output {
         Output {
             format,
             quiet,
             silent,
+            selection,
         }
     }
 
@@ -30,43 +40,126 @@ impl Output {
         self.format == Format::Table
     }
 
-    /// Prints a list: complete as JSON, or the given columns as a table.
-    pub(crate) fn list(&self, items: &Json, columns: &[Column]) {
+    /// Prints a list: complete as JSON, or the given columns as a table. Fails if a filter or the
+    /// order names an unknown column.
+    pub(crate) fn list(&self, items: &Json, columns: &[Column]) -> Result<(), Failure> {
+        let selected = self.select(items, columns)?;
+        let items = selected.as_ref().unwrap_or(items);
         match self.format {
-            Format::Json => print_json(items),
-            Format::Table => print!("{}", table(items, columns)),
+            Format::Json => self.json(items),
+            Format::Table => print(&table(items, columns)),
         }
+        Ok(())
     }
 
     /// Prints only the chosen columns, as scripts request: one line per item, separated by tabs.
     /// Without chosen columns it is [`Output::list`].
-    pub(crate) fn chosen(&self, items: &Json, chosen: &[String], columns: &[Column]) {
+    pub(crate) fn chosen(
+        &self,
+        items: &Json,
+        chosen: &[String],
+        columns: &[Column],
+    ) -> Result<(), Failure> {
         if chosen.is_empty() {
             return self.list(items, columns);
         }
+        let selected = self.select(items, columns)?;
+        let items = selected.as_ref().unwrap_or(items);
+        for column in unknown_columns(items, chosen) {
+            self.warn(&column);
+        }
         let picked = pick(items, chosen);
         match self.format {
-            Format::Json => print_json(&picked),
-            Format::Table => print!("{}", tabbed(&picked, chosen, !self.silent)),
+            Format::Json => self.json(&picked),
+            Format::Table => print(&tabbed(&picked, chosen, !self.silent)),
+        }
+        Ok(())
+    }
+
+    fn select(&self, items: &Json, columns: &[Column]) -> Result<Option<Json>, Failure> {
+        match self.selection.is_empty() {
+            true => Ok(None),
+            false => self.selection.apply(items, columns).map(Some),
         }
     }
 
     /// Prints the result of a change.
     pub(crate) fn say(&self, text: &str) {
         match self.format {
-            Format::Json => print_json(&json!({"result": text})),
+            Format::Json => self.json(&json!({"result": text})),
             Format::Table if self.quiet || self.silent => {}
-            Format::Table => println!("{}", clean(text)),
+            Format::Table => self.text(text),
+        }
+    }
+
+    /// Prints text that the user asked for, whatever the format.
+    pub(crate) fn text(&self, text: &str) {
+        print(&(clean(text) + "\n"));
+    }
+
+    /// Prints a JSON document, whatever the format.
+    pub(crate) fn json(&self, value: &Json) {
+        // Values that were parsed from JSON can always be serialized.
+        print(&(serde_json::to_string_pretty(value).unwrap_or_default() + "\n"));
+    }
+
+    /// Prints a JSON document on one line.
+    pub(crate) fn json_line(&self, value: &Json) {
+        print(&(value.to_string() + "\n"));
+    }
+
+    /// Prints a hint to standard error: the operation continues.
+    pub(crate) fn warn(&self, text: &str) {
+        if self.silent {
+            return;
+        }
+        match self.format {
+            Format::Json => eprintln!("{}", json!({"warning": text})),
+            Format::Table => eprintln!("Warning: {}", clean(text)),
+        }
+    }
+
+    /// Prints a failure to standard error.
+    pub(crate) fn fail(&self, failure: &Failure) {
+        match self.format {
+            Format::Json => eprintln!("{}", failure.json()),
+            Format::Table => eprintln!("Error: {}", clean(&failure.to_string())),
         }
     }
 }
 
-fn print_json(value: &Json) {
-    // Values that were parsed from JSON can always be serialized.
-    println!(
-        "{}",
-        serde_json::to_string_pretty(value).unwrap_or_default()
-    );
+/// Writes to standard output. If nobody reads it any more (`list_queues | head -1`), the process
+/// ends without an error.
+pub(crate) fn print(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes());
+    if let Err(error) = written.and_then(|()| stdout.flush()) {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("Error: the output cannot be written: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// Warnings about chosen columns that no item has. Without items, the columns are unknown.
+fn unknown_columns(items: &Json, chosen: &[String]) -> Vec<String> {
+    let Some(items) = items.as_array().filter(|items| !items.is_empty()) else {
+        return Vec::new();
+    };
+    let has = |column: &str| items.iter().any(|item| item.get(column).is_some());
+    let unknown = chosen.iter().filter(|column| !has(column));
+    let known = items.iter().filter_map(Json::as_object).flatten();
+    let known: Vec<&str> = known.map(|(key, _)| key.as_str()).collect();
+    unknown
+        .map(|column| {
+            let hint = match suggestions(column, &known).as_slice() {
+                [] => "--output json shows all columns".to_owned(),
+                similar => format!("did you mean {}?", similar.join(" or ")),
+            };
+            format!("no row has the column '{column}'; {hint}")
+        })
+        .collect()
 }
 
 /// Reduces each item to these members.
@@ -177,6 +270,20 @@ mod unit {
             "name      n  x     members\na\u{fffd}[2J     5  true  c-0,c-1\nlonger-é  -  -     -\n"
         );
         assert_eq!(table(&json!([]), columns), "name  n  x  members\n");
+    }
+
+    #[test]
+    fn unknown_columns_are_reported_with_similar_ones() {
+        let items = json!([{"name": "a", "messages": 1}, {"name": "b", "consumers": 2}]);
+        let chosen = ["name", "consumers", "mesages", "zzz"].map(str::to_owned);
+        assert_eq!(
+            unknown_columns(&items, &chosen),
+            [
+                "no row has the column 'mesages'; did you mean messages?",
+                "no row has the column 'zzz'; --output json shows all columns",
+            ]
+        );
+        assert!(unknown_columns(&json!([]), &chosen).is_empty());
     }
 
     #[test]

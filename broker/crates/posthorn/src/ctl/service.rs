@@ -2,7 +2,8 @@
 //! management API keep running.
 
 use super::changes::local_node;
-use super::client::{Client, Failure};
+use super::client::Client;
+use super::failure::Failure;
 use super::output::Output;
 use serde_json::json;
 

@@ -1,6 +1,7 @@
 //! Streams: their clients, replicas and stored offsets, and super streams. Command names follow `rabbitmq-streams`.
 
-use super::client::{Client, Failure};
+use super::client::Client;
+use super::failure::Failure;
 use super::output::{Column, Output};
 use super::{ColumnSelection, VhostOption};
 use serde_json::{Map, Value as Json, json};
@@ -222,28 +223,28 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
             for connection in rows_mut(&mut found) {
                 connection["conn_name"] = connection["name"].clone();
             }
-            output.chosen(&found, &chosen.columns, CONNECTIONS);
+            output.chosen(&found, &chosen.columns, CONNECTIONS)?;
         }
         Command::ListStreamPublishers { at, chosen } => {
             let mut found = client.get(&["stream", "publishers", &at.vhost])?;
             for publisher in rows_mut(&mut found) {
                 flatten(publisher, &["published", "confirmed", "errored"]);
             }
-            output.chosen(&found, &chosen.columns, PUBLISHERS);
+            output.chosen(&found, &chosen.columns, PUBLISHERS)?;
         }
         Command::ListStreamConsumers { at, chosen } => {
-            output.chosen(&consumers(client, &at.vhost)?, &chosen.columns, CONSUMERS);
+            output.chosen(&consumers(client, &at.vhost)?, &chosen.columns, CONSUMERS)?;
         }
         Command::ListStreamConsumerGroups { at, chosen } => {
-            output.chosen(&groups(client, &at.vhost)?, &chosen.columns, GROUPS);
+            output.chosen(&groups(client, &at.vhost)?, &chosen.columns, GROUPS)?;
         }
         Command::ListStreamGroupConsumers { group, chosen } => {
             let found = group_consumers(client, group)?;
-            output.chosen(&found, &chosen.columns, GROUP_CONSUMERS);
+            output.chosen(&found, &chosen.columns, GROUP_CONSUMERS)?;
         }
         Command::ListStreamTracking { stream, at, kinds } => {
             let wanted = (!kinds.writer, !kinds.offset);
-            output.list(&tracking(client, &at.vhost, stream, wanted)?, TRACKING);
+            output.list(&tracking(client, &at.vhost, stream, wanted)?, TRACKING)?;
         }
         Command::StreamStatus {
             stream,
@@ -251,11 +252,11 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
             tracking: true,
         } => {
             let both = (true, true);
-            output.list(&tracking(client, &at.vhost, stream, both)?, TRACKING);
+            output.list(&tracking(client, &at.vhost, stream, both)?, TRACKING)?;
         }
         Command::StreamStatus { stream, at, .. } => {
             let replicas = client.get(&["stream", &at.vhost, stream, "status"])?;
-            output.list(&replicas, REPLICAS);
+            output.list(&replicas, REPLICAS)?;
         }
         Command::ListSuperStreams(at) => {
             let mut found = client.get(&["stream", "super-streams", &at.vhost])?;
@@ -264,11 +265,26 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
                 let streams = partitions.map(|partition| partition["name"].clone());
                 super_stream["streams"] = streams.collect();
             }
-            output.list(&found, SUPER_STREAMS);
+            output.list(&found, SUPER_STREAMS)?;
         }
         change => output.say(&apply(client, change)?),
     }
     Ok(())
+}
+
+/// Returns true for commands that change nothing.
+pub(crate) fn only_reads(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::ListStreamConnections { .. }
+            | Command::ListStreamPublishers { .. }
+            | Command::ListStreamConsumers { .. }
+            | Command::ListStreamConsumerGroups { .. }
+            | Command::ListStreamGroupConsumers { .. }
+            | Command::ListStreamTracking { .. }
+            | Command::StreamStatus { .. }
+            | Command::ListSuperStreams(_)
+    )
 }
 
 fn apply(client: &Client, command: &Command) -> Result<String, Failure> {

@@ -1,6 +1,7 @@
 //! TLS configuration for the management API: trusted authorities and the client certificate.
 
-use super::client::Failure;
+use super::contexts::Context;
+use super::failure::Failure;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use std::path::{Path, PathBuf};
@@ -12,13 +13,28 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 pub(super) struct TlsFiles {
     /// Certificates of the authorities that may have signed the node's certificate [default: $POSTHORN_CACERT, else the trust store of this machine]
     #[arg(long, global = true, value_name = "FILE")]
-    cacert: Option<PathBuf>,
+    pub(super) cacert: Option<PathBuf>,
     /// Client certificate to present to the node
     #[arg(long, global = true, value_name = "FILE", requires = "key")]
-    cert: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
     /// Private key of that certificate
     #[arg(long, global = true, value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Takes missing files from a context.
+    pub(super) fn or(self, context: &Context) -> TlsFiles {
+        let (cert, key) = match self.cert {
+            Some(_) => (self.cert, self.key),
+            None => (context.cert.clone(), context.key.clone()),
+        };
+        TlsFiles {
+            cacert: self.cacert.or_else(|| context.cacert.clone()),
+            cert,
+            key,
+        }
+    }
 }
 
 /// Reads the files. The node's certificate is always verified.
