@@ -32,7 +32,7 @@ use metadata::features::VersionFacts;
 use metadata::{
     Change, ChangeError, ChangeResult, ClientAddress, Name, QueueId, QueueRecord, Tree,
 };
-use queue::{Delivery, QueueCounters, QueueReply, QueueStats, RequestBody};
+use queue::{Delivery, QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody};
 
 /// Called once with the response to a request; see the crate documentation.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -202,6 +202,8 @@ pub struct QueueFacts {
     pub stats: Option<QueueStats>,
     /// Counters of message operations.
     pub counters: QueueCounters,
+    /// Ready messages by priority. `None`: the queue has none, or no strict priority levels.
+    pub ready: Option<ReadyDetails>,
 }
 
 /// Result of a publish: whether the message was routed to a queue, and whether all queues accepted

@@ -67,6 +67,7 @@ bugs! {
         AckAppliedTwice "ack-applied-twice" "an acknowledgement of a settled delivery settles the next one",
         AckShort "ack-short" "a multiple acknowledgement skips the last delivery",
         RequeueBehind "requeue-behind" "requeued messages go to the end of the queue",
+        PriorityLevelSkipped "priority-level-skipped" "a quorum queue does not serve a priority level again after it was empty",
         UnackedNotReturned "unacked-not-returned" "unacknowledged messages of a closed session are not requeued",
         CancelLosesDeliveries "cancel-loses-deliveries" "messages in flight to a cancelled consumer are not requeued",
         DeadRouteKept "dead-route-kept" "queues keep delivering to a node's earlier incarnation after it restarts",

@@ -78,3 +78,25 @@ pub struct QueueSettings {
     /// Treatment of dead letters.
     pub dead_letter: DeadLettering,
 }
+
+/// Behaviours of a quorum queue that not every version has. All replicas must change at the same entry of the queue's
+/// log, so the leader logs the features once the cluster has enabled their feature flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuorumFeatures {
+    /// 32 strict priority levels instead of two weighted ones.
+    pub strict_priorities: bool,
+}
+
+impl QuorumFeatures {
+    /// Returns true if no feature is enabled.
+    pub fn is_empty(self) -> bool {
+        self == QuorumFeatures::default()
+    }
+
+    /// The features of either.
+    pub fn union(self, other: QuorumFeatures) -> QuorumFeatures {
+        QuorumFeatures {
+            strict_priorities: self.strict_priorities || other.strict_priorities,
+        }
+    }
+}

@@ -77,6 +77,9 @@ pub struct QueueTypeDescriptor {
     pub delivery_limit: Option<u32>,
     /// Messages have the priority that their publisher set, up to the argument `x-max-priority`.
     pub priorities: bool,
+    /// Messages have 32 strict priority levels without an argument, once the feature flag `quorum_strict_priorities` is
+    /// enabled.
+    pub strict_priorities: bool,
     /// Supported effects of a length limit. Any other setting acts as [`Overflow::DropHead`].
     pub overflow: &'static [Overflow],
     /// `overflow` of a policy takes precedence over the queue's argument.
@@ -123,6 +126,7 @@ static CLASSIC: QueueTypeDescriptor = QueueTypeDescriptor {
     local: true,
     delivery_limit: None,
     priorities: true,
+    strict_priorities: false,
     overflow: &[
         Overflow::DropHead,
         Overflow::RejectPublish,
@@ -172,6 +176,7 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
     local: false,
     delivery_limit: Some(20),
     priorities: false,
+    strict_priorities: true,
     overflow: &[Overflow::DropHead, Overflow::RejectPublish],
     policy_decides_overflow: true,
     dead_letter_at_least_once: true,
@@ -208,6 +213,7 @@ static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
     local: false,
     delivery_limit: None,
     priorities: false,
+    strict_priorities: false,
     overflow: &[Overflow::DropHead],
     policy_decides_overflow: false,
     dead_letter_at_least_once: false,

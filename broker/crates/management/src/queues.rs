@@ -19,7 +19,7 @@ use metadata::{
 use operations::{
     Caller, QueueDeclaration, QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan, Resource,
 };
-use queue::{QueueCounters, QueueReply, QueueStats, RequestBody};
+use queue::{QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody};
 use serde_json::{Value as Json, json as object};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -79,6 +79,14 @@ fn show_stats(
     shown["message_stats"] = message_stats;
 }
 
+/// Adds counts of ready messages by priority, with the names of RabbitMQ 4.3.
+fn show_priorities(shown: &mut Json, ready: &ReadyDetails) {
+    let counts = ready.by_priority.iter();
+    let counts = counts.map(|(level, count)| (level.to_string(), object!(*count)));
+    shown["messages_by_priority"] = Json::Object(counts.collect());
+    shown["messages_ready_returned"] = object!(ready.returned);
+}
+
 fn show(
     api: &Api,
     view: &QueueView,
@@ -125,6 +133,14 @@ fn show(
     });
     // Statistics are omitted if no node answered for the queue.
     if let Some((facts, stats)) = facts.and_then(|f| Some((f, f.stats.as_ref()?))) {
+        let has_levels = record.kind.descriptor().strict_priorities;
+        match &facts.ready {
+            Some(ready) => show_priorities(&mut shown, ready),
+            None if has_levels && stats.ready == 0 => {
+                show_priorities(&mut shown, &ReadyDetails::default());
+            }
+            None => {}
+        }
         show_stats(
             api,
             &mut shown,

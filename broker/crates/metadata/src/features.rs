@@ -8,6 +8,7 @@
 use crate::apply::check_name;
 use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 use env::NodeId;
+use ids::QuorumFeatures;
 
 /// A feature flag that this version knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +45,22 @@ pub const SHARDS_PER_NODE: Feature = Feature {
     description: "Nodes can have different numbers of shards",
 };
 
+/// Quorum queues have 32 strict priority levels: a command in the log of a queue, and the checkpoints behind it. Without
+/// the flag they have two weighted levels.
+pub const QUORUM_STRICT_PRIORITIES: Feature = Feature {
+    name: "quorum_strict_priorities",
+    description: "Quorum queues have 32 strict priority levels",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
-pub const KNOWN: &[Feature] = &[BASELINE, CLIENT_ADDRESSES, SHARDS_PER_NODE, STREAM_QUEUES];
+pub const KNOWN: &[Feature] = &[
+    BASELINE,
+    CLIENT_ADDRESSES,
+    QUORUM_STRICT_PRIORITIES,
+    SHARDS_PER_NODE,
+    STREAM_QUEUES,
+];
 
 /// The version of a node, with the flags that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +152,13 @@ impl Tree {
     /// Returns true if the flag is enabled in this cluster.
     pub fn feature_enabled(&self, name: &str) -> bool {
         self.features.contains(name)
+    }
+
+    /// The features of quorum queues that the cluster has enabled.
+    pub fn quorum_features(&self) -> QuorumFeatures {
+        QuorumFeatures {
+            strict_priorities: self.feature_enabled(QUORUM_STRICT_PRIORITIES.name),
+        }
     }
 
     pub(crate) fn enable_feature(&mut self, name: &Name) -> Result<ChangeResult, ChangeError> {

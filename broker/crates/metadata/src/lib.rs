@@ -43,8 +43,8 @@ pub use cursor::{
 };
 pub use globals::CLUSTER_NAME;
 pub use ids::{
-    ByQueueType, DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType, Replication,
-    SessionId,
+    ByQueueType, DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType, QuorumFeatures,
+    Replication, SessionId,
 };
 pub use placement::{LeaderLocator, PlacementRequest};
 pub use policies::EffectivePolicy;

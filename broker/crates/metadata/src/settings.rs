@@ -3,7 +3,7 @@
 use crate::arguments::max_age_ms;
 use crate::policy_keys::stricter;
 use crate::{EffectivePolicy, QueueRecord, Tree};
-use ids::{DeadLettering, Name, Overflow, QueueSettings};
+use ids::{DeadLettering, Name, Overflow, QueueSettings, QuorumFeatures};
 use message::Value;
 
 /// Settings of a queue that result from its arguments and policies.
@@ -17,6 +17,8 @@ pub struct EffectiveSettings {
     pub dead_letter_routing_key: Option<Name>,
     /// Time without consumers and requests after which the queue is deleted, in milliseconds.
     pub expires_ms: Option<u64>,
+    /// Features of quorum queues that the cluster has enabled. Empty for other queue types.
+    pub features: QuorumFeatures,
     /// The settings of a stream's log. Empty for other queue types.
     pub stream: StreamSettings,
 }
@@ -140,6 +142,10 @@ impl Tree {
             dead_letter_routing_key: text_of(&policy, queue, "dead-letter-routing-key")
                 .map(Name::from),
             expires_ms: non_negative("expires"),
+            features: match queue.kind.descriptor().strict_priorities {
+                true => self.quorum_features(),
+                false => QuorumFeatures::default(),
+            },
             stream: match queue.kind.descriptor().cursors {
                 true => stream_settings(&policy, queue),
                 false => StreamSettings::default(),

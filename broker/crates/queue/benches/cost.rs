@@ -17,8 +17,8 @@ use queue::client::QueueClient;
 use queue::quorum::QuorumQueue;
 use queue::{
     ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueEvent, QueueId, QueueMessage,
-    QueueOutput, QueueSettings, QueueType, Request, RequestBody, SessionId, SettlementOutcome,
-    Timestamps,
+    QueueOutput, QueueSettings, QueueType, QuorumFeatures, Request, RequestBody, SessionId,
+    SettlementOutcome, Timestamps,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -113,7 +113,13 @@ enum Kind {
 impl Kind {
     fn quorum() -> Kind {
         let mut queue = QuorumQueue::new("cost".into(), settings(None));
-        queue.leadership(1, Some(NodeId(1)), true, &mut QueueOutput::default());
+        let mut out = QueueOutput::default();
+        queue.leadership(1, Some(NodeId(1)), true, &mut out);
+        // As in a new cluster.
+        queue.enable_features(QuorumFeatures {
+            strict_priorities: true,
+        });
+        queue.configure(Timestamps::default(), &settings(None), &mut out);
         Kind::Quorum {
             queue: Box::new(queue),
             log: VecDeque::new(),
@@ -379,7 +385,7 @@ fn main() {
     for depth in [0, 100_000, 1_000_000] {
         at_depth("quorum", Kind::quorum(), depth, 0);
     }
-    at_depth("quorum, both priorities", Kind::quorum(), 100_000, 10);
+    at_depth("quorum, 10 priorities", Kind::quorum(), 100_000, 10);
     for depth in [0, 100_000, 1_000_000] {
         at_depth("classic", Kind::classic(None), depth, 0);
     }

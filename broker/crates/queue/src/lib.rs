@@ -38,7 +38,7 @@ use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
 pub use ids::{
     ByQueueType, ConsumerRules, DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType,
-    SessionId,
+    QuorumFeatures, SessionId,
 };
 pub use message::DeadReason;
 use message::{Message, Table};
@@ -523,6 +523,15 @@ pub struct QueueStats {
     pub dead_bytes: u64,
     /// Messages lost to damaged files.
     pub lost: Losses,
+}
+
+/// Counts of ready messages by their place in the service order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadyDetails {
+    /// Priority levels with messages and the number of their messages, ascending.
+    pub by_priority: Vec<(u8, u64)>,
+    /// Requeued messages, which precede all levels.
+    pub returned: u64,
 }
 
 /// Losses that a classic queue found in its files since its node started.

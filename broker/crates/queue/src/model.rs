@@ -4,7 +4,7 @@
 use crate::{
     AddressedEvent, Annotations, ConsumerId, ConsumerSpec, DeadReason, EpochConsumer, FlowMode,
     FlowWindow, Modification, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings,
-    QueueType, RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome,
+    QueueType, ReadyDetails, RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use proptest::prelude::*;
@@ -12,6 +12,10 @@ use std::collections::BTreeMap;
 
 /// Bytes of a body of default size.
 pub(crate) const BODY: usize = 8;
+/// Quorum: the highest level, and the level of messages of high priority before strict priorities.
+const HIGH: u8 = 31;
+/// Quorum: the level of messages without a priority.
+const NORMAL: u8 = 4;
 /// The flow window of the queues under test.
 pub(crate) const FLOW: FlowWindow = FlowWindow {
     messages: 5,
@@ -21,7 +25,7 @@ pub(crate) const FLOW: FlowWindow = FlowWindow {
 #[derive(Clone, Debug, PartialEq)]
 struct Waiting {
     n: u64,
-    priority: u8,
+    level: u8,
     expires: Option<u64>,
     attempts: u32,
     redelivered: bool,
@@ -102,6 +106,8 @@ pub(crate) struct ModelQueue {
     waiting: Vec<Waiting>,
     joined: u64,
     turn: u8,
+    /// Quorum: strict priorities.
+    is_strict: bool,
     blocked: bool,
     /// In order of creation.
     consumers: Vec<Consumer>,
@@ -128,6 +134,7 @@ impl ModelQueue {
             waiting: Vec::new(),
             joined: 0,
             turn: 0,
+            is_strict: false,
             blocked: false,
             consumers: Vec::new(),
             rotation: Vec::new(),
@@ -183,12 +190,13 @@ impl ModelQueue {
                 .min_by_key(|(_, w)| if by_number { w.n } else { w.joined })
                 .map(|(at, _)| at)
         };
-        if self.kind == QueueType::Classic {
-            let top = self.waiting.iter().map(|w| self.level(w)).max()?;
-            return first(&|w| self.level(w) == top, true).map(|at| (false, at));
+        let top = self.waiting.iter().map(|w| w.level).max()?;
+        if self.kind == QueueType::Classic || self.is_strict {
+            let by_number = self.kind == QueueType::Classic;
+            return first(&|w| w.level == top, by_number).map(|at| (false, at));
         }
-        let high = first(&|w| self.level(w) == 1, false);
-        let normal = first(&|w| self.level(w) == 0, false);
+        let high = first(&|w| w.level == HIGH, false);
+        let normal = first(&|w| w.level != HIGH, false);
         let at = match (high, normal) {
             (Some(high), Some(normal)) => {
                 let earlier = self.waiting[high].joined < self.waiting[normal].joined;
@@ -203,13 +211,33 @@ impl ModelQueue {
         Some((false, at))
     }
 
-    fn level(&self, waiting: &Waiting) -> u8 {
+    /// The first message of each level, in descending order, behind the first requeued one.
+    fn heads(&self) -> Vec<(bool, usize)> {
+        let mut heads: Vec<_> = self
+            .returned
+            .first()
+            .map(|_| (true, 0))
+            .into_iter()
+            .collect();
+        for level in (0..=HIGH).rev() {
+            let all = self.waiting.iter().enumerate();
+            let of_level = all.filter(|(_, w)| w.level == level);
+            let first = of_level.min_by_key(|(_, w)| w.joined);
+            heads.extend(first.map(|(at, _)| (false, at)));
+        }
+        heads
+    }
+
+    /// The level of a new message.
+    fn level_of(&self, priority: Option<u8>) -> u8 {
         match self.kind {
-            QueueType::Classic => waiting
-                .priority
-                .min(self.settings.max_priority.unwrap_or(0)),
-            // A message requeued at the end has normal priority.
-            QueueType::Quorum => u8::from(waiting.priority >= 5 && waiting.attempts == 0),
+            QueueType::Classic => {
+                let priority = priority.unwrap_or(0);
+                priority.min(self.settings.max_priority.unwrap_or(0))
+            }
+            QueueType::Quorum if self.is_strict => priority.unwrap_or(NORMAL).min(HIGH),
+            QueueType::Quorum if priority.unwrap_or(0) >= 5 => HIGH,
+            QueueType::Quorum => NORMAL,
             QueueType::Stream => {
                 unreachable!("the model is of queues that messages are taken from")
             }
@@ -221,7 +249,9 @@ impl ModelQueue {
         if returned {
             return Some(self.returned.remove(at));
         }
-        self.turn = if self.turn == 2 { 0 } else { self.turn + 1 };
+        if !self.is_strict {
+            self.turn = if self.turn == 2 { 0 } else { self.turn + 1 };
+        }
         Some(self.waiting.remove(at))
     }
 
@@ -237,6 +267,22 @@ impl ModelQueue {
     /// Removes expired heads. `at_once`: also those with a TTL of zero that may still be delivered now.
     fn expire(&mut self, at_once: bool) {
         let clock = if at_once { self.clock } else { self.clock - 1 };
+        while self.is_strict {
+            let is_due = |w: &Waiting| w.expires.is_some_and(|e| e <= clock);
+            let due = self
+                .heads()
+                .into_iter()
+                .find(|(returned, at)| match returned {
+                    true => is_due(&self.returned[*at]),
+                    false => is_due(&self.waiting[*at]),
+                });
+            let gone = match due {
+                None => return,
+                Some((true, at)) => self.returned.remove(at),
+                Some((false, at)) => self.waiting.remove(at),
+            };
+            self.dead.push((DeadReason::Expired, gone.n));
+        }
         while self
             .head()
             .is_some_and(|w| w.expires.is_some_and(|e| e <= clock))
@@ -275,6 +321,7 @@ impl ModelQueue {
         if limit.is_none() && requested {
             self.joined += 1;
             message.joined = self.joined;
+            message.level = NORMAL;
             self.waiting.push(message);
         } else {
             self.returned.push(message);
@@ -410,7 +457,7 @@ impl ModelQueue {
                 return;
             }
             c.sent = id;
-            let last = self.delivered.entry(self.level(&message)).or_default();
+            let last = self.delivered.entry(message.level).or_default();
             *last = message.n.max(*last);
             let annotations = self.notes.get(&message.n).cloned().unwrap_or_default();
             self.deliveries.push(AssignedDelivery {
@@ -461,7 +508,7 @@ impl ModelQueue {
         self.joined += 1;
         self.waiting.push(Waiting {
             n,
-            priority: message.priority().unwrap_or(0),
+            level: self.level_of(message.priority()),
             expires: ttl.map(|ttl| self.clock + ttl),
             attempts: 0,
             redelivered: false,
@@ -730,6 +777,24 @@ impl ModelQueue {
         self.finish();
     }
 
+    /// Quorum: the order changes to strict priorities.
+    fn serve_strictly(&mut self) {
+        self.is_strict = true;
+        self.finish();
+    }
+
+    /// Quorum: counts of ready messages by priority.
+    fn ready_details(&self) -> Option<ReadyDetails> {
+        let mut by_priority = BTreeMap::<u8, u64>::new();
+        for waiting in &self.waiting {
+            *by_priority.entry(waiting.level).or_default() += 1;
+        }
+        self.is_strict.then(|| ReadyDetails {
+            by_priority: by_priority.into_iter().collect(),
+            returned: self.returned.len() as u64,
+        })
+    }
+
     /// Classic: a clean stop and a start. All messages of this model are persistent.
     pub(crate) fn restart(&mut self) {
         for c in std::mem::take(&mut self.consumers) {
@@ -737,7 +802,7 @@ impl ModelQueue {
         }
         let mut waiting = std::mem::take(&mut self.waiting);
         for message in &mut waiting {
-            let last = self.delivered.get(&self.level(message));
+            let last = self.delivered.get(&message.level);
             message.redelivered = last.is_some_and(|last| message.n <= *last);
         }
         self.waiting = waiting;
@@ -791,7 +856,7 @@ const WALL: env::WallTime = env::WallTime(0);
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Publish {
-        priority: u8,
+        priority: Option<u8>,
         ttl_ms: Option<u64>,
         len: usize,
     },
@@ -851,6 +916,8 @@ pub(crate) enum Step {
         reject: bool,
     },
     Purge,
+    /// Quorum: the order changes to strict priorities.
+    ServeStrictly,
     /// Quorum: snapshot and restore. Classic: a clean restart.
     Restart,
 }
@@ -858,9 +925,14 @@ pub(crate) enum Step {
 pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
     let by = 0u64..4;
     let ttl = prop_oneof![3 => Just(None), 1 => (0u64..60).prop_map(Some)];
+    let priority = prop_oneof![
+        1 => Just(None),
+        6 => (0u8..12).prop_map(Some),
+        1 => (29u8..40).prop_map(Some),
+    ];
     let len = prop_oneof![3 => Just(BODY), 1 => BODY..=long.max(BODY)];
     prop_oneof![
-        10 => (0u8..12, ttl, len).prop_map(|(priority, ttl_ms, len)| Step::Publish { priority, ttl_ms, len }),
+        10 => (priority, ttl, len).prop_map(|(priority, ttl_ms, len)| Step::Publish { priority, ttl_ms, len }),
         3 => (by.clone(), proptest::option::weighted(0.6, 0u32..4), -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
         2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, settled_count)| Step::Succeed { by, prefetch, settled_count }),
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
@@ -874,6 +946,7 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
         3 => (0u64..80).prop_map(|ms| Step::Pass { ms }),
         1 => (proptest::option::of(0u64..8), proptest::option::of(0u64..90), any::<bool>()).prop_map(|(length, bytes, reject)| Step::Limits { length, bytes, reject }),
         1 => Just(Step::Purge),
+        1 => Just(Step::ServeStrictly),
         2 => Just(Step::Restart),
     ]
 }
@@ -885,6 +958,14 @@ pub(crate) trait QueueUnderTest {
     fn advance(&mut self, ms: u64) -> QueueOutput;
     fn configure(&mut self, settings: &QueueSettings) -> QueueOutput;
     fn restart(&mut self) -> QueueOutput;
+    /// Changes to strict priorities. `None`: the queue type does not have them.
+    fn serve_strictly(&mut self) -> Option<QueueOutput> {
+        None
+    }
+    /// Counts of ready messages by priority.
+    fn ready_details(&self) -> Option<ReadyDetails> {
+        None
+    }
     fn clock(&self) -> u64;
     /// The session with this number.
     fn session(&self, by: u64) -> SessionId;
@@ -928,7 +1009,7 @@ impl<R: QueueUnderTest> Pair<R> {
             } => {
                 let n = self.next_message;
                 self.next_message += 1;
-                let message = message(n, Some(priority), ttl_ms, len);
+                let message = message(n, priority, ttl_ms, len);
                 (PUBLISHER, RequestBody::Publish(message))
             }
             Step::Consume {
@@ -1128,6 +1209,13 @@ impl<R: QueueUnderTest> Pair<R> {
                 self.model.configure(settings.clone());
                 self.real.configure(&settings)
             }
+            Step::ServeStrictly => {
+                let Some(out) = self.real.serve_strictly() else {
+                    return Ok(());
+                };
+                self.model.serve_strictly();
+                out
+            }
             _ => {
                 if self.model.kind == QueueType::Classic {
                     self.model.restart();
@@ -1199,6 +1287,7 @@ impl<R: QueueUnderTest> Pair<R> {
         }
         let counts = (self.model.ready(), self.model.out());
         prop_assert_eq!(self.real.counts(), counts);
+        prop_assert_eq!(self.real.ready_details(), self.model.ready_details());
         prop_assert_eq!(&out.faults, &Vec::<String>::new());
         self.model.deliveries.clear();
         self.model.dead.clear();

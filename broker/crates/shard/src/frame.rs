@@ -94,6 +94,12 @@ pub enum Frame {
         /// Queues with a follower here whose group has the node of the request; at most `MAX_STATS`.
         counting: Vec<QueueId>,
     },
+    /// Details about ready messages of queues whose statistics follow in a `StatsReply`, of queues with a feature that
+    /// older versions do not know.
+    ReadyDetails {
+        token: u64,
+        ready: Vec<(QueueId, queue::ReadyDetails)>,
+    },
     /// A node of the cluster raised or cleared an alarm.
     Alarm {
         reason: AlarmReason,
@@ -226,6 +232,7 @@ wire_enum!(Frame, "a frame between shards" {
     20 = CursorRequests { session: SessionId, queue: QueueId, requests: Vec<CursorRequest> as VersionedList },
     21 = CursorEvents { session: SessionId, queue: QueueId, events: Vec<CursorEvent> as VersionedList },
     22 = StreamLeaders { streams: Vec<(QueueId, u64)> as AtMost<MAX_STATS> },
+    23 = ReadyDetails { token: u64, ready: Vec<(QueueId, queue::ReadyDetails)> as AtMost<MAX_STATS> },
 });
 wire_enum!(AlarmReason, "an alarm" { 0 = Memory, 1 = Disk });
 wire_struct!(Origin {

@@ -399,6 +399,9 @@ impl LocalQueues {
                     replica.set_log_config(self.at, stream::log_config(&settings.stream));
                 }
                 QueueReplica::Classic(_) | QueueReplica::Quorum(_) => {
+                    if let QueueReplica::Quorum(quorum) = owned {
+                        quorum.enable_features(settings.features);
+                    }
                     let settings = &settings.queue;
                     self.said
                         .by(queue, |out| owned.queue().configure(self.at, settings, out));
@@ -819,6 +822,17 @@ impl LocalQueues {
             QueueReplica::Quorum(_) | QueueReplica::Stream(_) => None,
         };
         let mut all: Vec<QueueId> = self.queues.iter().filter_map(classic).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Ids of the quorum queues that are led here.
+    pub fn led_quorum_queues(&self) -> Vec<QueueId> {
+        let led = |(id, owned): (&QueueId, &QueueReplica)| match owned {
+            QueueReplica::Quorum(quorum) if quorum.leads() => Some(*id),
+            QueueReplica::Classic(_) | QueueReplica::Quorum(_) | QueueReplica::Stream(_) => None,
+        };
+        let mut all: Vec<QueueId> = self.queues.iter().filter_map(led).collect();
         all.sort_unstable();
         all
     }

@@ -22,6 +22,7 @@ use control::{
 };
 use env::{NodeId, Time};
 use metadata::{QueueId, Tree};
+use queue::ReadyDetails;
 use session::ServiceStates;
 use std::collections::VecDeque;
 
@@ -202,7 +203,16 @@ impl Reports {
             let me = (to.node, ctx.now());
             return self.handle_stats(tree, me, token, last, told);
         }
-        let ShardStats { stats, counting } = told;
+        let ShardStats {
+            stats,
+            counting,
+            ready,
+        } = told;
+        // Versions without the frame have no queue with such details.
+        if !ready.is_empty() {
+            let frame = Frame::ReadyDetails { token, ready };
+            ctx.send_to(to.node, to.shard, &frame);
+        }
         let frame = Frame::StatsReply {
             token,
             last,
@@ -224,6 +234,11 @@ impl Reports {
         if self.stats.take(token, from, last, told) {
             self.finish_stats(tree, token);
         }
+    }
+
+    /// A shard has sent details about ready messages, ahead of the statistics of their queues.
+    pub fn handle_ready_details(&mut self, token: u64, ready: Vec<(QueueId, ReadyDetails)>) {
+        self.stats.take_ready(token, ready);
     }
 
     fn finish_stats(&mut self, tree: &Tree, token: u64) {

@@ -266,11 +266,18 @@ impl Shard {
                 stats,
                 counting,
             } => {
-                let told = ShardStats { stats, counting };
+                let told = ShardStats {
+                    stats,
+                    counting,
+                    ready: Vec::new(),
+                };
                 let state = &mut self.state;
                 let from = (from, state.ctx.now());
                 (state.reports).handle_stats(state.metadata.tree(), from, token, last, told);
                 state.route_reports();
+            }
+            Frame::ReadyDetails { token, ready } => {
+                self.state.reports.handle_ready_details(token, ready);
             }
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
             Frame::Join { node } => self.state.handle_join(node),

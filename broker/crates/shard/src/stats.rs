@@ -5,7 +5,7 @@ use crate::members::Plan;
 use control::{QueueFacts, Reply, WalkProgress};
 use env::{NodeId, Time};
 use metadata::{QueueId, QueueRecord, Tree};
-use queue::QueueCounters;
+use queue::{QueueCounters, ReadyDetails};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ impl StatsPurpose {
 pub struct ShardStats {
     pub stats: Vec<OwnerStats>,
     pub counting: Vec<QueueId>,
+    /// Of quorum queues with ready messages.
+    pub ready: Vec<(QueueId, ReadyDetails)>,
 }
 
 struct PendingStats {
@@ -60,6 +62,7 @@ struct PendingStats {
     /// Answers still to come: (node, shard) ends with its `last` frame; counted, not named.
     left: usize,
     found: BTreeMap<QueueId, (NodeId, OwnerStats)>,
+    ready: BTreeMap<QueueId, ReadyDetails>,
     until: Time,
 }
 
@@ -86,6 +89,7 @@ impl StatsRequests {
             only,
             left: asked,
             found: BTreeMap::new(),
+            ready: BTreeMap::new(),
             until: now + GATHER_WITHIN,
         };
         self.gathering.insert(self.next, gathering);
@@ -107,15 +111,30 @@ impl StatsRequests {
             return false;
         };
         g.until = now + GATHER_WITHIN;
-        let ShardStats { stats, counting } = told;
+        let ShardStats {
+            stats,
+            counting,
+            ready,
+        } = told;
         g.counted.extend(counting);
+        g.ready.extend(ready);
         let stats = stats.into_iter();
         match &mut g.then {
-            StatsPurpose::TellOwn(facts, _) => facts.extend(stats.map(|s| facts_of(from, s))),
+            StatsPurpose::TellOwn(facts, _) => facts.extend(stats.map(|s| {
+                let ready = g.ready.remove(&s.queue);
+                facts_of(from, s, ready)
+            })),
             _ => g.found.extend(stats.map(|s| (s.queue, (from, s)))),
         }
         g.left -= usize::from(last && g.left > 0);
         g.left == 0
+    }
+
+    /// Takes in details about ready messages, which precede the statistics of their queues.
+    pub fn take_ready(&mut self, token: u64, ready: Vec<(QueueId, ReadyDetails)>) {
+        if let Some(g) = self.gathering.get_mut(&token) {
+            g.ready.extend(ready);
+        }
     }
 
     /// Answers of other shards or nodes are awaited.
@@ -147,6 +166,7 @@ impl StatsRequests {
                 counting: g.counting,
                 counted: g.counted,
                 found: g.found,
+                ready: g.ready,
                 facts: Vec::new(),
                 from_all: g.left == 0,
                 then,
@@ -168,6 +188,7 @@ pub struct Merge {
     counting: Option<NodeId>,
     counted: BTreeSet<QueueId>,
     found: BTreeMap<QueueId, (NodeId, OwnerStats)>,
+    ready: BTreeMap<QueueId, ReadyDetails>,
     pub facts: Vec<QueueFacts>,
     /// Nobody who was asked is missing.
     pub from_all: bool,
@@ -210,7 +231,7 @@ impl Merge {
     /// them counts it.
     fn facts_about(&mut self, record: &QueueRecord) -> QueueFacts {
         if let Some((owner, told)) = self.found.remove(&record.id) {
-            return facts_of(owner, told);
+            return facts_of(owner, told, self.ready.remove(&record.id));
         }
         let counted = self.counting.filter(|_| self.counted.contains(&record.id));
         let new = counted.filter(|n| !record.members.contains(n));
@@ -221,11 +242,12 @@ impl Merge {
             online: vec![],
             stats: None,
             counters: QueueCounters::default(),
+            ready: None,
         }
     }
 }
 
-fn facts_of(owner: NodeId, told: OwnerStats) -> QueueFacts {
+fn facts_of(owner: NodeId, told: OwnerStats, ready: Option<ReadyDetails>) -> QueueFacts {
     QueueFacts {
         id: told.queue,
         leader: Some(owner),
@@ -233,5 +255,6 @@ fn facts_of(owner: NodeId, told: OwnerStats) -> QueueFacts {
         online: told.online,
         stats: Some(told.stats),
         counters: told.counters,
+        ready,
     }
 }

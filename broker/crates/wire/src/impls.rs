@@ -3,7 +3,7 @@
 use crate::{DecodeCause, Decoded, Reader, Varint, Wire, wire_enum, wire_newtype, wire_struct};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
-use ids::{DeadLettering, Overflow, QueueId, QueueSettings, QueueType, SessionId};
+use ids::{DeadLettering, Overflow, QueueId, QueueSettings, QueueType, QuorumFeatures, SessionId};
 use std::sync::Arc;
 
 /// Appends bytes with a `u32` length.
@@ -215,6 +215,29 @@ wire_struct!(QueueSettings {
     max_priority: Option<u8>,
     dead_letter: DeadLettering,
 });
+
+/// Bits of the features in their encoding.
+const STRICT_PRIORITIES: u8 = 1;
+
+/// A bit for each feature. Unknown bits are an error, because a replica that ignores a feature diverges from the others.
+impl Wire for QuorumFeatures {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(match self.strict_priorities {
+            true => STRICT_PRIORITIES,
+            false => 0,
+        });
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let bits = from.u8()?;
+        if bits & !STRICT_PRIORITIES != 0 {
+            return Err(from.error(DecodeCause::Tag("features of a quorum queue", bits)));
+        }
+        Ok(QuorumFeatures {
+            strict_priorities: bits & STRICT_PRIORITIES != 0,
+        })
+    }
+}
 
 impl Wire for QueueType {
     fn put(&self, out: &mut BytesMut) {

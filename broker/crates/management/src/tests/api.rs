@@ -426,6 +426,37 @@ fn vhost_creator_gets_permissions() {
 }
 
 #[test]
+fn ready_messages_of_quorum_queues_are_counted_by_priority() {
+    let server = Server::start();
+    server.quorum("q");
+    let shown = || {
+        let mut queue = server.get("/api/queues/%2F/q");
+        let mut take = |key: &str| queue[key].take();
+        (
+            take("messages_by_priority"),
+            take("messages_ready_returned"),
+        )
+    };
+    assert_eq!(shown(), (json!({}), json!(0)));
+    server.set_stats("q", 9, 0);
+    // Its messages have no strict priorities.
+    assert_eq!(shown(), (json!(null), json!(null)));
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let id = fake.tree.queue("/", "q").unwrap().id;
+        let ready = queue::ReadyDetails {
+            by_priority: vec![(0, 1), (4, 5), (31, 1)],
+            returned: 2,
+        };
+        fake.ready.insert(id, ready);
+    }
+    assert_eq!(shown(), (json!({"0": 1, "4": 5, "31": 1}), json!(2)));
+    server.fake.lock().unwrap().declare("classic");
+    let classic = server.get("/api/queues/%2F/classic");
+    assert!(classic.get("messages_by_priority").is_none(), "{classic}");
+}
+
+#[test]
 fn exchanges_and_bindings_are_declared_and_deleted() {
     let server = Server::start();
     server.quorum("q");

@@ -220,6 +220,7 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
         [
             ("baseline_0_2", "enabled"),
             ("client_addresses", "enabled"),
+            ("quorum_strict_priorities", "enabled"),
             ("shards_per_node", "enabled"),
             ("stream_queues", "enabled")
         ]

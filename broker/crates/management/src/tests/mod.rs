@@ -38,6 +38,7 @@ pub(crate) struct FakeNode {
     pub(crate) tree: Tree,
     index: u64,
     pub(crate) stats: BTreeMap<QueueId, QueueStats>,
+    pub(crate) ready: BTreeMap<QueueId, queue::ReadyDetails>,
     pub(crate) critical: Vec<QueueId>,
     pub(crate) readiness: Readiness,
     pub(crate) progress: MaintenanceProgress,
@@ -141,6 +142,7 @@ impl FakeNode {
                 },
                 stats: self.stats.get(&q.id).cloned(),
                 counters: queue::QueueCounters::default(),
+                ready: self.ready.get(&q.id).cloned(),
             })
             .collect()
     }
@@ -491,6 +493,7 @@ fn fake() -> FakeNode {
         tree: Tree::default(),
         index: 0,
         stats: BTreeMap::new(),
+        ready: BTreeMap::new(),
         critical: Vec::new(),
         readiness: Readiness::Ready,
         progress: MaintenanceProgress {

@@ -1,6 +1,6 @@
 //! Encodings of the statistics of a queue.
 
-use crate::{DeliveryCounters, Losses, QueueCounters, QueueStats};
+use crate::{DeliveryCounters, Losses, QueueCounters, QueueStats, ReadyDetails};
 use wire::wire_struct;
 
 wire_struct!(QueueStats {
@@ -12,6 +12,13 @@ wire_struct!(QueueStats {
     dead: u64,
     dead_bytes: u64,
     lost: Losses,
+});
+/// Priority levels of a quorum queue.
+const MAX_LEVELS: usize = 32;
+
+wire_struct!(ReadyDetails {
+    by_priority: Vec<(u8, u64)> as wire::AtMost<MAX_LEVELS>,
+    returned: u64,
 });
 wire_struct!(Losses {
     messages: u64,

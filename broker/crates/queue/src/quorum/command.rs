@@ -9,7 +9,7 @@
 //! of that length is all that the state machine remembers of the place of a message.
 
 use crate::codec::{RangeList, VERSION, check_version};
-use crate::{DeadIncarnation, QueueSettings, Request, RequestBody, SessionId};
+use crate::{DeadIncarnation, QueueSettings, QuorumFeatures, Request, RequestBody, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{NodeId, WallTime};
 use wire::{DecodeCause, Decoded, Reader, Wire, put_varint, wire_enum};
@@ -38,6 +38,11 @@ pub enum Command {
     NodeSuspected(NodeId),
     NodeTrusted(NodeId),
     GoneSession(SessionId),
+    /// Settings of a queue that has features. The features are enabled from this entry on, for good.
+    Configure {
+        features: QuorumFeatures,
+        settings: QueueSettings,
+    },
     /// Dead-lettered messages, as inclusive ranges of their numbers, that all target queues have confirmed.
     PassedOn(Vec<(u64, u64)>),
 }
@@ -50,6 +55,7 @@ wire_enum!(Command, "a command of a quorum queue" {
     6 = NodeTrusted(node: NodeId),
     7 = GoneSession(session: SessionId),
     8 = PassedOn(ranges: Vec<(u64, u64)> as RangeList),
+    9 = Configure { features: QuorumFeatures, settings: QueueSettings },
 });
 
 impl Command {

@@ -1,14 +1,14 @@
 //! Log entries and checkpoints of quorum queues as version 0.2 wrote them.
 
 use super::command::{self, BatchReader, DecodedCommand};
-use super::ready::LogMessage;
+use super::ready::{DEFAULT_LEVEL, LogMessage};
 use super::{Batch, Command, Effects, LogLocation, LogRead, Machine, effects};
 use crate::checkout::{Consumer, PendingDrain, SessionRecord, UnsettledMessage};
 use crate::codec::format_tests::{CRATE, annotations, message, session, spec};
 use crate::{
     Annotations, ConsumerId, DeadIncarnation, DeadLettering, DeadReason, EpochConsumer, FlowMode,
-    Modification, Overflow, QueueReply, QueueSettings, Request, RequestBody, SessionEpoch,
-    SessionId, SettlementOutcome,
+    Modification, Overflow, QueueReply, QueueSettings, QuorumFeatures, Request, RequestBody,
+    SessionEpoch, SessionId, SettlementOutcome,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -26,6 +26,7 @@ golden::variant_names! {
         Command::NodeTrusted(_) => "node-trusted",
         Command::GoneSession(_) => "gone-session",
         Command::PassedOn(_) => "passed-on",
+        Command::Configure { .. } => "configure",
     }
     fn overflow_name(Overflow) {
         Overflow::DropHead => "drop-head",
@@ -40,6 +41,9 @@ golden::variant_names! {
 }
 
 const CONSUMER: ConsumerId = ConsumerId(1);
+const STRICT: QuorumFeatures = QuorumFeatures {
+    strict_priorities: true,
+};
 
 fn settings(overflow: Overflow, dead_letter: DeadLettering) -> QueueSettings {
     QueueSettings {
@@ -98,6 +102,10 @@ fn commands_of_version_0_2_are_decoded() {
         Command::NodeTrusted(NodeId(2)),
         Command::GoneSession(session()),
         Command::PassedOn(vec![(1, 1), (300, 70_000)]),
+        Command::Configure {
+            features: STRICT,
+            settings: settings(Overflow::RejectPublish, DeadLettering::AtMostOnce),
+        },
     ]);
     golden::verify(CRATE, "0.2/quorum-command", |files| {
         let encode = |command: &Command| command.encode().to_vec();
@@ -353,6 +361,44 @@ fn session_queue() -> Machine {
     log.machine
 }
 
+/// A queue that changes to strict priorities while it has messages, with messages of several levels, one with a TTL,
+/// requeued ones, an unsettled one and a dead letter.
+fn strict_queue() -> Machine {
+    let mut log = Log::new(QueueSettings {
+        delivery_limit: None,
+        message_ttl_ms: None,
+        single_active_consumer: false,
+        ..settings(Overflow::RejectPublish, DeadLettering::AtLeastOnce)
+    });
+    log.publish(2, Some(2), None);
+    log.publish(2, Some(9), None);
+    let configure = Command::Configure {
+        features: STRICT,
+        settings: log.machine.settings().clone(),
+    };
+    log.apply(&configure.encode());
+    for priority in [0, 4, 9, 31, 200] {
+        log.publish(2, Some(priority), None);
+    }
+    log.publish(1, None, Some(60_000));
+    let one = consumer_session(1);
+    let spec = crate::ConsumerSpec {
+        exclusive: false,
+        prefetch: 4,
+        ..spec(FlowMode::Prefetch)
+    };
+    let consume = RequestBody::Consume {
+        consumer: CONSUMER,
+        spec,
+    };
+    log.request(one, [consume]);
+    log.request(one, [RequestBody::Cancel { consumer: CONSUMER }]);
+    log.settle(one, SettlementOutcome::Requeue, 1);
+    log.settle(one, SettlementOutcome::Released, 2);
+    log.settle(one, SettlementOutcome::Rejected, 3);
+    log.machine
+}
+
 #[test]
 fn checkpoints_of_version_0_2_are_decoded() {
     let busy = busy_queue();
@@ -383,6 +429,18 @@ fn checkpoints_of_version_0_2_are_decoded() {
     let session_queue = session_queue();
     assert!(session_queue.checkout.epoch.is_some());
     assert!(session_queue.ready.postponed().count() > 0);
+    let strict = strict_queue();
+    let details = strict.ready_details().expect("strict priorities");
+    assert_eq!(
+        details.by_priority,
+        [(0, 2), (4, 6), (9, 2), (31, 2)],
+        "the requeued message is in the default level"
+    );
+    assert_eq!((details.returned, strict.stats().unacknowledged), (1, 1));
+    assert_eq!(
+        (strict.dead.len(), strict.ready.postponed().count()),
+        (1, 1)
+    );
     let reasons: Vec<DeadReason> = busy.dead.kept().map(|(_, _, reason)| reason).collect();
     assert_eq!(reasons, [DeadReason::Rejected]);
     golden::verify(CRATE, "0.2/quorum-checkpoint", |files| {
@@ -395,6 +453,7 @@ fn checkpoints_of_version_0_2_are_decoded() {
         files.check("empty", &State(empty), encode, decode);
         files.check("busy", &State(busy), encode, decode);
         files.check("session-queue", &State(session_queue), encode, decode);
+        files.check("strict-priorities", &State(strict), encode, decode);
     });
 }
 
@@ -413,7 +472,7 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
         index: 0,
         offset: 0,
         body: 0,
-        high: false,
+        level: DEFAULT_LEVEL,
         expires: 0,
     };
     let at = |index| LogLocation { index, offset: 0 };
@@ -423,9 +482,17 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
         ..spec(FlowMode::Prefetch)
     };
     type Fill<'a> = &'a dyn Fn(&mut Machine);
-    let lists: [(&str, Fill<'_>); 13] = [
+    let lists: [(&str, Fill<'_>); 15] = [
         ("fresh messages", &|m| {
             (0..ITEMS).for_each(|index| m.ready.push(&LogMessage { index, ..shortest }))
+        }),
+        ("fresh messages of one level", &|m| {
+            m.enable_features(STRICT);
+            (0..ITEMS).for_each(|index| m.ready.push(&LogMessage { index, ..shortest }))
+        }),
+        ("fresh messages of all levels", &|m| {
+            m.enable_features(STRICT);
+            (0..32).for_each(|level| m.ready.push(&LogMessage { level, ..shortest }))
         }),
         ("requeued messages", &|m| {
             (0..ITEMS).for_each(|_| m.ready.give_back(shortest, 0))

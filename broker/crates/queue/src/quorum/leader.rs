@@ -12,8 +12,8 @@ use super::snapshot::RestoreError;
 use crate::checkout::{Admission, starts_numbering_epoch};
 use crate::{
     ConsumerInfo, DeadIncarnation, Name, Queue, QueueCounters, QueueEvent, QueueMessage,
-    QueueOutput, QueueReply, QueueSettings, QueueStats, Request, RequestBody, ResumeConsumer,
-    SessionId, Timestamps,
+    QueueOutput, QueueReply, QueueSettings, QueueStats, QuorumFeatures, Request, RequestBody,
+    ResumeConsumer, SessionId, Timestamps,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -78,6 +78,8 @@ pub struct QuorumQueue {
     pending_suspicions: BTreeSet<NodeId>,
     /// The settings to propose, unless the machine has them.
     desired: Option<QueueSettings>,
+    /// Features that the cluster has enabled, as far as this member knows.
+    features: QuorumFeatures,
     /// New settings are proposed and not yet applied.
     settings_proposed: bool,
     /// The clock that is proposed and not yet applied.
@@ -112,6 +114,7 @@ impl QuorumQueue {
             reachable: BTreeMap::new(),
             pending_suspicions: BTreeSet::new(),
             desired: None,
+            features: QuorumFeatures::default(),
             settings_proposed: false,
             time_proposed: None,
             retry_at: None,
@@ -402,12 +405,28 @@ impl QuorumQueue {
 
     fn propose_settings(&mut self) {
         let Some(desired) = &self.desired else { return };
-        if self.settings_proposed || desired == self.machine.settings() {
+        let enabled = self.machine.features();
+        let features = enabled.union(self.features);
+        let is_done = desired == self.machine.settings() && features == enabled;
+        if self.settings_proposed || is_done {
             return;
         }
-        let command = Command::Settings(desired.clone());
+        let settings = desired.clone();
+        let command = match features.is_empty() {
+            true => Command::Settings(settings),
+            false => Command::Configure { features, settings },
+        };
         self.settings_proposed = true;
         self.propose(&command);
+    }
+
+    /// The cluster has enabled these features. They take effect with the next [`configure`](Queue::configure), at the
+    /// same log entry on all members.
+    pub fn enable_features(&mut self, features: QuorumFeatures) {
+        if self.features.union(features) != self.features {
+            self.features = self.features.union(features);
+            self.desired = None;
+        }
     }
 
     /// The failure detector reports a node down: suspends its consumers until the node sends a request.

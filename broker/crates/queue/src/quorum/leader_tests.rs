@@ -4,8 +4,8 @@ use super::command::Command;
 use super::tests::{message, number, session, settings, spec};
 use super::{LogRead, QuorumQueue};
 use crate::{
-    ConsumerId, Queue, QueueEvent, QueueMessage, QueueOutput, QueueReply, Request, RequestBody,
-    Timestamps,
+    ConsumerId, Queue, QueueEvent, QueueMessage, QueueOutput, QueueReply, QueueSettings,
+    QuorumFeatures, Request, RequestBody, Timestamps,
 };
 use bytes::Bytes;
 use env::NodeId;
@@ -92,6 +92,46 @@ fn node_that_returns_before_its_suspicion_is_applied_is_trusted_again() {
     leader.apply(suspicion);
     leader.settle();
     assert!(!leader.queue.machine().is_suspended(OTHER));
+}
+
+/// Settings and features are in one command. A leader that does not know of a feature which its queue has keeps it.
+#[test]
+fn leader_logs_features_of_the_cluster_once() {
+    let mut leader = Leader::new();
+    let configure = |leader: &mut Leader, max_length| {
+        let settings = QueueSettings {
+            max_length,
+            ..settings()
+        };
+        (leader.queue).configure(Timestamps::default(), &settings, &mut leader.out);
+        leader.queue.take_proposal()
+    };
+    let strict = QuorumFeatures {
+        strict_priorities: true,
+    };
+    let settings_of = |max_length| QueueSettings {
+        max_length,
+        ..settings()
+    };
+    assert_eq!(configure(&mut leader, None), None);
+    let plain = Command::Settings(settings_of(Some(1))).encode();
+    assert_eq!(configure(&mut leader, Some(1)), Some(plain.clone()));
+    leader.apply(Some(plain));
+    leader.queue.enable_features(strict);
+    let command = |max_length| {
+        let settings = settings_of(max_length);
+        let features = strict;
+        Command::Configure { features, settings }.encode()
+    };
+    assert_eq!(configure(&mut leader, Some(1)), Some(command(Some(1))));
+    leader.apply(Some(command(Some(1))));
+    leader.queue.enable_features(strict);
+    assert_eq!(configure(&mut leader, Some(1)), None);
+    // Another member that has not heard of the feature leads.
+    let mut other = Leader::new();
+    other.apply(Some(command(Some(1))));
+    assert_eq!(configure(&mut other, Some(1)), None);
+    assert_eq!(configure(&mut other, Some(2)), Some(command(Some(2))));
 }
 
 #[test]

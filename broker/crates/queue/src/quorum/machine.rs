@@ -10,8 +10,8 @@ use crate::checkout::{
 };
 use crate::{
     Annotations, ConsumerInfo, DeadIncarnation, DeadReason, DeliveryProgress, Name, Overflow,
-    QueueCounters, QueueEvent, QueueSettings, QueueStats, QueueType, RejectReason, RequestBody,
-    ResumeConsumer, SessionId,
+    QueueCounters, QueueEvent, QueueSettings, QueueStats, QueueType, QuorumFeatures, ReadyDetails,
+    RejectReason, RequestBody, ResumeConsumer, SessionId,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -20,8 +20,6 @@ use message::Message;
 use std::sync::Arc;
 use wire::{DecodeError, Decoded};
 
-/// Messages of this priority or a higher one have high priority, as in RabbitMQ.
-const HIGH_PRIORITY: u8 = 5;
 /// Most milliseconds by which closed sessions age between two commands. The clock may leap further after an
 /// idle time or when a wall clock is set.
 const MAX_STEP_MS: u64 = CLOSED_MS / 10;
@@ -32,6 +30,7 @@ const RESUME_TENTHS: u64 = 8;
 #[derive(Debug)]
 pub struct Machine {
     pub(super) settings: QueueSettings,
+    pub(super) features: QuorumFeatures,
     /// The highest wall clock of all commands, in milliseconds.
     pub(super) clock: u64,
     /// Index of the last applied entry.
@@ -196,6 +195,7 @@ impl Machine {
             ),
             dead: DeadLetters::new(settings.dead_letter),
             annotations: MessageAnnotations::default(),
+            features: QuorumFeatures::default(),
             settings,
         }
     }
@@ -366,17 +366,16 @@ impl Machine {
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
         // A TTL of zero still allows a delivery within the millisecond of the publish.
         let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(1));
-        let last = self.ready.last_fresh();
-        debug_assert!(
-            last.is_none_or(|last| last < self.at),
-            "{last:?} {:?}",
-            self.at
-        );
+        if cfg!(debug_assertions) {
+            let last = self.ready.last_fresh();
+            let at = self.at;
+            assert!(last.is_none_or(|last| last < at), "{last:?} {at:?}");
+        }
         self.ready.push(&LogMessage {
             index: self.at.index,
             offset: self.at.offset,
             body: u32::try_from(message.body_len()).unwrap_or(u32::MAX),
-            high: message.priority().is_some_and(|p| p >= HIGH_PRIORITY),
+            level: self.ready.level_of(message.priority()),
             expires: ttl.map_or(0, |ttl| self.clock.saturating_add(ttl)),
         });
     }
@@ -451,12 +450,10 @@ impl Machine {
         let clock = self.clock;
         match command {
             Command::Time(wall) => self.advance_clock(wall, effects),
-            Command::Settings(settings) => {
-                self.checkout
-                    .set_limits(settings.single_active_consumer, settings.delivery_limit);
-                self.dead
-                    .set_mode(settings.dead_letter, &mut self.annotations, effects);
-                self.settings = settings;
+            Command::Settings(settings) => self.set_settings(settings, effects),
+            Command::Configure { features, settings } => {
+                self.enable_features(features);
+                self.set_settings(settings, effects);
             }
             Command::PassedOn(ranges) => self.dead.passed_on(&ranges, &mut self.annotations),
             Command::GoneNode(dead) => {
@@ -475,6 +472,23 @@ impl Machine {
                 let (checkout, mut store) = self.split(effects);
                 checkout.close(&mut store, session, clock);
             }
+        }
+    }
+
+    fn set_settings(&mut self, settings: QueueSettings, effects: &mut Effects) {
+        self.checkout
+            .set_limits(settings.single_active_consumer, settings.delivery_limit);
+        self.dead
+            .set_mode(settings.dead_letter, &mut self.annotations, effects);
+        self.settings = settings;
+    }
+
+    /// Enables features for good: a leader that does not know yet that the cluster has enabled them cannot disable
+    /// them again.
+    pub(super) fn enable_features(&mut self, features: QuorumFeatures) {
+        self.features = self.features.union(features);
+        if self.features.strict_priorities {
+            self.ready.serve_strictly();
         }
     }
 
@@ -536,7 +550,20 @@ impl Machine {
         &self.settings
     }
 
-    /// Wall clock at which the message at the head expires.
+    /// The features that commands have enabled.
+    pub fn features(&self) -> QuorumFeatures {
+        self.features
+    }
+
+    /// Counts of ready messages by priority. `None`: the queue does not have strict priorities.
+    pub fn ready_details(&self) -> Option<ReadyDetails> {
+        self.features.strict_priorities.then(|| ReadyDetails {
+            by_priority: self.ready.level_counts(),
+            returned: self.ready.returned().count() as u64,
+        })
+    }
+
+    /// Wall clock at which the next message expires.
     pub fn next_expiry(&self) -> Option<WallTime> {
         self.ready.next_expiry().map(WallTime)
     }

@@ -4,7 +4,9 @@ use super::command::Command;
 use super::machine::Machine;
 use super::tests::{Rig, session, settings};
 use crate::model::{FLOW, Pair, QueueUnderTest, step};
-use crate::{ConsumerId, QueueOutput, QueueSettings, QueueType, RequestBody, SessionId};
+use crate::{
+    ConsumerId, QueueOutput, QueueSettings, QueueType, ReadyDetails, RequestBody, SessionId,
+};
 use env::WallTime;
 use proptest::prelude::*;
 
@@ -33,6 +35,14 @@ impl QueueUnderTest for Rig {
         assert_eq!(again.snapshot(), state);
         self.machine = again;
         QueueOutput::default()
+    }
+
+    fn serve_strictly(&mut self) -> Option<QueueOutput> {
+        Some(self.enable_strict_priorities())
+    }
+
+    fn ready_details(&self) -> Option<ReadyDetails> {
+        self.machine.ready_details()
     }
 
     fn session(&self, by: u64) -> SessionId {

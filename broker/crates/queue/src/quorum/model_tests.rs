@@ -108,7 +108,9 @@ struct Model {
     settled: BTreeSet<u64>,
     dead: BTreeSet<u64>,
     purged: u64,
-    high_water: BTreeMap<bool, u64>,
+    /// Last message that was delivered for the first time, by priority level.
+    high_water: BTreeMap<u8, u64>,
+    is_strict: bool,
 }
 
 impl Model {
@@ -137,7 +139,14 @@ impl Model {
             dead: BTreeSet::new(),
             purged: 0,
             high_water: BTreeMap::new(),
+            is_strict: false,
         }
+    }
+
+    fn serve_strictly(&mut self) -> Result<(), TestCaseError> {
+        self.is_strict = true;
+        let out = self.rig.enable_strict_priorities();
+        self.observe(out)
     }
 
     fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
@@ -359,13 +368,16 @@ impl Model {
             prop_assert!(!self.settled.contains(&n), "settled came back");
             if self.dequeued.insert(n) {
                 prop_assert!(!delivery.redelivered);
-                let high = delivery.message.priority().unwrap() >= 5;
+                let level = match (self.is_strict, delivery.message.priority().unwrap()) {
+                    (true, priority) => priority,
+                    (false, priority) => u8::from(priority >= 5),
+                };
                 // Deliveries of one step are grouped by consumer.
-                let last = before.get(&high).copied().unwrap_or(0);
+                let last = before.get(&level).copied().unwrap_or(0);
                 prop_assert!(last < n, "order between steps");
-                let is_own = within.insert((s, consumer, high), n).unwrap_or(0);
+                let is_own = within.insert((s, consumer, level), n).unwrap_or(0);
                 prop_assert!(is_own < n, "order of a consumer");
-                let most = self.high_water.entry(high).or_default();
+                let most = self.high_water.entry(level).or_default();
                 *most = n.max(*most);
             } else {
                 prop_assert!(delivery.redelivered);
@@ -399,8 +411,14 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn every_message_is_in_exactly_one_state(steps in proptest::collection::vec(step(), 1..80)) {
+    fn every_message_is_in_exactly_one_state(
+        steps in proptest::collection::vec(step(), 1..80),
+        is_strict: bool,
+    ) {
         let mut model = Model::new();
+        if is_strict {
+            model.serve_strictly()?;
+        }
         for step in steps {
             model.run(step)?;
         }

@@ -133,6 +133,166 @@ fn message_requeued_at_the_end_has_normal_priority() {
     assert_eq!(numbers(&out), [11, 12, 13, 14, 1, 15, 16, 17]);
 }
 
+fn strict() -> Rig {
+    let mut rig = Rig::new(settings());
+    rig.enable_strict_priorities();
+    rig
+}
+
+#[test]
+fn strict_levels_are_served_from_the_highest_down_and_in_publish_order() {
+    let mut rig = strict();
+    let priorities = [0, 9, 4, 31, 9, 5, 0, 31, 3];
+    rig.batch(
+        (1..)
+            .zip(priorities)
+            .map(|(n, p)| publish(n, p, None))
+            .collect(),
+    );
+    let details = rig.machine.ready_details().unwrap();
+    let counts = [(0, 2), (3, 1), (4, 1), (5, 1), (9, 2), (31, 2)];
+    assert_eq!(
+        (&details.by_priority[..], details.returned),
+        (&counts[..], 0)
+    );
+    let out = rig.consume(1, 1, spec(0, 0));
+    assert_eq!(numbers(&out), [4, 8, 2, 5, 6, 3, 9, 1, 7]);
+    assert_eq!(rig.machine.ready_details().unwrap().by_priority, []);
+}
+
+#[test]
+fn level_that_was_empty_is_served_again() {
+    let mut rig = strict();
+    rig.consume(1, 1, spec(1, 0));
+    rig.batch(vec![publish(1, 7, None)]);
+    for n in 2..5 {
+        rig.batch(vec![publish(10 + n, 2, None), publish(n, 7, None)]);
+        let out = rig.settle(1, 1, SettlementOutcome::Accepted, 2 * n - 3);
+        assert_eq!(numbers(&out), [n]);
+        let out = rig.settle(1, 1, SettlementOutcome::Accepted, 2 * n - 2);
+        assert_eq!(numbers(&out), [10 + n]);
+    }
+}
+
+#[test]
+fn priorities_above_31_count_as_31_and_a_message_without_priority_as_4() {
+    let mut rig = strict();
+    let without = (9, RequestBody::Publish(message(1, None, None)));
+    rig.batch(vec![
+        publish(2, 3, None),
+        without,
+        publish(3, 4, None),
+        publish(4, 5, None),
+        publish(5, 255, None),
+        publish(6, 31, None),
+        publish(7, 32, None),
+    ]);
+    let out = rig.consume(1, 1, spec(0, 0));
+    assert_eq!(numbers(&out), [5, 6, 7, 4, 1, 3, 2]);
+}
+
+/// Messages that had high priority before the change precede all others, and those of normal priority are in the default
+/// level. Messages of equal priority therefore stay in their order.
+#[test]
+fn change_to_strict_priorities_keeps_the_order_of_equal_priorities() {
+    let mut rig = Rig::new(settings());
+    let all = |first| (0u8..40).map(move |p| publish(first + u64::from(p), p, None));
+    rig.batch(all(100).collect());
+    rig.enable_strict_priorities();
+    rig.batch(all(200).collect());
+    let out = numbers(&rig.consume(1, 1, spec(0, 0)));
+    assert_eq!(out.len(), 80);
+    let position = |n: u64| out.iter().position(|m| *m == n).unwrap();
+    for priority in 0..40 {
+        assert!(
+            position(100 + priority) < position(200 + priority),
+            "{priority}"
+        );
+    }
+    assert_eq!(out[..35], (105..140).collect::<Vec<_>>());
+    assert_eq!(out[out.len() - 4..], [203, 202, 201, 200]);
+}
+
+#[test]
+fn requeued_messages_precede_every_level() {
+    let mut rig = strict();
+    rig.batch(vec![publish(1, 0, None), publish(2, 0, None)]);
+    rig.consume(1, 1, spec(2, 0));
+    let consumer = ConsumerId(1);
+    rig.one(1, RequestBody::Cancel { consumer });
+    rig.batch(vec![publish(11, 31, None)]);
+    rig.settle(1, 1, SettlementOutcome::Requeue, 2);
+    rig.settle(1, 1, SettlementOutcome::Released, 1);
+    let details = rig.machine.ready_details().unwrap();
+    assert_eq!((details.by_priority, details.returned), (vec![(31, 1)], 2));
+    let out = rig.consume(2, 1, spec(0, 0));
+    assert_eq!(numbers(&out), [2, 1, 11]);
+}
+
+#[test]
+fn without_a_delivery_limit_a_requeued_message_joins_the_end_of_the_default_level() {
+    let mut rig = Rig::new(QueueSettings {
+        delivery_limit: None,
+        ..settings()
+    });
+    rig.enable_strict_priorities();
+    rig.batch(vec![publish(1, 31, None)]);
+    rig.consume(1, 1, spec(1, 0));
+    let consumer = ConsumerId(1);
+    rig.one(1, RequestBody::Cancel { consumer });
+    rig.batch(vec![
+        publish(2, 4, None),
+        publish(3, 5, None),
+        publish(4, 3, None),
+    ]);
+    rig.settle(1, 1, SettlementOutcome::Requeue, 1);
+    rig.batch(vec![publish(5, 4, None), publish(6, 5, None)]);
+    let counts = rig.machine.ready_details().unwrap().by_priority;
+    assert_eq!(counts, [(3, 1), (4, 3), (5, 2)]);
+    let out = rig.consume(2, 1, spec(0, 0));
+    assert_eq!(numbers(&out), [3, 6, 2, 1, 5, 4]);
+}
+
+#[test]
+fn with_strict_priorities_the_head_of_each_level_expires() {
+    let mut rig = strict();
+    rig.batch(vec![
+        publish(11, 9, None),
+        publish(12, 9, Some(50)),
+        publish(1, 0, Some(50)),
+        publish(2, 0, None),
+        publish(3, 0, Some(50)),
+        publish(21, 31, Some(90)),
+    ]);
+    assert_eq!(rig.machine.next_expiry(), Some(WallTime(rig.wall + 50)));
+    let expired = |n| (DeadReason::Expired, n);
+    let out = rig.command(Command::Time(WallTime(rig.wall + 50)).encode());
+    assert_eq!(dead(&out), [expired(1)]);
+    assert_eq!(rig.machine.next_expiry(), Some(WallTime(rig.wall + 90)));
+    let out = rig.command(Command::Time(WallTime(rig.wall + 90)).encode());
+    assert_eq!(dead(&out), [expired(21)]);
+    let out = rig.consume(1, 1, spec(0, 0));
+    assert_eq!(numbers(&out), [11, 2]);
+    assert_eq!(dead(&out), [expired(12), expired(3)]);
+}
+
+/// A new leader may not know yet that the cluster has enabled the feature.
+#[test]
+fn settings_of_a_leader_without_the_feature_do_not_disable_it() {
+    let mut rig = strict();
+    let settings = QueueSettings {
+        max_length: Some(9),
+        ..settings()
+    };
+    rig.command(Command::Settings(settings.clone()).encode());
+    assert_eq!(rig.machine.settings(), &settings);
+    assert!(rig.machine.features().strict_priorities);
+    let state = rig.machine.snapshot();
+    let restored = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+    assert!(restored.features().strict_priorities);
+    assert_eq!(restored.snapshot(), state);
+}
+
 #[test]
 fn only_the_head_expires_and_no_expired_message_is_delivered() {
     let mut rig = Rig::new(settings());

@@ -1,12 +1,25 @@
 //! Ready messages, as references to the log. A reference takes 8 bytes, or 12 if a body in the same chunk has
 //! 64 KiB or more, and 8 more if one has a TTL.
 //!
-//! Messages are served in this order: requeued ones, in the order of their requeue; high priority; normal
-//! priority. Two of high priority are served for each of normal priority.
+//! Requeued messages are served first, in the order of their requeue. The order of the others depends on the
+//! [features](ids::QuorumFeatures) of the queue:
+//!
+//! - Strict: 32 levels. A level is served only while every higher one is empty.
+//! - Weighted: high priority and normal priority, and two of high priority for each of normal priority. These
+//!   messages are in the highest level and in the default level, so that a change to the strict order moves no
+//!   message and keeps the order of messages of equal priority.
 
 use super::effects::LogLocation;
 use crate::checkout::Dequeued;
+use env::planted::{self, Bug};
 use std::collections::VecDeque;
+
+/// The highest level. Higher priorities count as this one, as in RabbitMQ.
+pub(crate) const HIGHEST_LEVEL: u8 = 31;
+/// The level of messages without a priority, as in RabbitMQ, AMQP 1.0 and JMS.
+pub(crate) const DEFAULT_LEVEL: u8 = 4;
+/// Weighted order: messages of this priority or a higher one have high priority, as in RabbitMQ before 4.3.
+const HIGH_PRIORITY: u8 = 5;
 
 /// Messages in one chunk.
 const CHUNK: usize = 1024;
@@ -24,8 +37,8 @@ pub(crate) struct LogMessage {
     pub offset: u32,
     /// Body bytes.
     pub body: u32,
-    /// The message has high priority.
-    pub high: bool,
+    /// Priority level. It has no effect after the first delivery.
+    pub level: u8,
     /// Wall clock in milliseconds; 0 is never.
     pub expires: u64,
 }
@@ -163,13 +176,13 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn get(&self, at: usize, high: bool) -> Option<LogMessage> {
+    fn get(&self, at: usize, level: u8) -> Option<LogMessage> {
         let packed = self.items.get(at)?;
         Some(LogMessage {
             index: self.base.wrapping_add(packed.delta.into()),
             offset: packed.offset,
             body: packed.body,
-            high,
+            level,
             expires: self.expires.get(at).copied().unwrap_or(0),
         })
     }
@@ -205,14 +218,21 @@ impl Chunk {
     }
 }
 
-/// Messages of one priority that were never delivered, in log order.
-#[derive(Debug, Default)]
+/// Messages of one priority level that were never delivered, in log order.
+#[derive(Debug)]
 struct PriorityLevel {
-    high: bool,
+    level: u8,
     chunks: VecDeque<Chunk>,
 }
 
 impl PriorityLevel {
+    fn new(level: u8) -> PriorityLevel {
+        PriorityLevel {
+            level,
+            chunks: VecDeque::new(),
+        }
+    }
+
     fn push(&mut self, held: &LogMessage) {
         if self.chunks.back_mut().is_some_and(|c| c.push(held)) {
             return;
@@ -232,17 +252,19 @@ impl PriorityLevel {
     fn last(&self) -> Option<LogLocation> {
         let chunk = self.chunks.back()?;
         let last = chunk.items.len().checked_sub(1)?;
-        chunk.get(last, self.high).map(|message| message.location())
+        chunk
+            .get(last, self.level)
+            .map(|message| message.location())
     }
 
     fn peek(&self) -> Option<LogMessage> {
         let chunk = self.chunks.front()?;
-        chunk.get(chunk.front, self.high)
+        chunk.get(chunk.front, self.level)
     }
 
     fn pop(&mut self) -> Option<LogMessage> {
         let chunk = self.chunks.front_mut()?;
-        let held = chunk.get(chunk.front, self.high)?;
+        let held = chunk.get(chunk.front, self.level)?;
         chunk.front += 1;
         if chunk.front >= chunk.items.len() {
             let is_retained = chunk.items.capacity() <= RETAINED_CAPACITY;
@@ -266,11 +288,116 @@ impl PriorityLevel {
     fn fresh(&self) -> impl Iterator<Item = LogMessage> + '_ {
         self.chunks
             .iter()
-            .flat_map(|c| (c.front..c.items.len()).filter_map(|at| c.get(at, self.high)))
+            .flat_map(|c| (c.front..c.items.len()).filter_map(|at| c.get(at, self.level)))
     }
 
-    fn clear(&mut self) {
-        self.chunks = VecDeque::new();
+    fn len(&self) -> u64 {
+        let len = |chunk: &Chunk| chunk.items.len() - chunk.front;
+        self.chunks.iter().map(|chunk| len(chunk) as u64).sum()
+    }
+
+    #[cfg(test)]
+    fn memory(&self) -> usize {
+        let chunks = self.chunks.iter();
+        let items = chunks.map(|c| c.items.bytes() + c.expires.capacity() * size_of::<u64>());
+        self.chunks.capacity() * size_of::<Chunk>() + items.sum::<usize>()
+    }
+}
+
+/// Messages that were never delivered, by level. A level takes memory from its first message on.
+#[derive(Debug)]
+struct PriorityLevels {
+    /// The level of messages without a priority, which is the only one of most queues.
+    default: PriorityLevel,
+    /// The other levels that have had messages, ascending.
+    others: Vec<PriorityLevel>,
+    /// Bit n: `others` has level n.
+    allocated: u32,
+    /// Bit n: level n has messages.
+    occupied: u32,
+}
+
+/// The levels whose bits are set, descending.
+fn descending(mut levels: u32) -> impl Iterator<Item = u8> {
+    std::iter::from_fn(move || {
+        let highest = highest(levels)?;
+        levels &= !bit(highest);
+        Some(highest)
+    })
+}
+
+/// The highest level whose bit is set.
+fn highest(levels: u32) -> Option<u8> {
+    u8::try_from(levels.checked_ilog2()?).ok()
+}
+
+fn bit(level: u8) -> u32 {
+    1 << level.min(HIGHEST_LEVEL)
+}
+
+impl PriorityLevels {
+    fn new() -> PriorityLevels {
+        PriorityLevels {
+            default: PriorityLevel::new(DEFAULT_LEVEL),
+            others: Vec::new(),
+            allocated: 0,
+            occupied: 0,
+        }
+    }
+
+    /// The index of a level in `others`.
+    fn index(&self, level: u8) -> usize {
+        (self.allocated & (bit(level) - 1)).count_ones() as usize
+    }
+
+    fn get(&self, level: u8) -> Option<&PriorityLevel> {
+        if level == DEFAULT_LEVEL {
+            return Some(&self.default);
+        }
+        let is_allocated = self.allocated & bit(level) != 0;
+        self.others.get(self.index(level)).filter(|_| is_allocated)
+    }
+
+    fn get_mut(&mut self, level: u8) -> Option<&mut PriorityLevel> {
+        if level == DEFAULT_LEVEL {
+            return Some(&mut self.default);
+        }
+        let (index, is_allocated) = (self.index(level), self.allocated & bit(level) != 0);
+        self.others.get_mut(index).filter(|_| is_allocated)
+    }
+
+    fn push(&mut self, held: &LogMessage) {
+        let level = held.level.min(HIGHEST_LEVEL);
+        let is_new = level != DEFAULT_LEVEL && self.allocated & bit(level) == 0;
+        if is_new {
+            self.others
+                .insert(self.index(level), PriorityLevel::new(level));
+            self.allocated |= bit(level);
+        }
+        if is_new || level == DEFAULT_LEVEL || !planted::is(Bug::PriorityLevelSkipped) {
+            self.occupied |= bit(level);
+        }
+        if let Some(messages) = self.get_mut(level) {
+            messages.push(held);
+        }
+    }
+
+    fn peek(&self, level: u8) -> Option<LogMessage> {
+        self.get(level)?.peek()
+    }
+
+    fn pop(&mut self, level: u8) -> Option<LogMessage> {
+        let messages = self.get_mut(level)?;
+        let held = messages.pop()?;
+        if messages.peek().is_none() {
+            self.occupied &= !bit(level);
+        }
+        Some(held)
+    }
+
+    /// The levels that have had messages, descending.
+    fn iter(&self) -> impl Iterator<Item = &PriorityLevel> {
+        descending(self.allocated | bit(DEFAULT_LEVEL)).filter_map(|level| self.get(level))
     }
 }
 
@@ -278,20 +405,22 @@ impl PriorityLevel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextMessage {
     Returned,
-    High,
+    /// Of the default level.
     Postponed,
-    Normal,
+    /// Never delivered, of this level.
+    Fresh(u8),
 }
 
 /// The ready messages of a queue.
 #[derive(Debug)]
 pub(crate) struct Ready {
     returned: VecDeque<RequeuedMessage>,
-    high: PriorityLevel,
-    normal: PriorityLevel,
-    /// Messages requeued at the end of the normal level: after all messages before this location of the log.
+    levels: PriorityLevels,
+    /// Messages requeued at the end of the default level: after all messages before this location of the log.
     postponed: VecDeque<(LogLocation, RequeuedMessage)>,
-    /// Position in the cycle of two messages of high and one of normal priority.
+    /// A level is served only while every higher one is empty.
+    is_strict: bool,
+    /// Weighted order: position in the cycle of two messages of high and one of normal priority.
     pub turn: u8,
     len: u64,
     /// Body bytes of ready messages.
@@ -301,19 +430,33 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
+    /// Creates an empty queue with weighted order.
     pub(crate) fn new() -> Ready {
         Ready {
             returned: VecDeque::new(),
-            high: PriorityLevel {
-                high: true,
-                ..PriorityLevel::default()
-            },
-            normal: PriorityLevel::default(),
+            levels: PriorityLevels::new(),
             postponed: VecDeque::new(),
+            is_strict: false,
             turn: 0,
             len: 0,
             bytes: 0,
             expiring: 0,
+        }
+    }
+
+    /// Changes to the strict order, for good.
+    pub(crate) fn serve_strictly(&mut self) {
+        self.is_strict = true;
+        self.turn = 0;
+    }
+
+    /// The level of a new message with this priority.
+    pub(crate) fn level_of(&self, priority: Option<u8>) -> u8 {
+        match priority {
+            None => DEFAULT_LEVEL,
+            Some(priority) if self.is_strict => priority.min(HIGHEST_LEVEL),
+            Some(priority) if priority >= HIGH_PRIORITY => HIGHEST_LEVEL,
+            Some(_) => DEFAULT_LEVEL,
         }
     }
 
@@ -331,15 +474,10 @@ impl Ready {
         self.expiring += u64::from(held.expires != 0);
     }
 
-    /// Appends a new message of its priority.
+    /// Appends a new message to its level.
     pub(crate) fn push(&mut self, held: &LogMessage) {
         self.count(held);
-        let level = if held.high {
-            &mut self.high
-        } else {
-            &mut self.normal
-        };
-        level.push(held);
+        self.levels.push(held);
     }
 
     /// Requeues a message at the front, behind those that were requeued before.
@@ -361,63 +499,97 @@ impl Ready {
             .push_back((after, RequeuedMessage { held, attempts }));
     }
 
-    /// The next message and where it is. Two of high priority go before one of normal priority, but a normal
-    /// one is never served before a high one that was published earlier.
-    fn next(&self) -> Option<(NextMessage, LogMessage)> {
-        if let Some(returned) = self.returned.front() {
-            return Some((NextMessage::Returned, returned.held));
-        }
-        let high = self.high.peek();
-        if let Some(high) = high
-            && self.turn < HIGH_IN_A_ROW
-        {
-            return Some((NextMessage::High, high));
-        }
-        let normal = self
-            .normal
-            .peek()
-            .map(|n| (n.location(), NextMessage::Normal, n));
-        let postponed = self.postponed.front();
-        let postponed = postponed.map(|(after, r)| (*after, NextMessage::Postponed, r.held));
-        let normal_or_postponed = match (normal, postponed) {
-            (Some(normal), Some(postponed)) if normal.0 < postponed.0 => Some(normal),
-            (normal, postponed) => postponed.or(normal),
+    /// The first message of a level, and where it is.
+    fn head(&self, level: u8) -> Option<(NextMessage, LogMessage)> {
+        let fresh = self.levels.peek(level);
+        let fresh = fresh.map(|held| (NextMessage::Fresh(level), held));
+        let Some((after, postponed)) = self.postponed.front().filter(|_| level == DEFAULT_LEVEL)
+        else {
+            return fresh;
         };
-        match (high, normal_or_postponed) {
-            (Some(high), Some((location, ..))) if high.location() < location => {
-                Some((NextMessage::High, high))
-            }
-            (Some(high), None) => Some((NextMessage::High, high)),
-            (_, normal_or_postponed) => normal_or_postponed.map(|(_, next, held)| (next, held)),
+        match fresh {
+            Some((_, held)) if held.location() < *after => fresh,
+            _ => Some((NextMessage::Postponed, postponed.held)),
         }
     }
 
+    /// Location in the log that a message of the weighted order is compared by.
+    fn position(&self, next: NextMessage, held: &LogMessage) -> LogLocation {
+        match (next, self.postponed.front()) {
+            (NextMessage::Postponed, Some((after, _))) => *after,
+            _ => held.location(),
+        }
+    }
+
+    fn returned_head(&self) -> Option<(NextMessage, LogMessage)> {
+        let first = self.returned.front()?;
+        Some((NextMessage::Returned, first.held))
+    }
+
+    /// The next message and where it is.
+    fn next(&self) -> Option<(NextMessage, LogMessage)> {
+        if let Some(returned) = self.returned_head() {
+            return Some(returned);
+        }
+        match self.is_strict {
+            true => self.head(highest(self.occupied_levels())?),
+            false => self.next_weighted(),
+        }
+    }
+
+    /// Levels with messages, including postponed ones.
+    fn occupied_levels(&self) -> u32 {
+        let postponed = match self.postponed.is_empty() {
+            true => 0,
+            false => bit(DEFAULT_LEVEL),
+        };
+        self.levels.occupied | postponed
+    }
+
+    /// Two of high priority go before one of normal priority, but a normal one is never served before a high one
+    /// that was published earlier.
+    fn next_weighted(&self) -> Option<(NextMessage, LogMessage)> {
+        let high = self.head(HIGHEST_LEVEL);
+        if high.is_some() && self.turn < HIGH_IN_A_ROW {
+            return high;
+        }
+        let normal = self.head(DEFAULT_LEVEL);
+        match (high, normal) {
+            (Some((_, held)), Some((next, other)))
+                if held.location() < self.position(next, &other) =>
+            {
+                high
+            }
+            (_, Some(_)) => normal,
+            (high, None) => high,
+        }
+    }
+
+    /// Removes and returns the next message.
     pub(crate) fn pop(&mut self) -> Option<Dequeued<LogMessage>> {
         let (next, held) = self.next()?;
+        self.remove(next, &held)
+    }
+
+    /// Removes a message that is the first of its kind.
+    fn remove(&mut self, next: NextMessage, held: &LogMessage) -> Option<Dequeued<LogMessage>> {
         let dequeued = match next {
             NextMessage::Returned => self.returned.pop_front().map(Dequeued::from),
             NextMessage::Postponed => self.postponed.pop_front().map(|(_, r)| r.into()),
-            NextMessage::High | NextMessage::Normal => {
-                let level = if next == NextMessage::High {
-                    &mut self.high
-                } else {
-                    &mut self.normal
-                };
-                level.pop().map(|item| Dequeued {
-                    item,
-                    attempts: 0,
-                    redelivered: false,
-                })
-            }
+            NextMessage::Fresh(level) => self.levels.pop(level).map(|item| Dequeued {
+                item,
+                attempts: 0,
+                redelivered: false,
+            }),
         };
-        if next != NextMessage::Returned {
+        if !self.is_strict && next != NextMessage::Returned {
             self.turn = match self.turn {
                 turn if turn >= HIGH_IN_A_ROW => 0,
                 turn => turn + 1,
             };
         }
         let item = dequeued.as_ref().map(|dequeued| dequeued.item);
-        debug_assert_eq!(item, Some(held), "the next message is taken");
+        debug_assert_eq!(item, Some(*held), "the next message is taken");
         self.len -= 1;
         self.bytes -= u64::from(held.body);
         self.expiring -= u64::from(held.expires != 0);
@@ -426,22 +598,34 @@ impl Ready {
         dequeued
     }
 
-    /// Removes and returns the next message if it has expired. Only the head of the queue expires.
-    pub(crate) fn pop_expired(&mut self, clock: u64) -> Option<LogMessage> {
-        let due = self.next_expiry().is_some_and(|expires| expires <= clock);
-        if !due {
-            return None;
-        }
-        self.pop().map(|dequeued| dequeued.item)
+    /// The messages that can expire: the head of the queue or, with strict order, the first requeued message and
+    /// the first message of each level, as in RabbitMQ.
+    fn heads(&self) -> impl Iterator<Item = (NextMessage, LogMessage)> {
+        let (head, returned, levels) = match self.is_strict {
+            true => (None, self.returned_head(), self.occupied_levels()),
+            false => (self.next(), None, 0),
+        };
+        let levels = descending(levels).filter_map(|level| self.head(level));
+        head.into_iter().chain(returned).chain(levels)
     }
 
-    /// When the message at the head expires, if it has a TTL.
+    /// Removes and returns an expired message.
+    pub(crate) fn pop_expired(&mut self, clock: u64) -> Option<LogMessage> {
+        if self.expiring == 0 {
+            return None;
+        }
+        let is_expired = |held: &LogMessage| held.expires != 0 && held.expires <= clock;
+        let (next, held) = self.heads().find(|(_, held)| is_expired(held))?;
+        self.remove(next, &held).map(|dequeued| dequeued.item)
+    }
+
+    /// When the next message expires, of those that can expire.
     pub(crate) fn next_expiry(&self) -> Option<u64> {
         if self.expiring == 0 {
             return None;
         }
-        let (_, held) = self.next()?;
-        Some(held.expires).filter(|expires| *expires != 0)
+        let expiries = self.heads().map(|(_, held)| held.expires);
+        expiries.filter(|expires| *expires != 0).min()
     }
 
     /// Drops all messages. Returns their number.
@@ -449,22 +633,45 @@ impl Ready {
         let dropped = self.len;
         self.returned = VecDeque::new();
         self.postponed = VecDeque::new();
-        self.high.clear();
-        self.normal.clear();
+        self.levels = PriorityLevels::new();
         self.len = 0;
         self.bytes = 0;
         self.expiring = 0;
         dropped
     }
 
-    /// Messages that were never delivered.
+    /// Messages that were never delivered, of all levels, descending.
     pub(crate) fn fresh(&self) -> impl Iterator<Item = LogMessage> + '_ {
-        self.high.fresh().chain(self.normal.fresh())
+        self.levels.iter().flat_map(PriorityLevel::fresh)
+    }
+
+    /// Messages that were never delivered, by level, descending.
+    pub(crate) fn fresh_by_level(
+        &self,
+    ) -> impl Iterator<Item = (u8, u64, impl Iterator<Item = LogMessage>)> {
+        let levels = descending(self.levels.occupied).filter_map(|level| self.levels.get(level));
+        levels.map(|level| (level.level, level.len(), level.fresh()))
+    }
+
+    /// The levels with messages and the number of their messages, ascending.
+    pub(crate) fn level_counts(&self) -> Vec<(u8, u64)> {
+        let count = |level| {
+            let fresh = self.levels.get(level).map_or(0, PriorityLevel::len);
+            match level {
+                DEFAULT_LEVEL => fresh + self.postponed.len() as u64,
+                _ => fresh,
+            }
+        };
+        let mut counts: Vec<(u8, u64)> = descending(self.occupied_levels())
+            .map(|level| (level, count(level)))
+            .collect();
+        counts.reverse();
+        counts
     }
 
     /// Location of the last message that was pushed, of those that were never delivered.
     pub(crate) fn last_fresh(&self) -> Option<LogLocation> {
-        self.high.last().max(self.normal.last())
+        self.levels.iter().filter_map(PriorityLevel::last).max()
     }
 
     /// Location of the last request that requeued a message at the end.
@@ -485,17 +692,7 @@ impl Ready {
     /// Bytes of memory of messages that were never delivered, capacity included.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
-        let levels = [&self.high, &self.normal];
-        levels
-            .into_iter()
-            .map(|level| {
-                let chunks = level.chunks.capacity() * size_of::<Chunk>();
-                let items = level
-                    .chunks
-                    .iter()
-                    .map(|c| c.items.bytes() + c.expires.capacity() * size_of::<u64>());
-                chunks + items.sum::<usize>()
-            })
-            .sum()
+        let levels = self.levels.iter().map(PriorityLevel::memory);
+        self.levels.others.capacity() * size_of::<PriorityLevel>() + levels.sum::<usize>()
     }
 }

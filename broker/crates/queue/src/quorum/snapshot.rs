@@ -1,18 +1,22 @@
 //! Checkpoints of the state machine: all of its state except the messages, which stay in the log.
 //!
+//! The checkpoint of a queue without [features](QuorumFeatures) has the format of version 0.2. The other format has the
+//! features behind the version byte. It has no priorities except those of messages that were never delivered, which
+//! are the only ones with an effect.
+//!
 //! Maps are written in the order of their keys, so that replicas with the same history write the same bytes.
 
 use super::annotations::MessageAnnotations;
 use super::dead_letter::DeadLetters;
 use super::effects::LogLocation;
 use super::machine::Machine;
-use super::ready::{LogMessage, Ready, RequeuedMessage};
+use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, Ready, RequeuedMessage};
 use crate::checkout::{
     Checkout, Consumer, KnownEpoch, PendingDrain, SessionRecord, UnsettledMessage, WaitingConsumer,
 };
-use crate::codec::{VERSION, check_version};
+use crate::codec::VERSION;
 use crate::{
-    Annotations, ConsumerId, ConsumerSpec, DeadReason, FlowMode, Name, QueueReply,
+    Annotations, ConsumerId, ConsumerSpec, DeadReason, FlowMode, Name, QueueReply, QuorumFeatures,
     RefusedPublishes, SessionId,
 };
 use bytes::{BufMut, Bytes, BytesMut};
@@ -23,6 +27,8 @@ use wire::{DecodeCause, DecodeError, Decoded, Reader, Wire, put_varint, wire_str
 
 /// The name of the format in errors.
 const FORMAT: &str = "state";
+/// Version of the format with features.
+const FEATURES_VERSION: u8 = 2;
 /// FNV-1a, 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -32,20 +38,39 @@ const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
 #[error("checkpoint of a quorum queue cannot be read: its {0}")]
 pub struct RestoreError(#[from] pub(super) DecodeError);
 
+/// Encoding of the properties of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// Version 0.2: with a flag for high priority.
+    Weighted,
+    /// Without the priority.
+    Features,
+}
+
 impl Machine {
     /// Encodes the state.
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        let format = match self.features.is_empty() {
+            true => Format::Weighted,
+            false => Format::Features,
+        };
+        match format {
+            Format::Weighted => out.put_u8(VERSION),
+            Format::Features => {
+                out.put_u8(FEATURES_VERSION);
+                self.features.put(&mut out);
+            }
+        }
         self.settings.put(&mut out);
         put_varint(&mut out, self.clock);
         put_varint(&mut out, self.applied);
         out.put_u8(self.ready.turn);
         self.blocked.put(&mut out);
-        put_ready(&mut out, &self.ready);
-        put_checkout(&mut out, &self.checkout);
+        put_ready(&mut out, &self.ready, format);
+        put_checkout(&mut out, &self.checkout, format);
         put_annotations(&mut out, &self.annotations);
-        put_dead_letters(&mut out, &self.dead);
+        put_dead_letters(&mut out, &self.dead, format);
         out.freeze()
     }
 
@@ -56,16 +81,21 @@ impl Machine {
     /// If the bytes are not a checkpoint of this version.
     pub fn restore(label: Name, state: Bytes) -> Result<Machine, RestoreError> {
         let from = &mut Reader::shared(FORMAT, &state);
-        check_version(from, VERSION)?;
+        let (format, features) = match from.u8()? {
+            VERSION => (Format::Weighted, QuorumFeatures::default()),
+            FEATURES_VERSION => (Format::Features, from.get()?),
+            other => return Err(from.error(DecodeCause::Version(other)).into()),
+        };
         let mut machine = Machine::new(label, from.get()?);
+        machine.enable_features(features);
         machine.clock = from.varint()?;
         machine.applied = from.varint()?;
         machine.ready.turn = from.u8()?;
         machine.blocked = from.get()?;
-        get_ready(from, &mut machine.ready)?;
-        get_checkout(from, &mut machine.checkout)?;
+        get_ready(from, &mut machine.ready, format)?;
+        get_checkout(from, &mut machine.checkout, format)?;
         get_annotations(from, &mut machine.annotations)?;
-        get_dead_letters(from, &mut machine.dead)?;
+        get_dead_letters(from, &mut machine.dead, format)?;
         from.end()?;
         let consumers = machine.checkout.consumers.values();
         let unsettled = consumers.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
@@ -86,55 +116,100 @@ impl Machine {
 /// zero, two for the body length and flags.
 const TYPICAL_BYTES: usize = 5;
 
-/// New messages are encoded as differences to the one before, in a few bytes each.
-fn put_ready(out: &mut BytesMut, ready: &Ready) {
+fn put_ready(out: &mut BytesMut, ready: &Ready, format: Format) {
     // A buffer that grows by doubling would need three times the memory while it is copied.
     let count = usize::try_from(ready.len()).unwrap_or(0);
     out.reserve(count.saturating_mul(TYPICAL_BYTES));
-    put_varint(out, ready.fresh().count() as u64);
-    let (mut index, mut offset) = (0, 0);
-    for message in ready.fresh() {
-        // Offsets count from the message before if it is in the same entry.
-        let base = if message.index == index { offset } else { 0 };
-        put_varint(out, message.index.wrapping_sub(index));
-        put_varint(out, u64::from(message.offset.wrapping_sub(base)));
-        put_properties(out, &message);
-        (index, offset) = (message.index, message.offset);
+    match format {
+        Format::Weighted => put_fresh(out, ready.fresh().count() as u64, ready.fresh(), format),
+        Format::Features => {
+            put_varint(out, ready.fresh_by_level().count() as u64);
+            for (level, count, messages) in ready.fresh_by_level() {
+                out.put_u8(level);
+                put_fresh(out, count, messages, format);
+            }
+        }
     }
     put_varint(out, ready.returned().count() as u64);
     for requeued in ready.returned() {
-        put_requeued(out, &requeued);
+        put_requeued(out, &requeued, format);
     }
     put_varint(out, ready.postponed().count() as u64);
     for (after, requeued) in ready.postponed() {
         put_location(out, after);
-        put_requeued(out, &requeued);
+        put_requeued(out, &requeued, format);
     }
 }
 
-fn get_ready(from: &mut Reader<'_>, ready: &mut Ready) -> Decoded<()> {
+/// New messages are encoded as differences to the one before, in a few bytes each.
+fn put_fresh(
+    out: &mut BytesMut,
+    count: u64,
+    messages: impl Iterator<Item = LogMessage>,
+    format: Format,
+) {
+    put_varint(out, count);
+    let (mut index, mut offset) = (0, 0);
+    for message in messages {
+        // Offsets count from the message before if it is in the same entry.
+        let base = if message.index == index { offset } else { 0 };
+        put_varint(out, message.index.wrapping_sub(index));
+        put_varint(out, u64::from(message.offset.wrapping_sub(base)));
+        put_properties(out, &message, format);
+        (index, offset) = (message.index, message.offset);
+    }
+}
+
+fn get_ready(from: &mut Reader<'_>, ready: &mut Ready, format: Format) -> Decoded<()> {
+    match format {
+        Format::Weighted => get_fresh(from, ready, None, format)?,
+        Format::Features => {
+            let mut above = HIGHEST_LEVEL + 1;
+            for _ in 0..from.varint_count(MIN_LEVEL_LEN)? {
+                let level = from.u8()?;
+                // The levels descend.
+                if level >= above {
+                    return Err(from.error(DecodeCause::Inconsistent("priority level")));
+                }
+                above = level;
+                get_fresh(from, ready, Some(level), format)?;
+            }
+        }
+    }
+    for _ in 0..from.varint_count(MIN_REQUEUED_LEN)? {
+        let message = get_message(from, format)?;
+        ready.give_back(message, from.varint32()?);
+    }
+    for _ in 0..from.varint_count(MIN_LOCATION_LEN + MIN_REQUEUED_LEN)? {
+        let after = get_location(from)?;
+        let message = get_message(from, format)?;
+        ready.postpone(message, from.varint32()?, after);
+    }
+    Ok(())
+}
+
+/// `level`: of all these messages. `None`: their properties have it.
+fn get_fresh(
+    from: &mut Reader<'_>,
+    ready: &mut Ready,
+    level: Option<u8>,
+    format: Format,
+) -> Decoded<()> {
     let (mut index, mut offset) = (0u64, 0u32);
     for _ in 0..from.varint_count(MIN_MESSAGE_LEN)? {
         let delta = from.varint()?;
         let base = if delta == 0 { offset } else { 0 };
         index = index.wrapping_add(delta);
         offset = base.wrapping_add(from.varint32()?);
-        ready.push(&get_properties(from, LogLocation { index, offset })?);
-    }
-    for _ in 0..from.varint_count(MIN_REQUEUED_LEN)? {
-        let message = get_message(from)?;
-        ready.give_back(message, from.varint32()?);
-    }
-    for _ in 0..from.varint_count(MIN_LOCATION_LEN + MIN_REQUEUED_LEN)? {
-        let after = get_location(from)?;
-        let message = get_message(from)?;
-        ready.postpone(message, from.varint32()?, after);
+        let mut message = get_properties(from, LogLocation { index, offset }, format)?;
+        message.level = level.unwrap_or(message.level);
+        ready.push(&message);
     }
     Ok(())
 }
 
-fn put_requeued(out: &mut BytesMut, requeued: &RequeuedMessage) {
-    put_message(out, &requeued.held);
+fn put_requeued(out: &mut BytesMut, requeued: &RequeuedMessage, format: Format) {
+    put_message(out, &requeued.held, format);
     put_varint(out, requeued.attempts.into());
 }
 
@@ -150,55 +225,69 @@ fn get_location(from: &mut Reader<'_>) -> Decoded<LogLocation> {
     })
 }
 
-fn put_message(out: &mut BytesMut, message: &LogMessage) {
+fn put_message(out: &mut BytesMut, message: &LogMessage, format: Format) {
     put_location(out, message.location());
-    put_properties(out, message);
+    put_properties(out, message, format);
 }
 
-fn get_message(from: &mut Reader<'_>) -> Decoded<LogMessage> {
+fn get_message(from: &mut Reader<'_>, format: Format) -> Decoded<LogMessage> {
     let at = get_location(from)?;
-    get_properties(from, at)
+    get_properties(from, at, format)
 }
 
-/// Length of the body and two flags in one number, then the time of expiry if the message has one.
-fn put_properties(out: &mut BytesMut, message: &LogMessage) {
+/// Length of the body and the flags in one number, then the time of expiry if the message has one.
+fn put_properties(out: &mut BytesMut, message: &LogMessage, format: Format) {
     let expires = message.expires != 0;
-    let flags = u64::from(message.high) | u64::from(expires) << 1;
-    put_varint(out, u64::from(message.body) << 2 | flags);
+    let body = u64::from(message.body);
+    put_varint(
+        out,
+        match format {
+            Format::Weighted => {
+                let high = message.level == HIGHEST_LEVEL;
+                body << 2 | u64::from(expires) << 1 | u64::from(high)
+            }
+            Format::Features => body << 1 | u64::from(expires),
+        },
+    );
     if expires {
         put_varint(out, message.expires);
     }
 }
 
-fn get_properties(from: &mut Reader<'_>, at: LogLocation) -> Decoded<LogMessage> {
+fn get_properties(from: &mut Reader<'_>, at: LogLocation, format: Format) -> Decoded<LogMessage> {
     let packed = from.varint()?;
+    let (body, expires, level) = match format {
+        Format::Weighted if packed & 1 != 0 => (packed >> 2, packed & 2 != 0, HIGHEST_LEVEL),
+        Format::Weighted => (packed >> 2, packed & 2 != 0, DEFAULT_LEVEL),
+        Format::Features => (packed >> 1, packed & 1 != 0, DEFAULT_LEVEL),
+    };
     Ok(LogMessage {
         index: at.index,
         offset: at.offset,
-        body: u32::try_from(packed >> 2).map_err(|_| from.error(DecodeCause::Limit))?,
-        high: packed & 1 != 0,
-        expires: if packed & 2 != 0 { from.varint()? } else { 0 },
+        body: u32::try_from(body).map_err(|_| from.error(DecodeCause::Limit))?,
+        level,
+        expires: if expires { from.varint()? } else { 0 },
     })
 }
 
-fn put_dead_letters(out: &mut BytesMut, dead: &DeadLetters) {
+fn put_dead_letters(out: &mut BytesMut, dead: &DeadLetters, format: Format) {
     put_varint(out, dead.next());
     put_varint(out, dead.len());
     for (id, message, reason) in dead.kept() {
         put_varint(out, id);
         out.put_u8(reason as u8);
-        put_message(out, message);
+        put_message(out, message, format);
     }
 }
 
-fn get_dead_letters(from: &mut Reader<'_>, dead: &mut DeadLetters) -> Decoded<()> {
+fn get_dead_letters(from: &mut Reader<'_>, dead: &mut DeadLetters, format: Format) -> Decoded<()> {
     let next = from.varint()?;
     for _ in 0..from.varint_count(MIN_DEAD_LEN)? {
         let id = from.varint()?;
         let byte = from.u8()?;
         let unknown = from.error(DecodeCause::Tag("a dead-letter reason", byte));
         let reason = DeadReason::from_byte(byte).ok_or(unknown)?;
-        dead.keep(id, get_message(from)?, reason);
+        dead.keep(id, get_message(from, format)?, reason);
     }
     dead.number_from(next);
     Ok(())
@@ -210,6 +299,8 @@ const MIN_NUMBER_LEN: usize = 1;
 const MIN_LOCATION_LEN: usize = 2 * MIN_NUMBER_LEN;
 /// Bytes of a message in the shortest case: its place, and its length with the flags. It has no time of expiry.
 const MIN_MESSAGE_LEN: usize = MIN_LOCATION_LEN + MIN_NUMBER_LEN;
+/// A level and its number of messages.
+const MIN_LEVEL_LEN: usize = u8::MIN_LEN + MIN_NUMBER_LEN;
 /// A message and its attempts.
 const MIN_REQUEUED_LEN: usize = MIN_MESSAGE_LEN + MIN_NUMBER_LEN;
 /// An id, a reason and a message.
@@ -248,7 +339,7 @@ wire_struct!(PendingDrain {
     seq: u64 as wire::Varint,
 });
 
-fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>) {
+fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>, format: Format) {
     checkout.deleted.put(out);
     put_varint(out, checkout.next_consumer);
     put_varint(out, checkout.next_ticket);
@@ -262,7 +353,7 @@ fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>) {
     put_varint(out, checkout.consumers.len() as u64);
     for (number, consumer) in &checkout.consumers {
         put_varint(out, *number);
-        put_consumer(out, consumer);
+        put_consumer(out, consumer, format);
     }
     put_varint(out, checkout.closed.len() as u64);
     for (at, session) in &checkout.closed {
@@ -286,7 +377,11 @@ fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>) {
     }
 }
 
-fn get_checkout(from: &mut Reader<'_>, checkout: &mut Checkout<LogMessage>) -> Decoded<()> {
+fn get_checkout(
+    from: &mut Reader<'_>,
+    checkout: &mut Checkout<LogMessage>,
+    format: Format,
+) -> Decoded<()> {
     checkout.deleted = from.get()?;
     checkout.next_consumer = from.varint()?;
     checkout.next_ticket = from.varint()?;
@@ -299,7 +394,7 @@ fn get_checkout(from: &mut Reader<'_>, checkout: &mut Checkout<LogMessage>) -> D
     }
     for _ in 0..from.varint_count(MIN_CONSUMER_LEN)? {
         let number = from.varint()?;
-        let consumer = get_consumer(from)?;
+        let consumer = get_consumer(from, format)?;
         index_consumer(checkout, number, consumer);
     }
     for _ in 0..from.varint_count(MIN_NUMBER_LEN + SessionId::MIN_LEN)? {
@@ -386,7 +481,7 @@ fn get_session_record(from: &mut Reader<'_>) -> Decoded<SessionRecord> {
     Ok(record)
 }
 
-fn put_consumer(out: &mut BytesMut, consumer: &Consumer<LogMessage>) {
+fn put_consumer(out: &mut BytesMut, consumer: &Consumer<LogMessage>, format: Format) {
     consumer.session.put(out);
     consumer.id.put(out);
     consumer.spec.put(out);
@@ -407,14 +502,14 @@ fn put_consumer(out: &mut BytesMut, consumer: &Consumer<LogMessage>) {
     put_varint(out, consumer.out.len() as u64);
     for (id, unsettled) in consumer.out.iter() {
         put_varint(out, id);
-        put_message(out, &unsettled.item);
+        put_message(out, &unsettled.item, format);
         put_varint(out, unsettled.attempts.into());
         put_varint(out, unsettled.left);
         unsettled.redelivered.put(out);
     }
 }
 
-fn get_consumer(from: &mut Reader<'_>) -> Decoded<Consumer<LogMessage>> {
+fn get_consumer(from: &mut Reader<'_>, format: Format) -> Decoded<Consumer<LogMessage>> {
     let (session, id, spec) = (from.get()?, from.get()?, from.get()?);
     let mut consumer = Consumer::new(session, id, spec, from.get()?);
     consumer.cancelled = from.get()?;
@@ -429,7 +524,7 @@ fn get_consumer(from: &mut Reader<'_>) -> Decoded<Consumer<LogMessage>> {
     for _ in 0..from.varint_count(MIN_UNSETTLED_LEN)? {
         let id = from.varint()?;
         let unsettled = UnsettledMessage {
-            item: get_message(from)?,
+            item: get_message(from, format)?,
             attempts: from.varint32()?,
             left: from.varint()?,
             redelivered: from.get()?,

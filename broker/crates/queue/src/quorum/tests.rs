@@ -1,6 +1,6 @@
 use super::command::{Batch, Command};
 use super::machine::Machine;
-use super::ready::{LogMessage, Ready};
+use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, Ready};
 use super::{Effect, Effects, QuorumQueue};
 use crate::checkout::{Admission, CLOSED_MS};
 use crate::model::BODY;
@@ -8,7 +8,8 @@ pub(super) use crate::model::{number, spec};
 use crate::{
     ConsumerId, ConsumerSpec, DeadIncarnation, DeadLettering, DeadReason, Delivery,
     DeliveryProgress, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings, QueueType,
-    RejectReason, Request, RequestBody, ResumeConsumer, SessionId, SettlementOutcome,
+    QuorumFeatures, RejectReason, Request, RequestBody, ResumeConsumer, SessionId,
+    SettlementOutcome,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -100,6 +101,14 @@ impl Rig {
         }
         let command = batch.take(WallTime(self.wall)).unwrap();
         self.command(command)
+    }
+
+    pub(crate) fn enable_strict_priorities(&mut self) -> QueueOutput {
+        let features = QuorumFeatures {
+            strict_priorities: true,
+        };
+        let settings = self.machine.settings().clone();
+        self.command(Command::Configure { features, settings }.encode())
     }
 
     pub(crate) fn one(&mut self, number: u64, body: RequestBody) -> QueueOutput {
@@ -595,7 +604,7 @@ fn ready_message_takes_at_most_nine_bytes() {
             index: u64::from(n / 10) + 5,
             offset: n % 10 * 60,
             body: 12,
-            high: false,
+            level: DEFAULT_LEVEL,
             expires: 0,
         });
     }
@@ -610,6 +619,35 @@ fn ready_message_takes_at_most_nine_bytes() {
     assert_eq!((ready.len(), ready.bytes()), (0, 0));
 }
 
+#[test]
+fn ready_message_takes_at_most_sixteen_bytes_with_all_priorities() {
+    let mut ready = Ready::new();
+    ready.serve_strictly();
+    let count = 200_000u32;
+    let level = |n: u32| (n * 7 % 32) as u8;
+    for n in 0..count {
+        ready.push(&LogMessage {
+            index: u64::from(n / 10) + 5,
+            offset: n % 10 * 60,
+            body: 12,
+            level: level(n),
+            expires: 0,
+        });
+    }
+    assert!(ready.memory() <= 16 * count as usize, "{}", ready.memory());
+    let counts = ready.level_counts();
+    let of_level = u64::from(count / 32);
+    assert_eq!(counts, (0..32).map(|p| (p, of_level)).collect::<Vec<_>>());
+    let mut last = (HIGHEST_LEVEL, (0, 0));
+    while let Some(dequeued) = ready.pop() {
+        let held = dequeued.item;
+        let at = (held.index, held.offset);
+        assert!(held.level < last.0 || (held.level == last.0 && last.1 < at));
+        last = (held.level, at);
+    }
+    assert_eq!((ready.len(), ready.level_counts()), (0, vec![]));
+}
+
 /// Damages a snapshot and commands that follow it, and applies them to a new machine.
 fn restored(rig: &Rig) -> Machine {
     Machine::restore("queue 'q' in vhost '/'".into(), rig.machine.snapshot()).unwrap()
@@ -617,10 +655,19 @@ fn restored(rig: &Rig) -> Machine {
 
 #[test]
 fn damaged_commands_and_snapshots_never_panic() {
-    let mut rig = Rig::new(settings());
+    for strict in [false, true] {
+        let mut rig = Rig::new(settings());
+        if strict {
+            rig.enable_strict_priorities();
+        }
+        damage(rig);
+    }
+}
+
+fn damage(mut rig: Rig) {
     rig.publish(1..=3);
     rig.consume(1, 1, spec(2, 0));
-    let whole = rig.log[0].clone();
+    let whole = rig.log[rig.log.len() - 2].clone();
     let mut effects = Effects::collecting();
     for at in 0..whole.len() {
         let refused = restored(&rig).apply(9, &whole.slice(..at), &mut effects);
@@ -682,7 +729,7 @@ fn large_bodies_and_wide_gaps_cost_their_neighbours_little_memory() {
         index: u64::from(n) + u64::from(n / 700) * 70_000 + u64::from(n / 9000) * (1 << 33),
         offset: n % 10 * 60,
         body: bodies[n as usize * 7 / 100_000 % bodies.len()],
-        high: false,
+        level: DEFAULT_LEVEL,
         expires: u64::from(n % 1000 == 999) * 5,
     };
     let count = 100_000;

@@ -48,6 +48,7 @@ golden::variant_names! {
         Frame::CursorRequests { .. } => "cursor-requests",
         Frame::CursorEvents { .. } => "cursor-events",
         Frame::StreamLeaders { .. } => "stream-leaders",
+        Frame::ReadyDetails { .. } => "ready-details",
     }
     fn alarm_name(AlarmReason) {
         AlarmReason::Memory => "memory",
@@ -240,6 +241,16 @@ fn other_frames() -> Vec<Frame> {
             last: true,
             stats: vec![owner_stats()],
             counting: vec![QUEUE],
+        },
+        Frame::ReadyDetails {
+            token: 7,
+            ready: vec![(
+                QUEUE,
+                queue::ReadyDetails {
+                    by_priority: vec![(4, 70_000), (31, 1)],
+                    returned: 3,
+                },
+            )],
         },
         Frame::Ask {
             token: 7,

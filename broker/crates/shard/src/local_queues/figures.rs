@@ -7,7 +7,7 @@ use consensus::{GroupId, RaftHost};
 use control::QueueTotals;
 use env::NodeId;
 use metadata::QueueId;
-use queue::{ConsumerInfo, DeathCounts, Queue};
+use queue::{ConsumerInfo, DeathCounts, Queue, ReadyDetails};
 
 impl LocalQueues {
     /// Ids of the queues here from this one on, in order.
@@ -73,10 +73,22 @@ impl LocalQueues {
         all
     }
 
+    /// Of these queues, the quorum queues that are led here and have ready messages.
+    fn ready_details(&self, queues: &[QueueId]) -> Vec<(QueueId, ReadyDetails)> {
+        let details = |id: &QueueId| match self.queues.get(id)? {
+            QueueReplica::Quorum(quorum) if quorum.leads() && quorum.stats().ready > 0 => {
+                Some((*id, quorum.machine().ready_details()?))
+            }
+            QueueReplica::Classic(_) | QueueReplica::Quorum(_) | QueueReplica::Stream(_) => None,
+        };
+        queues.iter().filter_map(details).collect()
+    }
+
     /// What a shard tells of these queues. `counting`: and which of them count this node.
     pub fn told(&self, queues: &[QueueId], counting: Option<NodeId>) -> ShardStats {
         ShardStats {
             stats: self.stats_among(queues),
+            ready: self.ready_details(queues),
             counting: counting.map_or(Vec::new(), |node| self.counting(queues, node)),
         }
     }

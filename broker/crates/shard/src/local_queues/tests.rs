@@ -10,6 +10,7 @@ use std::time::Duration;
 fn settings() -> EffectiveSettings {
     EffectiveSettings {
         queue: FIRST_SETTINGS,
+        features: Default::default(),
         dead_letter_exchange: None,
         dead_letter_routing_key: None,
         expires_ms: None,

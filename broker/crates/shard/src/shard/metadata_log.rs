@@ -368,6 +368,10 @@ impl ShardState {
         self.each_service(|service, view| service.features_changed(view));
         self.limits.announce_all_usage(self.metadata.tree());
         self.tell_links();
+        // The leader of each quorum queue logs features that the cluster has enabled.
+        for queue in self.queues.local().led_quorum_queues() {
+            self.refresh_settings(queue);
+        }
     }
 
     /// Another node forwards a change.

@@ -197,8 +197,8 @@ pub(super) struct Oracle {
     faults_until: Time,
     /// Times of the first deliveries of each queue.
     first_deliveries: BTreeMap<usize, Vec<Time>>,
-    /// Number of the last first delivery of each stream, by holder, queue and stream.
-    order: BTreeMap<(Holder, usize, u32), u32>,
+    /// Number of the last first delivery of each stream, by holder, queue, stream and priority level.
+    order: BTreeMap<(Holder, usize, u32, u8), u32>,
     pub confirmed: u64,
     pub delivered: u64,
     pub redelivered: u64,

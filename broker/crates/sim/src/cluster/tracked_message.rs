@@ -72,6 +72,24 @@ impl MessageId {
         }
     }
 
+    /// Half of the messages have no priority.
+    fn priority(self) -> Option<u8> {
+        match self.mix(5) % 16 {
+            0..8 => None,
+            8..10 => Some(0),
+            10 => Some(3),
+            11 => Some(4),
+            12..14 => Some(7),
+            14 => Some(31),
+            _ => Some(200),
+        }
+    }
+
+    /// The priority level in a quorum queue.
+    pub(super) fn level(self) -> u8 {
+        self.priority().map_or(4, |priority| priority.min(31))
+    }
+
     pub(super) fn body(self) -> Bytes {
         let len = self.body_len();
         let mut body = BytesMut::with_capacity(len + 8);
@@ -92,6 +110,7 @@ impl MessageId {
             delivery_mode: Some(if self.is_persistent() { 2 } else { 1 }),
             message_id: Some(&id),
             timestamp: Some(self.mix(4)),
+            priority: self.priority(),
             expiration,
             ..Properties::default()
         };

@@ -6,7 +6,7 @@ use super::operator::{is_ready, newest_tree};
 use crate::world::{Scenario, World};
 use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
-use metadata::features::{Feature, STREAM_QUEUES, Version};
+use metadata::features::{Feature, QUORUM_STRICT_PRIORITIES, STREAM_QUEUES, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) const MISFIT: &str = "does not know the feature flag";
 /// one second.
 const DETECTION_TIME: Duration = Duration::from_secs(3);
 
-/// A feature flag without effect, because these runs test the mechanism.
+/// A feature flag without effect. Most are, because these runs test the mechanism.
 const fn flag(name: &'static str) -> Feature {
     Feature {
         name,
@@ -29,7 +29,8 @@ const FLAGS: [Feature; 9] = [
     // Every version knows this one.
     STREAM_QUEUES,
     flag("first"),
-    flag("second"),
+    // Quorum queues change their service order when it is enabled.
+    QUORUM_STRICT_PRIORITIES,
     flag("third"),
     flag("fourth"),
     flag("fifth"),

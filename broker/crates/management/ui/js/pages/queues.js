@@ -162,6 +162,8 @@ function Details({ queue: q, can }) {
       ['Auto-delete', q.auto_delete ? 'yes' : 'no'],
       ['Exclusive', q.exclusive ? 'yes' : 'no'],
       ['Ready', format.count(q.messages_ready)],
+      ['Ready by priority', Object.keys(q.messages_by_priority ?? {}).length > 1 && html`<${Pairs} of=${q.messages_by_priority} />`],
+      ['Requeued', q.messages_ready_returned > 0 && format.count(q.messages_ready_returned)],
       ['Unacknowledged', format.count(q.messages_unacknowledged)],
       ['Bytes', format.bytes(q.message_bytes)],
       ['Dead letters in transit', q.messages_dlx > 0 && format.count(q.messages_dlx)],

@@ -193,9 +193,15 @@ impl Oracle {
         }
     }
 
-    /// First deliveries of a stream reach a consumer in the order of their publishes.
+    /// First deliveries of a stream reach a consumer in the order of their publishes. In a quorum queue that is the order
+    /// of messages of one priority.
     fn check_order(&mut self, id: MessageId, queue: usize, holder: Holder) -> Result<(), String> {
-        let last = self.order.entry((holder, queue, id.stream())).or_default();
+        let is_quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
+        let level = if is_quorum { id.level() } else { 0 };
+        let last = self
+            .order
+            .entry((holder, queue, id.stream(), level))
+            .or_default();
         let before = std::mem::replace(last, id.number());
         if before >= id.number() {
             return Err(format!(

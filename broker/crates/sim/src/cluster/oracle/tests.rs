@@ -69,6 +69,17 @@ fn confirmed_message_is_owed_until_settled() {
 }
 
 #[test]
+fn only_messages_of_one_priority_keep_their_order() {
+    let mut oracle = oracle(QueueTreatment::Plain);
+    let ids: Vec<MessageId> = (1..=3).map(|n| publish(&mut oracle, n)).collect();
+    let levels: Vec<u8> = ids.iter().map(|id| id.level()).collect();
+    assert_eq!(levels, [31, 31, 0]);
+    deliver(&mut oracle, 4, ids[2], false).expect("a lower priority");
+    deliver(&mut oracle, 4, ids[1], false).expect("a higher priority");
+    assert!(deliver(&mut oracle, 4, ids[0], false).is_err(), "order");
+}
+
+#[test]
 fn violation_of_each_delivery_rule_is_reported() {
     let mut oracle = oracle(QueueTreatment::Plain);
     let (first, second) = (publish(&mut oracle, 1), publish(&mut oracle, 2));
