@@ -322,17 +322,10 @@ impl ClientConnection {
     }
 
     /// Sends the settlements of the step to the streams.
+    #[inline]
     pub(crate) fn flush_settled_streams(&mut self, cx: &mut StepContext<'_>) {
-        let Some(streams) = self.rare.streams_mut() else {
-            return;
-        };
-        for stream in streams.all.iter_mut().filter(|s| !s.settled.is_empty()) {
-            let body = RequestBody::Settle {
-                consumer: stream.consumer,
-                outcome: SettlementOutcome::Accepted,
-                ids: std::mem::take(&mut stream.settled),
-            };
-            cx.broker.request(stream.queue, body);
+        if let Some(streams) = self.rare.streams_mut() {
+            flush_settled(streams, cx);
         }
     }
 
@@ -353,6 +346,19 @@ impl ClientConnection {
             ReasonCode::AdministrativeAction,
             text,
         ))
+    }
+}
+
+/// Sends the settlements of the step to the streams.
+#[cold]
+fn flush_settled(streams: &mut StreamSubscriptions, cx: &mut StepContext<'_>) {
+    for stream in streams.all.iter_mut().filter(|s| !s.settled.is_empty()) {
+        let body = RequestBody::Settle {
+            consumer: stream.consumer,
+            outcome: SettlementOutcome::Accepted,
+            ids: std::mem::take(&mut stream.settled),
+        };
+        cx.broker.request(stream.queue, body);
     }
 }
 

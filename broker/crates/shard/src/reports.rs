@@ -211,7 +211,7 @@ impl Reports {
         // Versions without the frame have no queue with such details.
         if !ready.is_empty() {
             let frame = Frame::ReadyDetails { token, ready };
-            ctx.send_to(to.node, to.shard, &frame);
+            ctx.send_to(to.node, to.shard, frame);
         }
         let frame = Frame::StatsReply {
             token,

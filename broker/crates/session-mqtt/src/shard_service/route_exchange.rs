@@ -119,9 +119,8 @@ pub(super) fn handle_message(
 
 /// Sends what the router has collected for others in a turn.
 pub(super) fn flush(host: &mut dyn ServiceHost) {
-    let me = host.address();
     while let Some((to, message)) = next_message(host) {
-        let to = shard_address(to);
+        let (me, to) = (host.address(), shard_address(to));
         match (to.node, to.incarnation) == (me.node, me.incarnation) {
             true => host.pass(to.shard, Box::new(message)),
             false => host.send(to, &mut |out| message.encode(out)),
