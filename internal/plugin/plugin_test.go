@@ -513,6 +513,30 @@ func TestUIForwardsToAReadyNodeAndMovesOnWhenItEnds(t *testing.T) {
 	}
 }
 
+// TestUIMovesOnWhenItsPodIsReplaced: a tunnel that nobody uses does not notice the end of its pod.
+func TestUIMovesOnWhenItsPodIsReplaced(t *testing.T) {
+	s := newStage(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var errOut string
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, errOut, err = s.run(ctx, "ui", "c")
+	}()
+	await(t, func() bool { return s.pods.count() == 1 })
+	if err := s.client.Delete(t.Context(), pod("c-0", true)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() bool { return s.pods.count() == 2 })
+	cancel()
+	<-done
+	if got := strings.Join(s.pods.forwarded, " "); err != nil || got != "c-0 c-1" || !strings.Contains(errOut, "the connection to node c-0 ended: its pod was deleted") {
+		t.Errorf("%v: forwarded to %s: %s", err, got, errOut)
+	}
+}
+
 func (p *fakePods) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

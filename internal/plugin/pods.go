@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os/exec"
 	"runtime"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -41,7 +42,7 @@ type Tunnel struct {
 	URL string
 	// Ended receives why the tunnel ended: the pod was deleted, or the connection was lost.
 	Ended <-chan error
-	// Close ends the tunnel.
+	// Close ends the tunnel and closes its port.
 	Close func()
 }
 
@@ -73,14 +74,18 @@ func (p *apiPods) Forward(ctx context.Context, namespace, pod string, local, por
 	if err != nil {
 		return nil, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- forwarder.ForwardPorts() }()
-	end := func() { close(stop) }
+	ended, closed := make(chan error, 1), make(chan struct{})
+	go func() {
+		ended <- forwarder.ForwardPorts()
+		close(closed)
+	}()
+	// The port can be used again when Close returns.
+	end := sync.OnceFunc(func() { close(stop); <-closed })
 	select {
 	case err := <-ended:
 		return nil, err
 	case <-ctx.Done():
-		end()
+		close(stop)
 		return nil, ctx.Err()
 	case <-ready:
 	}

@@ -148,10 +148,20 @@ func TestForwardedPortLeadsToTheBroker(t *testing.T) {
 	if err != nil || !strings.Contains(string(body), `"cluster_name":"fake"`) {
 		t.Errorf("%v: %s", err, body)
 	}
+	port, err := portOf(tunnel.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
 	tunnel.Close()
 	if err := <-tunnel.Ended; err != nil {
 		t.Errorf("a closed tunnel ended with %v", err)
 	}
+	again, err := s.forward(t.Context(), "c-1", port)
+	if err != nil {
+		t.Fatalf("the port of a closed tunnel: %v", err)
+	}
+	again.Close()
+	again.Close()
 	if _, err := s.forward(t.Context(), "c-9", 0); err == nil || !strings.Contains(err.Error(), "forwarding a port to node c-9 in namespace mq") {
 		t.Errorf("an unknown pod: %v", err)
 	}

@@ -4,11 +4,16 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
@@ -48,6 +53,30 @@ The port is open on the loopback interface of this machine only. The credentials
 	return command
 }
 
+// errPodReplaced is why a tunnel to a pod that was deleted or replaced leads nowhere.
+var errPodReplaced = errors.New("its pod was deleted")
+
+// awaitEnd waits until a tunnel leads nowhere and returns why; nil when the context ended. The API server reports the end
+// of a pod only when somebody uses the tunnel.
+func (s *Session) awaitEnd(ctx context.Context, tunnel *Tunnel, pod *corev1.Pod) error {
+	ticker := time.NewTicker(s.Poll)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-tunnel.Ended:
+			return cmp.Or(err, errPodReplaced)
+		case <-ticker.C:
+		}
+		var now corev1.Pod
+		err := s.Client.Get(ctx, client.ObjectKeyFromObject(pod), &now)
+		if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil) {
+			return errPodReplaced
+		}
+	}
+}
+
 // forwardUI forwards the port until the context ends.
 func (r *runner) forwardUI(ctx context.Context, s *Session, cluster *posthornv1.BrokerCluster, options uiOptions) error {
 	if options.showLogin {
@@ -78,13 +107,12 @@ func (r *runner) forwardUI(ctx context.Context, s *Session, cluster *posthornv1.
 			return err
 		}
 		isFirst = false
-		select {
-		case <-ctx.Done():
-			tunnel.Close()
+		end := s.awaitEnd(ctx, tunnel, pod)
+		tunnel.Close()
+		if end == nil {
 			return nil
-		case err := <-tunnel.Ended:
-			_, _ = fmt.Fprintf(r.Err, "the connection to node %s ended: %v\n", pod.Name, err)
 		}
+		_, _ = fmt.Fprintf(r.Err, "the connection to node %s ended: %v\n", pod.Name, end)
 		// The pod that ended may count as ready for a moment.
 		if err := s.awaitOther(ctx, cluster, pod.Name); err != nil {
 			if errors.Is(err, context.Canceled) {
