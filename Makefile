@@ -84,8 +84,8 @@ sim-selfcheck: ## plant one bug at a time; the simulator must catch each within 
 	@$(CARGO_TARGET_DIR)/release/sim-planted --selfcheck --seeds $(or $(SEEDS),2000)
 
 ##@ Build
-.PHONY: build broker operator demo-client image
-build: broker operator demo-client ## build bin/posthorn, bin/posthorn-operator, bin/demo-client
+.PHONY: build broker operator kubectl-plugin demo-client image
+build: broker operator kubectl-plugin demo-client ## build bin/posthorn, bin/posthorn-operator, bin/kubectl-posthorn, bin/demo-client
 
 # The profile of the broker. The tests use sim: its dependencies are built for the simulator anyway.
 PROFILE ?= release
@@ -106,6 +106,10 @@ operator:
 	@mkdir -p bin
 	@echo "building the operator"
 	@CGO_ENABLED=0 go build $(GO_FLAGS) -o bin/posthorn-operator ./cmd
+
+kubectl-plugin: ## build the plugin of kubectl, bin/kubectl-posthorn
+	@mkdir -p bin
+	@CGO_ENABLED=0 go build $(GO_FLAGS) -o bin/kubectl-posthorn ./cmd/kubectl-posthorn
 
 demo-client:
 	@mkdir -p bin

@@ -534,7 +534,8 @@ type RolloutStatus struct {
 	// +optional
 	TimedOut bool `json:"timedOut,omitempty"`
 	// Approve is the value of the annotation posthorn.io/approve that lets the roll continue. Without the
-	// slash and the pod's name it approves the whole roll.
+	// slash and the pod's name it approves the whole roll. For the restart of one node it begins with the UID of
+	// the pod, so that it approves no later restart.
 	// +optional
 	Approve string `json:"approve,omitempty"`
 }

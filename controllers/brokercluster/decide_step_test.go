@@ -73,7 +73,7 @@ func TestStepIsRecordedWhileItsDrainIsInProgress(t *testing.T) {
 	} {
 		out := decided{roll: c.decision}
 		var rollout posthornv1.RolloutStatus
-		out.setStep(&in, &rollout, &c.before)
+		out.setStep(&in, &rollout, &c.before, "r/c-2")
 		if rollout.Step != c.step || rollout.StepSince == nil || rollout.StepSince.Equal(&earlier) != c.sinceBefore {
 			t.Errorf("%v after %+v: %+v", c.decision, c.before, rollout)
 		}

@@ -20,6 +20,8 @@ type decided struct {
 	refusal versionRefusal
 	// protocols that clients may use.
 	protocols []posthornv1.Protocol
+	// restartedAt is the value of AnnotationRestartedAt that the pods are to have; empty before the first restart.
+	restartedAt string
 	// sizes are the numbers of nodes and pods.
 	sizes sizes
 	// access is how nodes are reached.
@@ -76,6 +78,13 @@ func (out *decided) requeueWithin(d time.Duration) {
 	if out.requeue == 0 || d < out.requeue {
 		out.requeue = d
 	}
+}
+
+// templateInputs returns the inputs of the pod template.
+func (out *decided) templateInputs(in *inputs) templateInputs {
+	inputs := inputsOf(in.cluster, out.image, out.protocols)
+	inputs.RestartedAt = out.restartedAt
+	return inputs
 }
 
 // nodes returns the number of nodes that the cluster is to have for now.

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/names"
 )
 
 // imageOf returns the image of the spec; else the image of the spec's version; else the present image of the cluster,
@@ -36,6 +37,7 @@ func (out *decided) decideTarget(in *inputs, seen *observed) {
 	out.image = imageOf(&in.cluster.Spec, seen.sts, in.ImageRepository, in.DefaultImage)
 	out.protocols = protocolsOf(in.cluster, seen.sts, in.DefaultProtocols)
 	out.version = versionOf(&in.cluster.Spec, out.image)
+	out.restartedAt = restartedAt(in, seen)
 	if seen.sts == nil {
 		return
 	}
@@ -52,6 +54,15 @@ func (out *decided) decideTarget(in *inputs, seen *observed) {
 	if out.refusal.reason != "" {
 		out.image = imageOf(&posthornv1.BrokerClusterSpec{}, seen.sts, "", out.image)
 	}
+}
+
+// restartedAt returns the value of AnnotationRestartedAt. Without the annotation it is that of the last restart: a tool
+// that removes the annotation restarts nothing.
+func restartedAt(in *inputs, seen *observed) string {
+	if value := in.cluster.Annotations[names.AnnotationRestartedAt]; value != "" || seen.sts == nil {
+		return value
+	}
+	return seen.sts.Spec.Template.Annotations[names.AnnotationRestartedAt]
 }
 
 // lowestVersion returns the lowest version that a node has reported; empty when none has.

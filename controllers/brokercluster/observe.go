@@ -97,9 +97,9 @@ func viewPod(name string, pod *corev1.Pod, revision, accepted string) memberView
 	if pod.DeletionTimestamp != nil {
 		m.Presence = podTerminating
 	}
-	m.Current = pod.Labels[revisionLabel] == revision
+	m.Current = pod.Labels[revisionLabel] == revision && pod.Annotations[names.AnnotationRestart] != restartRequested
 	ready := condition(pod, corev1.PodReady)
-	m.AcceptCritical = revision != "" && accepted == revision+"/"+name
+	m.AcceptCritical = revision != "" && accepted == approvalOf(pod, revision)
 	m.Ready = ready != nil && ready.Status == corev1.ConditionTrue && m.Presence == podPresent
 	if !m.Ready {
 		m.NotRunning, m.trouble = notRunningReason(pod)
@@ -112,6 +112,18 @@ func viewPod(name string, pod *corev1.Pod, revision, accepted string) memberView
 			(ready.Status != corev1.ConditionTrue && ready.LastTransitionTime.Sub(pod.Status.StartTime.Time) < readyAtStart)
 	}
 	return m
+}
+
+// restartRequested is the value of AnnotationRestart that makes the roll replace a pod.
+const restartRequested = "true"
+
+// approvalOf returns the value of the annotations that approve the replacement of a pod. A pod of the wanted revision is
+// replaced because somebody asked for it: its value has the UID of the pod, so that it applies to no later restart.
+func approvalOf(pod *corev1.Pod, revision string) string {
+	if pod.Labels[revisionLabel] == revision {
+		return string(pod.UID) + "/" + pod.Name
+	}
+	return revision + "/" + pod.Name
 }
 
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

@@ -55,6 +55,8 @@ type templateInputs struct {
 	TLS         *tlsInputs                    `json:"tls,omitempty"`
 	// Protocols; nil stands for AMQP alone.
 	Protocols []posthornv1.Protocol `json:"protocols,omitempty"`
+	// RestartedAt is the value of AnnotationRestartedAt; empty before the first restart.
+	RestartedAt string `json:"restartedAt,omitempty"`
 }
 
 func inputsOf(cluster *posthornv1.BrokerCluster, image string, protocols []posthornv1.Protocol) templateInputs {
@@ -112,6 +114,9 @@ func buildTemplate(cluster *posthornv1.BrokerCluster, inputs templateInputs) (co
 	addListeners(&template.Spec.Containers[0], inputs.Protocols, inputs.TLS)
 	addOperatorListener(&template, cluster.Name)
 	addServing(&template, inputs.TLS)
+	if inputs.RestartedAt != "" {
+		template.Annotations[names.AnnotationRestartedAt] = inputs.RestartedAt
+	}
 	return override(template, inputs.Override)
 }
 

@@ -179,7 +179,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("brokercluster").
-		For(&posthornv1.BrokerCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&posthornv1.BrokerCluster{}, builder.WithPredicates(predicate.Or(
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{},
+		))).
 		Owns(&appsv1.StatefulSet{}).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.Service{}).

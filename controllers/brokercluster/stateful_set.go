@@ -22,7 +22,7 @@ import (
 // ensureStatefulSet keeps the StatefulSet. It rebuilds the pod template only when its inputs changed or when somebody else
 // changed it, and not because this version of the operator would build a different one.
 func (r *reconciliation) ensureStatefulSet(ctx context.Context) error {
-	inputs := inputsOf(r.in.cluster, r.out.image, r.out.protocols)
+	inputs := r.out.templateInputs(&r.in)
 	wanted, err := inputs.digest()
 	if err != nil {
 		return err

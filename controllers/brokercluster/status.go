@@ -226,7 +226,7 @@ func (out *decided) hasPendingChanges(in *inputs, seen *observed) bool {
 	if !in.cluster.Spec.Paused || seen.sts == nil {
 		return false
 	}
-	wanted, err := inputsOf(in.cluster, out.image, out.protocols).digest()
+	wanted, err := out.templateInputs(in).digest()
 	return err == nil && seen.sts.Annotations[names.AnnotationInputs] != wanted || nodesOf(seen.sts) != in.cluster.Spec.Replicas
 }
 

@@ -22,11 +22,21 @@ const balancedForNone = -1
 func (out *decided) stepStateOf(in *inputs, seen *observed, d rollDecision) stepState {
 	revision := seen.updateRevision()
 	approval := in.cluster.Annotations[names.AnnotationApprove]
+	wanted := seen.approvalOf(d.Pod)
+	whole, _, _ := strings.Cut(wanted, "/")
 	return stepState{
 		Supervised: in.cluster.Spec.Upgrade.Mode == posthornv1.UpgradeSupervised,
-		Approved:   approval != "" && (approval == revision || approval == revision+"/"+d.Pod),
+		Approved:   approval != "" && (approval == wanted || approval == whole),
 		TimedOut:   out.hasTimedOut(in, seen, revision),
 	}
+}
+
+// approvalOf returns the value of the annotations that approve the replacement of a pod.
+func (seen *observed) approvalOf(name string) string {
+	if m := seen.member(name); m != nil && m.pod != nil {
+		return approvalOf(m.pod, seen.updateRevision())
+	}
+	return seen.updateRevision() + "/" + name
 }
 
 // hasTimedOut reports whether a step of the roll to a revision has taken too long. Once one has, the rest of this roll
@@ -71,7 +81,7 @@ func (out *decided) setRollout(in *inputs, seen *observed, counts memberCounts) 
 	if before != nil && before.WaitingFor == rollout.WaitingFor && before.Reason == rollout.Reason {
 		rollout.Since = before.Since
 	}
-	out.setStep(in, rollout, before)
+	out.setStep(in, rollout, before, seen.approvalOf(out.roll.Pod))
 	if rollout.Step != "" && status.BalancedFor != 0 {
 		status.BalancedFor = balancedForNone
 	}
@@ -86,7 +96,8 @@ func (out *decided) setRollout(in *inputs, seen *observed, counts memberCounts) 
 }
 
 // setStep records the pod whose replacement is in progress and since when, across the reconciliations of one roll.
-func (out *decided) setStep(in *inputs, rollout, before *posthornv1.RolloutStatus) {
+// approval is the value that approves the replacement of the pod that the roll waits for.
+func (out *decided) setStep(in *inputs, rollout, before *posthornv1.RolloutStatus, approval string) {
 	if before != nil && before.TargetRevision == rollout.TargetRevision {
 		rollout.Step, rollout.StepSince, rollout.TimedOut = before.Step, before.StepSince, before.TimedOut || out.step.TimedOut
 	}
@@ -97,7 +108,7 @@ func (out *decided) setStep(in *inputs, rollout, before *posthornv1.RolloutStatu
 		rollout.Step, rollout.StepSince = out.roll.Pod, &now
 	}
 	if out.roll.Reason == reasonApprovalNeeded || out.roll.Reason == reasonStepTimeout {
-		rollout.Approve = rollout.TargetRevision + "/" + out.roll.Pod
+		rollout.Approve = approval
 	}
 }
 
@@ -109,6 +120,6 @@ func (out *decided) rollBlockedMessage(seen *observed) string {
 		return message
 	}
 	return fmt.Sprintf("%s: queues lose their majority without it: %s; give them more members, or accept that they are unavailable until the new "+
-		"pod is ready with the annotation %s=%s/%s", message, strings.Join(rollout.Queues, ", "), names.AnnotationAcceptUnavailable,
-		rollout.TargetRevision, out.roll.Pod)
+		"pod is ready with the annotation %s=%s", message, strings.Join(rollout.Queues, ", "), names.AnnotationAcceptUnavailable,
+		seen.approvalOf(out.roll.Pod))
 }

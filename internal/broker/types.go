@@ -192,6 +192,21 @@ type Node struct {
 	Running bool `json:"running"`
 	// BeingDrained reports whether the node is in maintenance mode.
 	BeingDrained bool `json:"being_drained"`
+	// MemoryAlarm and DiskAlarm report whether the node stops publishers for lack of memory or of free disk space.
+	MemoryAlarm bool `json:"mem_alarm"`
+	DiskAlarm   bool `json:"disk_free_alarm"`
+}
+
+// Alarms names the alarms of the node: memory, disk.
+func (n Node) Alarms() []string {
+	alarms := []string{}
+	if n.MemoryAlarm {
+		alarms = append(alarms, "memory")
+	}
+	if n.DiskAlarm {
+		alarms = append(alarms, "disk")
+	}
+	return alarms
 }
 
 // Replica is a member of a quorum queue or stream; the field names are RabbitMQ's.

@@ -65,6 +65,14 @@ const (
 	// majority until the new pod is ready: <revision>/<pod>.
 	AnnotationAcceptUnavailable = "posthorn.io/accept-unavailable-queues"
 
+	// AnnotationRestartedAt, on a BrokerCluster, restarts every node, one by one, when its value changes. By convention
+	// the value is a time. The pod template has the value of the last restart under the same name.
+	AnnotationRestartedAt = "posthorn.io/restarted-at"
+
+	// AnnotationRestart, with the value true on a pod of a cluster, makes the roll replace that pod. The new pod does
+	// not have it.
+	AnnotationRestart = "posthorn.io/restart"
+
 	// AnnotationSkipValidation, with the value true on an object, makes the admission policies of config/admission
 	// skip its keys and arguments, which the broker then checks alone.
 	AnnotationSkipValidation = "posthorn.io/skip-validation"

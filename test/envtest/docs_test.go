@@ -44,7 +44,7 @@ var guides = map[string][]func(*posthornv1.BrokerCluster){
 	"how-to/install.md":          nil, "how-to/bootstrap.md": nil, "how-to/recovering.md": nil, "how-to/rotating.md": nil,
 	"how-to/scaling.md": nil, "how-to/tenants.md": nil, "how-to/tls-on-kubernetes.md": nil, "how-to/upgrading.md": nil,
 	"how-to/mqtt-on-kubernetes.md": nil, "how-to/monitoring-on-kubernetes.md": nil, "how-to/streams-on-kubernetes.md": nil,
-	"how-to/external-brokers.md": nil, "how-to/sleep-and-space.md": {threeNodes}, "how-to/troubleshooting.md": nil,
+	"how-to/kubectl-plugin.md": {threeNodes}, "how-to/external-brokers.md": nil, "how-to/sleep-and-space.md": {threeNodes}, "how-to/troubleshooting.md": nil,
 }
 
 // elsewhere are commands in the text of pages, with the test that runs each and a part of that test's source.
@@ -53,6 +53,11 @@ var elsewhere = map[string][2]string{
 	"kubectl apply -k config/watched-namespace":                                  {"test/envtest/namespaced/namespaced_test.go", `filepath.Join("..", "..", "..", "config", "watched-namespace")`},
 	"kubectl apply -k config/prometheus":                                         {"test/envtest/surroundings_test.go", `"apply", "-k", filepath.Join("..", "..", "config", "prometheus")`},
 	`kubectl patch KIND NAME --type=merge -p '{"metadata":{"finalizers":null}}'`: {"test/envtest/docs_test.go", `"patch", "queue", "stuck", "--type=merge"`},
+	"kubectl posthorn ui c --open":                                               {"internal/plugin/plugin_test.go", `"ui", "c", "--open"`},
+	"kubectl posthorn drain c-1":                                                 {"internal/plugin/plugin_test.go", `"drain", "c-1"`},
+	"kubectl posthorn undrain c-1":                                               {"internal/plugin/plugin_test.go", `"undrain", "c-1"`},
+	"kubectl posthorn logs c --follow":                                           {"internal/plugin/plugin_test.go", `"logs", "c", "--follow"`},
+	"kubectl posthorn ctl c -- list_queues":                                      {"internal/plugin/plugin_test.go", `"ctl", "c", "--", "list_queues"`},
 	"kubectl exec c-0 -- /posthorn ctl ping":                                     {"test/e2e/tls_test.go", `"--", "/posthorn", "ctl", "ping"`},
 }
 
@@ -103,7 +108,13 @@ var _ = Describe("the user's guide", func() {
 		}
 		script := exec.Command("bash", "-euxc", page)
 		script.Dir = filepath.Join("..", "..")
-		script.Env = append(os.Environ(), "KUBECONFIG="+config, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+		path := filepath.Dir(kubectl) + ":" + os.Getenv("PATH")
+		if strings.Contains(page, "kubectl posthorn") {
+			directory, err := pluginDirectory()
+			Expect(err).NotTo(HaveOccurred())
+			path = directory + ":" + path
+		}
+		script.Env = append(os.Environ(), "KUBECONFIG="+config, "PATH="+path)
 		output, err := script.CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), "%s", output)
 	}

@@ -120,6 +120,7 @@ var _ = BeforeSuite(func() {
 		Eventually(ended).Should(Receive(BeNil()))
 		Eventually(ended).Should(Receive(BeNil()))
 		brokers.closeAll()
+		Expect(os.RemoveAll(builtPlugin)).To(Succeed())
 		Expect(server.Stop()).To(Succeed())
 	})
 })

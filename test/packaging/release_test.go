@@ -92,6 +92,32 @@ func chartVersion(t *testing.T) string {
 	return chart.Metadata.Version
 }
 
+func TestArchiveHasAllPrograms(t *testing.T) {
+	// The contents of the programs do not matter to the archive.
+	programs := t.TempDir()
+	for _, name := range []string{"posthorn", "posthorn-operator", "kubectl-posthorn"} {
+		if err := os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := part(t, ".tar.gz", "archive", "arm64", programs)
+	sameBytes(t, file, part(t, ".tar.gz", "archive", "arm64", programs))
+	unpacked := t.TempDir()
+	if out, err := exec.Command("tar", "-xzf", file, "-C", unpacked, "--strip-components=1").CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, out)
+	}
+	for path, mode := range map[string]os.FileMode{
+		"bin/posthorn": 0o755, "bin/posthorn-operator": 0o755, "bin/kubectl-posthorn": 0o755, "LICENSE": 0o644, "posthorn.conf": 0o644,
+	} {
+		if info, err := os.Stat(filepath.Join(unpacked, path)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v (%v), want mode %v", path, info, err, mode)
+		}
+	}
+	if target, err := os.Readlink(filepath.Join(unpacked, "bin/rabbitmqctl")); err != nil || target != "posthorn" {
+		t.Errorf("rabbitmqctl is a link to %q (%v)", target, err)
+	}
+}
+
 func TestDebianPackageHasProgramUnitAndConfiguration(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("there is no dpkg-deb")

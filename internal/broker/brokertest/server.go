@@ -74,6 +74,8 @@ type node struct {
 	// forgotten: the node was removed from the cluster.
 	forgotten bool
 	critical  []broker.QueueRef
+	// memoryAlarm and diskAlarm are the alarms of the node.
+	memoryAlarm, diskAlarm bool
 	// notReady is why the node does not serve clients; empty when it does.
 	notReady string
 }
@@ -280,7 +282,7 @@ func (s *Server) serveNodes(r *request) reply {
 			if n.forgotten {
 				continue
 			}
-			out = append(out, broker.Node{Name: name, Running: n.running, BeingDrained: n.drained})
+			out = append(out, broker.Node{Name: name, Running: n.running, BeingDrained: n.drained, MemoryAlarm: n.memoryAlarm, DiskAlarm: n.diskAlarm})
 		}
 		sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 		return ok(out)

@@ -101,6 +101,13 @@ func (s *Server) SetLeaders(name string, leaders int64) {
 	s.nodes[name].leaders = leaders
 }
 
+// SetAlarms sets the alarms of a node.
+func (s *Server) SetAlarms(name string, memory, disk bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes[name].memoryAlarm, s.nodes[name].diskAlarm = memory, disk
+}
+
 // SetCritical sets the queues that need a node.
 func (s *Server) SetCritical(name string, queues ...broker.QueueRef) {
 	s.mu.Lock()
