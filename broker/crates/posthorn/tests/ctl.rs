@@ -53,6 +53,7 @@ impl Fake {
                 ..QueueStats::default()
             }),
             counters: queue::QueueCounters::default(),
+            ready: None,
         });
         facts.filter(|f| only.is_none_or(|id| id == f.id)).collect()
     }
