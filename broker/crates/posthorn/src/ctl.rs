@@ -109,7 +109,7 @@ pub(crate) enum Command {
     Doctor(doctor::Options),
     /// Write a report for support into a directory: all lists, health, configuration, problems, without secrets
     #[command(
-        after_help = "Example:\n  posthorn ctl report /tmp/report && tar czf report.tar.gz -C /tmp report"
+        after_help = "Example:\n  posthorn ctl report report && tar czf report.tar.gz report"
     )]
     Report(report::Options),
     /// List the busiest queues, on a terminal every 2 seconds

@@ -288,12 +288,12 @@ impl ClientConnection {
 
     /// `None` if the message does not match the filter: the stream may have other bindings.
     fn convert_from_stream(&mut self, consumer: ConsumerId, message: &Message) -> Option<Delivery> {
-        let exchange = Arc::clone(&self.settings);
+        let settings = Arc::clone(&self.settings);
         let mut all = self.rare.streams_mut()?.all.iter();
         let found = all.find(|s| s.consumer == consumer)?;
         let message = message
             .routing_keys()
-            .find_map(|key| mqtt::convert(message, key, &exchange.exchange))?;
+            .find_map(|key| mqtt::convert(message, key, &settings.exchange))?;
         let topic = Envelope::read(message.properties()).ok()?;
         if !matches(&found.filter, topic.topic().ok()?) {
             return None;
