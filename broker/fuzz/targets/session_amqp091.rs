@@ -126,7 +126,7 @@ fn take(step: u8, script: &mut Script<'_>, conn: &mut Conn) {
                 0 => ControlEvent::Blocked(Some("memory")),
                 1 => ControlEvent::Blocked(None),
                 2 => ControlEvent::Unblocked,
-                3 => ControlEvent::Verified { right: true },
+                3 => ControlEvent::Verified { verdict: true.into() },
                 _ => ControlEvent::Close {
                     text: "an operator".to_owned(),
                 },

@@ -64,6 +64,9 @@ fn config() -> ShardConfig {
         machine: Box::from(*b"machine"),
         tier: None,
         groups: consensus::HostLimits::default(),
+        resources: shard::ResourceMeter::default(),
+        restrictions: metadata::restrictions::Restrictions::none(),
+        consumer_timeout: Default::default(),
     }
 }
 

@@ -251,6 +251,7 @@ fn checkpoint(disk: &SimDisk, script: &mut Script<'_>) {
 
 fn settings() -> QueueSettings {
     QueueSettings {
+        quorum: queue::QuorumSettings::default(),
         max_length: None,
         max_length_bytes: None,
         overflow: Overflow::DropHead,

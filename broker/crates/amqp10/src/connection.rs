@@ -919,6 +919,19 @@ impl Connection {
         Ok(())
     }
 
+    /// Settles the deliveries of a sending link up to and including this token that the peer has not settled.
+    pub fn settle_link(
+        &mut self,
+        link: LinkId,
+        up_to: u64,
+        state: &DeliveryState<'_>,
+        out: &mut BytesMut,
+    ) -> Result<(), CommandError> {
+        let (session, mut io) = self.session_of(link, out)?;
+        session.settle_link(link, up_to, state, &mut io);
+        Ok(())
+    }
+
     /// Sets the credit of a receiving link.
     pub fn grant_credit(
         &mut self,
@@ -947,6 +960,17 @@ impl Connection {
     ) -> Result<(), CommandError> {
         let (session, mut io) = self.session_of(link, out)?;
         session.report_flow(link, echo, &mut io)
+    }
+
+    /// Sends the flow state of a sending link with properties of the link's state (section 2.7.4).
+    pub fn report_properties(
+        &mut self,
+        link: LinkId,
+        properties: Map<'_>,
+        out: &mut BytesMut,
+    ) -> Result<(), CommandError> {
+        let (session, mut io) = self.session_of(link, out)?;
+        session.report_properties(link, properties, &mut io)
     }
 
     /// Uses up the credit of a sending link whose receiver drains it and for which there are no more messages.

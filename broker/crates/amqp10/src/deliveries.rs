@@ -115,6 +115,15 @@ impl<T> Deliveries<T> {
         self.trim();
     }
 
+    /// Visits all deliveries and removes those for which `visit` returns true.
+    pub(crate) fn visit_all(&mut self, visit: impl FnMut(Serial, &mut T) -> bool) {
+        let first = self.entries.front().map(|(id, _)| *id);
+        let last = self.entries.back().map(|(id, _)| *id);
+        if let (Some(first), Some(last)) = (first, last) {
+            self.visit_range(first, last, visit);
+        }
+    }
+
     /// Removes the deliveries for which `keep` returns false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         self.entries

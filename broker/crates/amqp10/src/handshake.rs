@@ -9,10 +9,10 @@ use crate::{ClientSasl, Config, Event, Fault, Peer, PendingSasl, SaslDecision};
 
 /// Protocol headers (section 2.2) and the SASL layer (part 5, section 5.3), until the AMQP headers are exchanged.
 #[derive(Debug)]
-pub(crate) struct Handshake(State);
+pub(crate) struct Handshake(HandshakeStage);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum HandshakeStage {
     /// A server awaits the first protocol header.
     ServerHeader,
     /// It awaits the client's choice of a mechanism.
@@ -53,14 +53,14 @@ impl Handshake {
     /// Starts the handshake. A client writes its first header.
     pub(crate) fn start(config: &Config, out: &mut BytesMut) -> Self {
         Self(match &config.peer {
-            Peer::Server { .. } => State::ServerHeader,
+            Peer::Server { .. } => HandshakeStage::ServerHeader,
             Peer::Client { sasl: Some(_), .. } => {
                 out.put(&ProtocolHeader::SASL.to_bytes());
-                State::ClientSaslHeader
+                HandshakeStage::ClientSaslHeader
             }
             Peer::Client { sasl: None, .. } => {
                 out.put(&ProtocolHeader::AMQP.to_bytes());
-                State::ClientAmqpHeader
+                HandshakeStage::ClientAmqpHeader
             }
         })
     }
@@ -74,15 +74,15 @@ impl Handshake {
         out: &mut BytesMut,
     ) -> Result<Step<'a>, Fault> {
         match self.0 {
-            State::Deciding => Ok(Step::Blocked),
-            State::ServerHeader
-            | State::ServerAmqpHeader
-            | State::ClientSaslHeader
-            | State::ClientAmqpHeader => self.read_header(input, config, out),
-            State::ServerInit
-            | State::ServerResponse
-            | State::ClientMechanisms
-            | State::ClientOutcome => self.read_frame(input, config, out),
+            HandshakeStage::Deciding => Ok(Step::Blocked),
+            HandshakeStage::ServerHeader
+            | HandshakeStage::ServerAmqpHeader
+            | HandshakeStage::ClientSaslHeader
+            | HandshakeStage::ClientAmqpHeader => self.read_header(input, config, out),
+            HandshakeStage::ServerInit
+            | HandshakeStage::ServerResponse
+            | HandshakeStage::ClientMechanisms
+            | HandshakeStage::ClientOutcome => self.read_frame(input, config, out),
         }
     }
 
@@ -93,9 +93,9 @@ impl Handshake {
         out: &mut BytesMut,
     ) -> Result<Step<'a>, Fault> {
         let expected = match (self.0, &config.peer) {
-            (State::ClientSaslHeader, _) => ProtocolHeader::SASL,
+            (HandshakeStage::ClientSaslHeader, _) => ProtocolHeader::SASL,
             (
-                State::ServerHeader,
+                HandshakeStage::ServerHeader,
                 Peer::Server {
                     requires_sasl: true,
                     ..
@@ -124,7 +124,8 @@ impl Handshake {
             }
             None => return Err(self.refuse_header(expected, "no AMQP protocol header", out)),
         };
-        let accepts_both = self.0 == State::ServerHeader && expected == ProtocolHeader::AMQP;
+        let accepts_both =
+            self.0 == HandshakeStage::ServerHeader && expected == ProtocolHeader::AMQP;
         if header != expected && !(accepts_both && header == ProtocolHeader::SASL) {
             let text = match header.id {
                 ProtocolId::Amqp => "the SASL layer is required",
@@ -136,7 +137,7 @@ impl Handshake {
         }
         *input = rest;
         match (self.0, header.id, &config.peer) {
-            (State::ServerHeader, ProtocolId::Sasl, Peer::Server { mechanisms, .. }) => {
+            (HandshakeStage::ServerHeader, ProtocolId::Sasl, Peer::Server { mechanisms, .. }) => {
                 out.put(&header.to_bytes());
                 let names: Vec<Symbol<'_>> = mechanisms
                     .iter()
@@ -149,15 +150,15 @@ impl Handshake {
                         sasl_server_mechanisms,
                     },
                 );
-                self.0 = State::ServerInit;
+                self.0 = HandshakeStage::ServerInit;
                 Ok(Step::Progress)
             }
-            (State::ServerHeader | State::ServerAmqpHeader, ..) => {
+            (HandshakeStage::ServerHeader | HandshakeStage::ServerAmqpHeader, ..) => {
                 out.put(&header.to_bytes());
                 Ok(Step::Complete)
             }
-            (State::ClientSaslHeader, ..) => {
-                self.0 = State::ClientMechanisms;
+            (HandshakeStage::ClientSaslHeader, ..) => {
+                self.0 = HandshakeStage::ClientMechanisms;
                 Ok(Step::Progress)
             }
             _ => Ok(Step::Complete),
@@ -166,7 +167,10 @@ impl Handshake {
 
     /// A server answers a header that it does not support with the one that it does (section 2.2).
     fn refuse_header(&self, expected: ProtocolHeader, text: &str, out: &mut BytesMut) -> Fault {
-        if matches!(self.0, State::ServerHeader | State::ServerAmqpHeader) {
+        if matches!(
+            self.0,
+            HandshakeStage::ServerHeader | HandshakeStage::ServerAmqpHeader
+        ) {
             out.put(&expected.to_bytes());
         }
         Fault::connection(Condition::FramingError, text)
@@ -192,7 +196,11 @@ impl Handshake {
         let body = SaslFrame::decode(frame.body)
             .map_err(|error| Fault::connection(error.condition(), error))?;
         match (self.0, body, &config.peer) {
-            (State::ServerInit, SaslFrame::Init(init), Peer::Server { mechanisms, .. }) => {
+            (
+                HandshakeStage::ServerInit,
+                SaslFrame::Init(init),
+                Peer::Server { mechanisms, .. },
+            ) => {
                 let SaslInit {
                     mechanism,
                     initial_response,
@@ -203,7 +211,7 @@ impl Handshake {
                     let text = format!("SASL mechanism '{mechanism}' is not offered");
                     return Err(Fault::connection(Condition::UnauthorizedAccess, text));
                 }
-                self.0 = State::Deciding;
+                self.0 = HandshakeStage::Deciding;
                 Ok(Step::Event(Event::SaslInit {
                     mechanism: mechanism.as_str(),
                     initial_response,
@@ -211,15 +219,15 @@ impl Handshake {
                     pending: PendingSasl(()),
                 }))
             }
-            (State::ServerResponse, SaslFrame::Response(response), _) => {
-                self.0 = State::Deciding;
+            (HandshakeStage::ServerResponse, SaslFrame::Response(response), _) => {
+                self.0 = HandshakeStage::Deciding;
                 Ok(Step::Event(Event::SaslResponse {
                     response: response.response,
                     pending: PendingSasl(()),
                 }))
             }
             (
-                State::ClientMechanisms,
+                HandshakeStage::ClientMechanisms,
                 SaslFrame::Mechanisms(offered),
                 Peer::Client {
                     sasl: Some(sasl),
@@ -242,16 +250,16 @@ impl Handshake {
                     hostname: hostname.as_deref(),
                 };
                 encode_sasl_frame(out, &init);
-                self.0 = State::ClientOutcome;
+                self.0 = HandshakeStage::ClientOutcome;
                 Ok(Step::Progress)
             }
-            (State::ClientOutcome, SaslFrame::Outcome(outcome), _) => {
+            (HandshakeStage::ClientOutcome, SaslFrame::Outcome(outcome), _) => {
                 if outcome.code != SaslCode::Ok {
                     let text = format!("SASL outcome {:?}", outcome.code);
                     return Err(Fault::connection(Condition::UnauthorizedAccess, text));
                 }
                 out.put(&ProtocolHeader::AMQP.to_bytes());
-                self.0 = State::ClientAmqpHeader;
+                self.0 = HandshakeStage::ClientAmqpHeader;
                 Ok(Step::Progress)
             }
             _ => Err(Fault::connection(
@@ -265,18 +273,18 @@ impl Handshake {
     pub(crate) fn answer(&mut self, decision: SaslDecision<'_>, out: &mut BytesMut) -> bool {
         debug_assert_eq!(
             self.0,
-            State::Deciding,
+            HandshakeStage::Deciding,
             "a pending SASL message has its state"
         );
         match decision {
             SaslDecision::Challenge(challenge) => {
                 encode_sasl_frame(out, &SaslChallenge { challenge });
-                self.0 = State::ServerResponse;
+                self.0 = HandshakeStage::ServerResponse;
                 true
             }
             SaslDecision::Accept => {
                 outcome(out, SaslCode::Ok);
-                self.0 = State::ServerAmqpHeader;
+                self.0 = HandshakeStage::ServerAmqpHeader;
                 true
             }
             SaslDecision::Reject => {
@@ -291,7 +299,7 @@ impl Handshake {
     }
 
     pub(crate) fn is_deciding(&self) -> bool {
-        self.0 == State::Deciding
+        self.0 == HandshakeStage::Deciding
     }
 }
 

@@ -8,6 +8,7 @@ mod peer;
 mod sasl;
 mod throttle;
 mod verified;
+mod wildcard;
 
 pub use password::{PasswordHashError, SALT_LEN, decoy, hash, hash_with, verify};
 pub use pattern::{MAX_PATTERN, Pattern, PatternError};
@@ -18,6 +19,7 @@ pub use throttle::{
     MAX_DELAY,
 };
 pub use verified::{VERIFIED_CAPACITY, VerifiedPasswordCache};
+pub use wildcard::Wildcard;
 
 /// A stored password hash. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]

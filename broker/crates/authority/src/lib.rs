@@ -1,11 +1,15 @@
-//! A certificate authority for tests, with certificate files and TLS clients. Only tests depend on this
-//! crate.
+//! A certificate authority for tests, with certificate files and TLS clients, and an OpenID provider. Only
+//! tests depend on this crate.
 #![forbid(unsafe_code)]
 #![deny(missing_docs, unreachable_pub)]
 
 mod fixture;
+mod oidc;
+mod password_server;
 
 pub use fixture::{Fixture, provider};
+pub use oidc::{OidcProvider, TokenKey};
+pub use password_server::PasswordServer;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, Error, ExtendedKeyUsagePurpose,

@@ -339,9 +339,13 @@ pub struct Counters {
     /// Sessions of the stream protocol.
     #[serde(skip_serializing_if = "StreamProtocolCounters::is_zero")]
     pub stream: StreamProtocolCounters,
+    /// Resource usage of the node. The first shard of a node reports it; a sum over nodes has that
+    /// of the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<crate::NodeResources>,
 }
 
-/// Leaves out `stream` while it is zero, as the JSON encoding does.
+/// Leaves out `stream` while it is zero and unknown `resources`, as the JSON encoding does.
 impl fmt::Debug for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without `..`, a new field does not compile until it is written here.
@@ -358,6 +362,7 @@ impl fmt::Debug for Counters {
             mqtt,
             dead_letters,
             stream,
+            resources,
         } = self;
         let mut text = f.debug_struct("Counters");
         text.field("connections_opened", connections_opened)
@@ -373,6 +378,9 @@ impl fmt::Debug for Counters {
             .field("dead_letters", dead_letters);
         if !stream.is_zero() {
             text.field("stream", stream);
+        }
+        if let Some(resources) = resources {
+            text.field("resources", resources);
         }
         text.finish()
     }
@@ -466,6 +474,10 @@ impl DeadLetterTotals {
     }
 }
 
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// Totals of queue statistics, maintained by the shards: a metrics scrape does not need a list of
 /// queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -481,6 +493,9 @@ pub struct QueueTotals {
     pub bytes: u64,
     /// Dead letters that the queues keep until they are forwarded.
     pub dead: u64,
+    /// Messages of quorum queues that become ready later. Older versions do not have the field.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub delayed: u64,
     /// Number of consumers.
     pub consumers: u64,
     /// Messages lost with files of classic queues, as far as their number is known.
@@ -495,8 +510,9 @@ impl QueueTotals {
         self.queues += 1;
         self.ready += stats.ready;
         self.unacknowledged += stats.unacknowledged;
-        self.bytes += stats.bytes + stats.dead_bytes;
+        self.bytes += stats.all_bytes();
         self.dead += stats.dead;
+        self.delayed += stats.delayed;
         self.consumers += u64::from(stats.consumers);
         self.lost_messages += stats.lost.messages;
         self.lost_segments += stats.lost.segments;
@@ -505,16 +521,15 @@ impl QueueTotals {
     /// Reverts [`QueueTotals::add`].
     pub fn remove(&mut self, stats: &QueueStats) {
         debug_assert!(
-            self.queues > 0
-                && self.ready >= stats.ready
-                && self.bytes >= stats.bytes + stats.dead_bytes,
+            self.queues > 0 && self.ready >= stats.ready && self.bytes >= stats.all_bytes(),
             "totals {self:?} do not include a queue with {stats:?}"
         );
         self.queues -= 1;
         self.ready -= stats.ready;
         self.unacknowledged -= stats.unacknowledged;
-        self.bytes -= stats.bytes + stats.dead_bytes;
+        self.bytes -= stats.all_bytes();
         self.dead -= stats.dead;
+        self.delayed -= stats.delayed;
         self.consumers -= u64::from(stats.consumers);
         self.lost_messages -= stats.lost.messages;
         self.lost_segments -= stats.lost.segments;
@@ -668,6 +683,7 @@ impl Counters {
         self.queues.unacknowledged += other.queues.unacknowledged;
         self.queues.bytes += other.queues.bytes;
         self.queues.dead += other.queues.dead;
+        self.queues.delayed += other.queues.delayed;
         self.queues.consumers += other.queues.consumers;
         self.queues.lost_messages += other.queues.lost_messages;
         self.queues.lost_segments += other.queues.lost_segments;
@@ -683,6 +699,7 @@ impl Counters {
             ours.add(&other.dead_letters[queue_type]);
         }
         self.stream.add(&other.stream);
+        self.resources = self.resources.or(other.resources);
     }
 
     /// Message counts of all protocols.

@@ -10,6 +10,7 @@ mod by_queue_type;
 mod facts;
 pub mod json;
 mod membership;
+mod timings;
 mod walk;
 
 pub use facts::{
@@ -24,6 +25,7 @@ pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus,
     VotingState,
 };
+pub use timings::{DurationHistogram, HistogramSnapshot, NodeTimings};
 pub use walk::{CollectWalk, TreeWalk, WalkProgress};
 
 use env::{NodeId, WallTime};
@@ -32,7 +34,9 @@ use metadata::features::VersionFacts;
 use metadata::{
     Change, ChangeError, ChangeResult, ClientAddress, Name, QueueId, QueueRecord, Tree,
 };
-use queue::{Delivery, QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody};
+use queue::{
+    DelayedDetails, Delivery, QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody,
+};
 
 /// Called once with the response to a request; see the crate documentation.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -176,6 +180,11 @@ pub enum ControlRequest {
         /// Called with the response.
         reply: Reply<Readiness>,
     },
+    /// States other addresses of this node's client listeners.
+    StateClientAddresses {
+        /// All addresses, as clients reach them.
+        addresses: Vec<ClientAddress>,
+    },
     /// A change or a listing of members.
     Membership(MembershipRequest),
     /// Moves leaders so that each node leads its share of queues. Returns the number of moved
@@ -204,6 +213,8 @@ pub struct QueueFacts {
     pub counters: QueueCounters,
     /// Ready messages by priority. `None`: the queue has none, or no strict priority levels.
     pub ready: Option<ReadyDetails>,
+    /// Delayed messages. `None`: the queue has none.
+    pub delayed: Option<DelayedDetails>,
 }
 
 /// Result of a publish: whether the message was routed to a queue, and whether all queues accepted
@@ -217,7 +228,10 @@ pub struct PublishResult {
 }
 
 /// Resource usage of a node and its alarm thresholds, memory and disk in bytes. None: unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+///
+/// A node of another version leaves out values that it does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct NodeResources {
     /// Memory in use, as the memory alarm counts it.
     pub memory_used: Option<u64>,
@@ -241,6 +255,12 @@ pub struct NodeResources {
     pub thread_limit: Option<u64>,
     /// Processors that the process may use.
     pub processors: Option<u64>,
+    /// Seconds since the start of the node.
+    pub uptime_s: Option<u64>,
+    /// Processor time that the process has used, in milliseconds.
+    pub processor_time_ms: Option<u64>,
+    /// Start of the process in milliseconds since 1970.
+    pub started_ms: Option<u64>,
 }
 
 /// A member of the cluster.

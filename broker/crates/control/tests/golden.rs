@@ -4,10 +4,10 @@
 use control::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
-    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, StreamConsumerFacts, StreamFilter,
-    StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts,
-    StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts,
-    TrafficFilter,
+    NodeResources, ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, StreamConsumerFacts,
+    StreamFilter, StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts,
+    StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts,
+    TrafficFacts, TrafficFilter,
 };
 use env::NodeId;
 use queue::{ByQueueType, QueueType};
@@ -241,6 +241,8 @@ fn counters() -> Counters {
             unacknowledged: n(),
             bytes: n(),
             dead: n(),
+            // It is in the frame only if it is not zero.
+            delayed: 0,
             consumers: n(),
             lost_messages: n(),
             lost_segments: n(),
@@ -270,6 +272,40 @@ fn counters() -> Counters {
         },
         dead_letters: by_queue_type(dead_letters),
         stream: StreamProtocolCounters::default(),
+        resources: None,
+    }
+}
+
+fn node_counters() -> Counters {
+    let mut n = numbers(400);
+    Counters {
+        resources: Some(NodeResources {
+            memory_used: Some(n()),
+            memory_limit: Some(n()),
+            disk_free: Some(n()),
+            disk_free_limit: Some(n()),
+            descriptors_used: Some(n()),
+            descriptors: Some(n()),
+            is_short_of_files: true,
+            connections: Some(n()),
+            threads: Some(n()),
+            thread_limit: Some(n()),
+            processors: Some(n()),
+            uptime_s: None,
+            processor_time_ms: None,
+            started_ms: None,
+        }),
+        ..Counters::default()
+    }
+}
+
+fn delayed_counters() -> Counters {
+    Counters {
+        queues: QueueTotals {
+            delayed: 5,
+            ..QueueTotals::default()
+        },
+        ..Counters::default()
     }
 }
 
@@ -383,6 +419,8 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Counters(Box::new(stream_counters())),
         ShardFacts::Counters(Box::new(stream_protocol_counters())),
         ShardFacts::Streams(vec![stream_replica(), StreamReplicaFacts::default()]),
+        ShardFacts::Counters(Box::new(node_counters())),
+        ShardFacts::Counters(Box::new(delayed_counters())),
     ];
     golden::verify(CRATE, "0.2/shard-facts", |files| {
         let decode = |raw: &[u8]| ShardFacts::decode(raw).ok_or("not an answer");

@@ -8,8 +8,8 @@ pub use deaths::death_edits;
 use crate::mqtt::key_of;
 use crate::view::{Encoding, urn};
 use crate::{
-    AMQP10_TYPE, Body, CORRELATION_ID, DecodeError, Headers, Id, MESSAGE_ID, Part, REPLY_TOPIC,
-    View, amqp10,
+    AMQP10_TYPE, Body, CORRELATION_ID, DecodeError, Headers, Id, MESSAGE_ID, Part, RECEIVED_TIME,
+    REPLY_TOPIC, View, amqp10,
 };
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Properties, Short, table};
@@ -95,6 +95,14 @@ pub fn encode(view: View<'_>) -> Encoded<'_> {
     }
 }
 
+/// The header with the time at which the broker received a message, under the name that RabbitMQ's plugin gave it.
+const TIMESTAMP_IN_MS: &str = "timestamp_in_ms";
+
+/// The value of an annotation with a time, which is text in a message of MQTT.
+fn milliseconds(value: &Value) -> Option<i64> {
+    value.as_integer().or_else(|| value.as_str()?.parse().ok())
+}
+
 fn encode_properties(view: &View<'_>, out: &mut BytesMut) {
     let mut headers = HeaderTable::default();
     if let Some(qos) = view.qos {
@@ -110,8 +118,14 @@ fn encode_properties(view: &View<'_>, out: &mut BytesMut) {
     let message_id = view
         .message_id
         .and_then(|id| short_id(id, |value| headers.set(MESSAGE_ID, value)));
+    let mut received_ms = None;
     view.headers.for_each(|header| {
-        if header.name.len() <= MAX_SHORT {
+        if header.name == RECEIVED_TIME
+            && let Some(ms) = milliseconds(&header.value)
+        {
+            headers.set(TIMESTAMP_IN_MS, Value::I64(ms));
+            received_ms = Some(ms);
+        } else if header.name.len() <= MAX_SHORT {
             headers.set(header.name, header.value);
         }
     });
@@ -133,7 +147,7 @@ fn encode_properties(view: &View<'_>, out: &mut BytesMut) {
         reply_to: short(reply_to.as_deref()),
         expiration: expiration.as_deref(),
         message_id: message_id.as_deref(),
-        timestamp: view.created_ms.and_then(seconds),
+        timestamp: view.created_ms.or(received_ms).and_then(seconds),
         kind: match view.body {
             Body::Sections(_) => Some(AMQP10_TYPE),
             Body::Bytes(_) => short(view.kind),

@@ -19,12 +19,12 @@ mod annotations;
 mod value;
 
 pub use address::{address_of, key_of_address, reply_address, reply_queue};
-pub use annotations::encode_annotations;
+pub use annotations::{AddedAnnotation, add_annotations, encode_annotations};
 
 use crate::view::{Budget, Encoding};
 use crate::{
-    ADDITIONAL_KEYS, Body, DecodeError, EXTENSION, Header as NamedValue, Headers, Id, Part, Scope,
-    View,
+    ADDITIONAL_KEYS, Body, DecodeError, EXTENSION, Header as NamedValue, Headers, Id, Part,
+    RECEIVED_TIME, Scope, View,
 };
 use bytes::BytesMut;
 use codec_amqp10::{
@@ -230,7 +230,14 @@ pub(crate) fn headers<'a>(
         if !is_extension || name.starts_with(BASIC) || OWN.contains(&name) {
             continue;
         }
-        if let Some(value) = value::decode(&value, budget) {
+        // The seconds of other timestamps are not exact enough for it.
+        let value = match value {
+            Value::Timestamp(Timestamp(ms)) if name == RECEIVED_TIME => {
+                budget.spend().map(|()| message::Value::I64(ms))
+            }
+            value => value::decode(&value, budget),
+        };
+        if let Some(value) = value {
             each(NamedValue {
                 scope: Scope::Annotation,
                 name,

@@ -47,6 +47,10 @@ const MESSAGE_ID: &str = "x-message-id";
 /// Header with additional routing keys.
 const ADDITIONAL_KEYS: &str = "CC";
 
+/// Annotation with the time at which the broker received a message, in milliseconds since the Unix epoch. AMQP 0.9.1
+/// has it as a header of another name and as `timestamp`.
+const RECEIVED_TIME: &str = "x-opt-rabbitmq-received-time";
+
 /// The stored properties or body of a message cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {

@@ -77,6 +77,69 @@ pub struct QueueSettings {
     pub max_priority: Option<u8>,
     /// Treatment of dead letters.
     pub dead_letter: DeadLettering,
+    /// Settings that depend on [`QuorumFeatures`].
+    pub quorum: QuorumSettings,
+}
+
+/// Settings of quorum queues that not every version has. A setting has no effect until the queue has its feature.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuorumSettings {
+    /// Delay of returned messages. None: they are ready at once. Needs [`QuorumFeatures::delayed_retry`].
+    pub delayed_retry: Option<DelayedRetry>,
+    /// Milliseconds for which the queue remembers values of `x-deduplication-header`. None: the queue does not recognise
+    /// messages that are published again. Needs [`QuorumFeatures::deduplication`].
+    pub deduplication_window_ms: Option<u64>,
+}
+
+impl QuorumSettings {
+    /// The settings that a queue with these features has.
+    pub fn supported_by(self, features: QuorumFeatures) -> QuorumSettings {
+        QuorumSettings {
+            delayed_retry: self.delayed_retry.filter(|_| features.delayed_retry),
+            deduplication_window_ms: self
+                .deduplication_window_ms
+                .filter(|_| features.deduplication),
+        }
+    }
+}
+
+/// Delay of messages that return to a quorum queue (`delayed-retry-type`, `delayed-retry-min`, `delayed-retry-max`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DelayedRetry {
+    /// The returns that delay a message.
+    pub returns: DelayedReturns,
+    /// Delay in milliseconds for each failed delivery.
+    pub min_ms: u64,
+    /// Longest delay in milliseconds.
+    pub max_ms: u64,
+}
+
+impl DelayedRetry {
+    /// The delay of a message in milliseconds. `failures`: failed deliveries, including this one if `has_failed`.
+    /// 0: the message is ready at once.
+    pub fn delay_ms(self, failures: u32, has_failed: bool) -> u64 {
+        let applies = match self.returns {
+            DelayedReturns::All => true,
+            DelayedReturns::Failed => has_failed,
+            DelayedReturns::Returned => !has_failed,
+        };
+        if !applies {
+            return 0;
+        }
+        let delay = self.min_ms.saturating_mul(failures.max(1).into());
+        delay.min(self.max_ms)
+    }
+}
+
+/// The returns that delay a message (`delayed-retry-type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DelayedReturns {
+    /// Every return.
+    All,
+    /// Returns that count as failed deliveries.
+    Failed,
+    /// Returns that do not count as failed deliveries.
+    Returned,
 }
 
 /// Behaviours of a quorum queue that not every version has. All replicas must change at the same entry of the queue's
@@ -85,6 +148,15 @@ pub struct QueueSettings {
 pub struct QuorumFeatures {
     /// 32 strict priority levels instead of two weighted ones.
     pub strict_priorities: bool,
+    /// Failed deliveries are counted apart from all returns of a message, and only they count towards the delivery
+    /// limit.
+    pub delivery_counts: bool,
+    /// Returned messages can be delayed before their next delivery.
+    pub delayed_retry: bool,
+    /// Messages can be published for a later time.
+    pub scheduled_delivery: bool,
+    /// A message that is published again is recognised and not stored.
+    pub deduplication: bool,
 }
 
 impl QuorumFeatures {
@@ -97,6 +169,10 @@ impl QuorumFeatures {
     pub fn union(self, other: QuorumFeatures) -> QuorumFeatures {
         QuorumFeatures {
             strict_priorities: self.strict_priorities || other.strict_priorities,
+            delivery_counts: self.delivery_counts || other.delivery_counts,
+            delayed_retry: self.delayed_retry || other.delayed_retry,
+            scheduled_delivery: self.scheduled_delivery || other.scheduled_delivery,
+            deduplication: self.deduplication || other.deduplication,
         }
     }
 }

@@ -45,6 +45,10 @@ pub struct ConsumerRules {
     pub priority_replaces_active: bool,
     /// `basic.get` is allowed on a queue with a single active consumer.
     pub get_with_single_active: bool,
+    /// A consumer with credit is told whether it gets messages, and each time that this changes (AMQP 1.0).
+    pub reports_activity: bool,
+    /// A consumer can set its own acknowledgement timeout (`x-consumer-timeout`).
+    pub own_timeout: bool,
 }
 
 /// Facts about a queue type.
@@ -61,8 +65,8 @@ pub struct QueueTypeDescriptor {
     /// Number and placement of replicas.
     pub replication: Replication,
     /// Arguments that a declaration can carry and that a second declaration must repeat, in the order of comparison.
-    /// As in RabbitMQ, `x-consumer-timeout`, `x-quorum-target-group-size` and `x-stream-filter-size-bytes` are not among
-    /// them: they may differ the next time, on a queue of any type.
+    /// As in RabbitMQ, `x-quorum-target-group-size` is not among them: it may differ the next time, on a queue of any
+    /// type.
     pub arguments: &'static [&'static str],
     /// The queue can be non-durable, exclusive or auto-delete.
     pub transient: bool,
@@ -88,6 +92,10 @@ pub struct QueueTypeDescriptor {
     pub dead_letter_at_least_once: bool,
     /// A message that was rejected counts a failed delivery before it becomes a dead letter.
     pub rejection_counts_as_failure: bool,
+    /// A message can be held back until the time that its publisher set.
+    pub scheduled_delivery: bool,
+    /// A message that is published again can be recognised and not stored.
+    pub deduplication: bool,
     /// Every message is on disk, also one that was published as transient.
     pub all_persistent: bool,
     /// The feature flag without which queues of this type cannot be declared, because other versions cannot read them.
@@ -135,6 +143,8 @@ static CLASSIC: QueueTypeDescriptor = QueueTypeDescriptor {
     policy_decides_overflow: false,
     dead_letter_at_least_once: false,
     rejection_counts_as_failure: false,
+    scheduled_delivery: false,
+    deduplication: false,
     all_persistent: false,
     feature: None,
     cursors: false,
@@ -144,6 +154,8 @@ static CLASSIC: QueueTypeDescriptor = QueueTypeDescriptor {
         exclusive: true,
         priority_replaces_active: false,
         get_with_single_active: true,
+        reports_activity: false,
+        own_timeout: false,
     },
 };
 
@@ -168,6 +180,12 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
         "x-queue-type",
         "x-quorum-initial-group-size",
         "x-delivery-limit",
+        "x-consumer-timeout",
+        "x-delayed-retry-type",
+        "x-delayed-retry-min",
+        "x-delayed-retry-max",
+        "x-message-deduplication",
+        "x-deduplication-window",
         "x-queue-leader-locator",
     ],
     transient: false,
@@ -181,6 +199,8 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
     policy_decides_overflow: true,
     dead_letter_at_least_once: true,
     rejection_counts_as_failure: true,
+    scheduled_delivery: true,
+    deduplication: true,
     all_persistent: true,
     feature: None,
     cursors: false,
@@ -190,6 +210,8 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
         exclusive: false,
         priority_replaces_active: true,
         get_with_single_active: false,
+        reports_activity: true,
+        own_timeout: true,
     },
 };
 
@@ -204,6 +226,7 @@ static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
         "x-max-length-bytes",
         "x-max-age",
         "x-stream-max-segment-size-bytes",
+        "x-stream-filter-size-bytes",
         "x-initial-cluster-size",
         "x-queue-leader-locator",
     ],
@@ -218,6 +241,8 @@ static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
     policy_decides_overflow: false,
     dead_letter_at_least_once: false,
     rejection_counts_as_failure: false,
+    scheduled_delivery: false,
+    deduplication: false,
     all_persistent: true,
     feature: Some("stream_queues"),
     cursors: true,
@@ -227,6 +252,8 @@ static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
         exclusive: false,
         priority_replaces_active: false,
         get_with_single_active: false,
+        reports_activity: false,
+        own_timeout: false,
     },
 };
 

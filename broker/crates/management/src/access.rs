@@ -3,7 +3,7 @@
 use crate::ask::Api;
 use crate::error::ApiError;
 use crate::page::Query;
-use metadata::{Name, UserRecord};
+use metadata::{Identity, Name, UserRecord};
 use operations::{Caller, OperationResult};
 use serde_json::{Map, Value as Json};
 use std::sync::Arc;
@@ -11,9 +11,13 @@ use std::sync::Arc;
 /// An authenticated request.
 pub(crate) struct AuthenticatedRequest {
     pub(crate) user: Arc<UserRecord>,
+    /// The identity from an external backend. `user` is then synthetic.
+    pub(crate) identity: Option<Arc<Identity>>,
     /// The client presented the operator's certificate. `user` is then synthetic: a stored user
     /// with the same name is unrelated.
     pub(crate) is_operator: bool,
+    /// The client has a loopback address, so that it runs on the node's machine.
+    pub(crate) is_local: bool,
     /// The method is PUT or POST.
     pub(crate) is_put_or_post: bool,
     pub(crate) query: Query,
@@ -101,10 +105,13 @@ impl Api {
         vhost: &str,
     ) -> Result<(), ApiError> {
         let (user, name) = (call.user.clone(), vhost.to_owned());
+        let identity = call.identity.clone();
         let found = self
             .read(move |tree| {
-                tree.vhost_exists(&name)
-                    .then(|| tree.vhost_access(&user.name, &name))
+                tree.vhost_exists(&name).then(|| {
+                    tree.access_of(&user.name, identity.as_deref())
+                        .has_vhost(&name)
+                })
             })
             .await?;
         match found {
@@ -124,10 +131,13 @@ impl Api {
         vhost: &str,
     ) -> Result<(), ApiError> {
         let (user, name) = (call.user.clone(), vhost.to_owned());
+        let identity = call.identity.clone();
         let found = self
             .read(move |tree| {
-                tree.vhost_exists(&name)
-                    .then(|| tree.vhost_access(&user.name, &name))
+                tree.vhost_exists(&name).then(|| {
+                    tree.access_of(&user.name, identity.as_deref())
+                        .has_vhost(&name)
+                })
             })
             .await?;
         match found {
@@ -148,14 +158,17 @@ impl Api {
     ) -> Result<T, ApiError> {
         let (user, vhost) = (call.user.clone(), Name::from(vhost));
         let is_operator = call.is_operator;
+        let identity = call.identity.clone();
         let result = self
             .read(move |tree| {
                 operation(Caller {
                     tree,
                     user: &user.name,
+                    identity: identity.as_deref(),
                     vhost: &vhost,
                     session: None,
                     is_operator,
+                    refusals: None,
                 })
             })
             .await?;
@@ -170,10 +183,12 @@ impl Api {
         if call.is_administrator() {
             return Ok(None);
         }
-        let user = call.user.clone();
+        let (user, identity) = (call.user.clone(), call.identity.clone());
         self.read(move |tree| {
-            let own = tree.permissions().filter(|p| p.user == user.name);
-            Some(own.map(|p| p.vhost.to_string()).collect())
+            let access = tree.access_of(&user.name, identity.as_deref());
+            let vhosts = tree.vhosts().into_iter();
+            let own = vhosts.filter(|vhost| access.has_vhost(&vhost.name));
+            Some(own.map(|vhost| vhost.name.to_string()).collect())
         })
         .await
     }

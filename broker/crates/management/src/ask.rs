@@ -6,7 +6,11 @@ use crate::login::Logins;
 use crate::rates::{ClockReading, Rates};
 use crate::{Config, Node, entropy};
 use axum::body::{Body, Bytes};
-use control::{CollectWalk, ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficFilter};
+use control::{
+    CollectWalk, ControlRequest, Counters, NodeResources, QueueFacts, Reply, TrafficFacts,
+    TrafficFilter,
+};
+use env::NodeId;
 use http_body::Body as _;
 use metadata::{Change, ChangeResult, Cursor, QueueId, Tree};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -101,6 +105,14 @@ impl Api {
         }
         let read = axum::body::to_bytes(body, limit).await;
         Ok((read.map_err(|_| ApiError::too_large(limit))?, permit))
+    }
+
+    /// Resource usage of a node. Counters have that of other nodes, unless their version is older.
+    pub(crate) fn resources_of(&self, node: NodeId, counters: &Counters) -> NodeResources {
+        if node == self.0.config.node {
+            return self.0.config.node_resources();
+        }
+        counters.resources.unwrap_or_default()
     }
 
     pub(crate) fn moment(&self) -> ClockReading {

@@ -35,6 +35,7 @@ pub(crate) async fn consumer_list(api: &Api, only: Option<QueueId>) -> Result<Ve
     });
     let queues: BTreeMap<_, _> = queues.await?.into_iter().collect();
     let names = api.read(node_names).await?;
+    let default_timeout = api.config().live.consumer_timeout_ms();
     let nodes = nodes::facts(api).await?.into_iter();
     let unreachable: Vec<u64> = nodes.filter(|n| !n.running).map(|n| n.id.0).collect();
     let mut shown: Vec<Json> = consumers
@@ -47,7 +48,7 @@ pub(crate) async fn consumer_list(api: &Api, only: Option<QueueId>) -> Result<Ve
             // Only AMQP 0-9-1 deliveries time out, and only if the queue or the node sets a
             // timeout.
             let amqp = connection.is_some_and(|c| c.protocol == "amqp091");
-            let timeout = timeout.or(api.config().consumer_timeout_ms);
+            let timeout = timeout.or(default_timeout);
             if let (true, Some(timeout)) = (amqp, timeout) {
                 shown["consumer_timeout"] = object!(timeout);
             }

@@ -275,7 +275,7 @@ async fn import_one(
     let vhost = || entry.required_text("vhost");
     let user = || entry.required_text("user");
     let change = match kind {
-        "users" => Change::PutUser(users::record(api, named()?, entry).await?),
+        "users" => Change::PutUser(users::imported(api, call, named()?, entry).await?),
         "vhosts" => return vhosts::declare(api, call, named()?, entry, None).await,
         "global_parameters" => {
             let value = entry.0.get("value").unwrap_or(&Json::Null);

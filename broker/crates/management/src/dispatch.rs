@@ -2,8 +2,10 @@
 
 use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
+use crate::audit_requests::{AuditedConnection, PendingRecord, RequestAudit};
 use crate::error::ApiError;
 use crate::listen::Peer;
+use crate::login::LoggedIn;
 use crate::page::Query;
 use crate::serving::{OperatorCertificate, Protection};
 use crate::{MAX_BODY, MAX_DEFINITIONS, form, health, login, origin, routes, ui};
@@ -45,10 +47,13 @@ pub(crate) fn router(api: Api) -> Router {
 
 async fn serve(State(api): State<Api>, request: Request) -> Response {
     let timeout = api.config().request_timeout;
+    let begun = api.moment().now;
     let answer = tokio::time::timeout(timeout, answer(&api, request)).await;
     let answer = answer.unwrap_or_else(|_| Err(ApiError::unavailable("the request took too long")));
     let mut answer = answer.unwrap_or_else(|error| error.into_response());
     ui::protect(&mut answer);
+    let duration = api.moment().now.since(begun);
+    api.config().timings.http_requests.observe(duration);
     answer
 }
 
@@ -84,15 +89,28 @@ async fn answer(api: &Api, request: Request) -> ApiResult {
     let peer = peer.ok_or_else(|| ApiError::not_authorized("Not_Authorized"))?;
     let is_operator = parts.extensions.get::<OperatorCertificate>().is_some()
         && !parts.headers.contains_key(header::AUTHORIZATION);
-    let user = if is_operator {
+    let audited = parts.extensions.get::<AuditedConnection>();
+    let audit = RequestAudit::new(api.config().audit.as_ref(), peer.0.0, audited);
+    let logged_in = if is_operator {
         if method != "GET" {
             let path = parts.uri.path();
             tracing::info!(event = "operator.request", user = login::OPERATOR, peer = %peer.0.0, method, path);
         }
-        login::operator(api).await?
+        let pending = audit
+            .as_ref()
+            .map(|audit| audit.begin_login(login::OPERATOR, "EXTERNAL"));
+        let result = login::operator(api).await.map(LoggedIn::stored);
+        end_login(audit.as_ref(), pending, true, &result);
+        result?
     } else {
         let authorization = text(&parts.headers, header::AUTHORIZATION.as_str());
-        login::login(api, authorization, peer.0.0.ip()).await?
+        let pending = audit.as_ref().map(|audit| {
+            let (user, mechanism) = login::claimed_user(authorization);
+            audit.begin_login(&user, mechanism)
+        });
+        let result = login::login(api, authorization, peer.0.0.ip()).await;
+        end_login(audit.as_ref(), pending, authorization.is_some(), &result);
+        result?
     };
     let limit = match path {
         ["definitions", ..] => MAX_DEFINITIONS,
@@ -107,8 +125,10 @@ async fn answer(api: &Api, request: Request) -> ApiResult {
         _ => body,
     };
     let call = AuthenticatedRequest {
-        user,
+        user: logged_in.user,
+        identity: logged_in.identity,
         is_operator,
+        is_local: peer.0.0.ip().to_canonical().is_loopback(),
         is_put_or_post: matches!(method.as_str(), "PUT" | "POST"),
         query: Query::parse(parts.uri.query()),
         body,
@@ -125,8 +145,29 @@ async fn answer(api: &Api, request: Request) -> ApiResult {
             return Ok(no_route_response(error, path));
         }
     };
-    route.required_tag.check(&call)?;
-    route.handle(api, &call, path).await
+    let Some(audit) = audit else {
+        route.required_tag.check(&call)?;
+        return route.handle(api, &call, path).await;
+    };
+    let pending = audit.begin_request(route, &call, path);
+    let result = match route.required_tag.check(&call) {
+        Ok(()) => route.handle(api, &call, path).await,
+        Err(error) => Err(error),
+    };
+    audit.end_request(pending, (route, &call.user.name, path), &result);
+    result
+}
+
+fn end_login(
+    audit: Option<&RequestAudit<'_>>,
+    pending: Option<PendingRecord<'_>>,
+    has_credentials: bool,
+    result: &Result<LoggedIn, ApiError>,
+) {
+    if let (Some(audit), Some(pending)) = (audit, pending) {
+        let result = result.as_ref().map(|logged_in| &logged_in.user.name);
+        audit.end_login(pending, has_credentials, result);
+    }
 }
 
 /// Returns the uploaded file of a form, or the body unchanged for any other content type.

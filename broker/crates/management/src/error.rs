@@ -77,6 +77,14 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)
     }
 
+    pub(crate) fn precondition_failed(reason: impl Into<Json>) -> ApiError {
+        ApiError::new(
+            StatusCode::PRECONDITION_FAILED,
+            "precondition_failed",
+            reason,
+        )
+    }
+
     pub(crate) fn unsupported_type(reason: impl Into<Json>) -> ApiError {
         ApiError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -125,6 +133,7 @@ impl From<ChangeError> for ApiError {
             ChangeError::Unavailable(text) => ApiError::unavailable(text),
             ChangeError::PreconditionFailed(text)
             | ChangeError::ResourceLocked(text)
+            | ChangeError::NotPermitted(text)
             | ChangeError::Invalid(text) => ApiError::bad_request(text),
         }
     }
@@ -138,6 +147,7 @@ impl From<OperationError> for ApiError {
             ErrorKind::Unavailable => ApiError::unavailable(error.text),
             ErrorKind::ResourceLocked
             | ErrorKind::PreconditionFailed
+            | ErrorKind::NotPermitted
             | ErrorKind::NotImplemented => ApiError::bad_request(error.text),
         }
     }

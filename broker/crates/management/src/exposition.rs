@@ -1,5 +1,6 @@
 //! Prometheus' text format, version 0.0.4.
 
+use control::HistogramSnapshot;
 use std::fmt::{Display, Write as _};
 
 /// Builds a page of metrics.
@@ -72,6 +73,25 @@ impl Page {
         }
     }
 
+    /// Writes the samples of one histogram of a metric.
+    pub(crate) fn histogram(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        histogram: &HistogramSnapshot,
+    ) {
+        let bucket = format!("{name}_bucket");
+        let bounds = histogram.buckets.iter();
+        let bounds = bounds.map(|(bound, count)| (bound.to_string(), *count));
+        for (bound, count) in bounds.chain([("+Inf".to_owned(), histogram.count)]) {
+            let bound = ("le", bound.as_str());
+            let labels: Vec<_> = labels.iter().copied().chain([bound]).collect();
+            self.sample(&bucket, &labels, count);
+        }
+        self.sample(&format!("{name}_sum"), labels, histogram.sum);
+        self.sample(&format!("{name}_count"), labels, histogram.count);
+    }
+
     /// Writes a metric with one sample.
     pub(crate) fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
@@ -82,6 +102,28 @@ impl Page {
 #[cfg(test)]
 mod unit {
     use super::*;
+    use control::DurationHistogram;
+    use std::time::Duration;
+
+    #[test]
+    fn histogram_ends_with_its_count() {
+        let histogram = DurationHistogram::default();
+        histogram.observe(Duration::from_millis(2));
+        histogram.observe(Duration::from_secs(60));
+        let mut page = Page::new("p_");
+        page.histogram("d", &[("shard", "0")], &histogram.snapshot());
+        let text = page.into_text();
+        for line in [
+            "p_d_bucket{shard=\"0\",le=\"0.001\"} 0",
+            "p_d_bucket{shard=\"0\",le=\"0.0025\"} 1",
+            "p_d_bucket{shard=\"0\",le=\"5\"} 1",
+            "p_d_bucket{shard=\"0\",le=\"+Inf\"} 2",
+            "p_d_sum{shard=\"0\"} 60.002",
+            "p_d_count{shard=\"0\"} 2",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is missing: {text}");
+        }
+    }
 
     #[test]
     fn label_values_are_escaped() {

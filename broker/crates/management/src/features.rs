@@ -5,6 +5,7 @@ use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
 use crate::nodes;
 use control::NodeFacts;
+use metadata::deprecated::DeprecatedFeature;
 use metadata::features::not_supported;
 use metadata::{Change, Name, QueueCursor};
 use serde_json::{Value as Json, json as object};
@@ -112,42 +113,36 @@ fn refused(flag: &str, unsupported_nodes: &[Name]) -> ApiError {
     ApiError::bad_request(not_supported(flag, unsupported_nodes).to_string())
 }
 
-/// Features that RabbitMQ deprecated and that are supported here without a planned removal.
-const DEPRECATED: &[(&str, &str)] = &[
-    (
-        "global_qos",
-        "basic.qos with global=true limits a channel's classic queue consumers together",
-    ),
-    (
-        "transient_nonexcl_queues",
-        "Queues that are neither durable nor exclusive end with their node",
-    ),
-];
-
-fn show((name, description): &(&str, &str)) -> Json {
+fn show(api: &Api, feature: DeprecatedFeature) -> Json {
+    let is_permitted = api.config().permitted.contains(feature);
     object!({
-        "name": name,
-        "desc": description,
-        "deprecation_phase": "permitted_by_default",
+        "name": feature.name(),
+        "desc": feature.description(),
+        "deprecation_phase": feature.phase().name(),
+        "state": if is_permitted { "permitted" } else { "denied" },
         "doc_url": "",
         "provided_by": "posthorn",
     })
 }
 
-pub(crate) fn deprecated() -> ApiResult {
-    json(Json::Array(DEPRECATED.iter().map(show).collect()))
+pub(crate) fn deprecated(api: &Api) -> ApiResult {
+    let all = DeprecatedFeature::ALL.into_iter();
+    json(Json::Array(all.map(|f| show(api, f)).collect()))
 }
 
 pub(crate) async fn deprecated_in_use(api: &Api) -> ApiResult {
-    let transient = api
+    let found = api
         .walk(QueueCursor::default(), |_, q| {
-            (!q.durable && q.exclusive.is_none()).then_some(())
+            let is_transient = !q.durable && q.exclusive.is_none();
+            let is_located = q.arguments.get("x-queue-master-locator").is_some();
+            (is_transient || is_located).then_some((is_transient, is_located))
         })
         .await?;
     // Checking `global_qos` would require a walk over all channels, so it is never reported.
-    let used = DEPRECATED.iter().filter(|(name, _)| match *name {
-        "transient_nonexcl_queues" => !transient.is_empty(),
+    let used = DeprecatedFeature::ALL.into_iter().filter(|f| match f {
+        DeprecatedFeature::TransientNonexclQueues => found.iter().any(|(yes, _)| *yes),
+        DeprecatedFeature::QueueMasterLocator => found.iter().any(|(_, yes)| *yes),
         _ => false,
     });
-    json(Json::Array(used.map(show).collect()))
+    json(Json::Array(used.map(|f| show(api, f)).collect()))
 }

@@ -8,7 +8,7 @@ use crate::nodes;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use control::{ControlRequest, Readiness};
-use metadata::QueueId;
+use metadata::{QueueId, QueueRecord};
 use serde_json::{Value as Json, json as object};
 
 /// Responds that a check passes. Virtual hosts are usable as soon as the node knows them: no process has to
@@ -17,7 +17,8 @@ pub(crate) fn ok() -> ApiResult {
     json(object!({"status": "ok"}))
 }
 
-fn failed(body: Json) -> Response {
+/// Responds with 503 that a check fails.
+pub(crate) fn failed(body: Json) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, axum::Json(body)).into_response()
 }
 
@@ -45,49 +46,39 @@ pub(crate) async fn readyz(api: &Api) -> ApiResult {
 
 /// Checks that this node listens on a port.
 pub(crate) fn port_listener(api: &Api, port: &str) -> ApiResult {
-    let listeners = &api.config().listeners;
+    let listeners = &api.config().listeners();
     let port = port.parse::<u16>();
     let port = port.map_err(|_| ApiError::bad_request("Invalid port"))?;
-    let exists = listeners.iter().any(|(_, p)| *p == port);
-    listener(listeners, exists, "port", &port.to_string())
-}
-
-/// Checks that this node has a listener for a protocol.
-pub(crate) fn protocol_listener(api: &Api, protocol: &str) -> ApiResult {
-    let listeners = &api.config().listeners;
-    // RabbitMQ's health checks accept protocol versions, its listener names have none.
-    let wanted = match protocol {
-        "amqp091" | "amqp0-9-1" | "amqp0.9.1" | "amqp10" | "amqp1.0" => "amqp",
-        other => other,
-    };
-    let exists = listeners.iter().any(|(p, _)| p == wanted);
-    listener(listeners, exists, "protocol", wanted)
-}
-
-/// Responds whether a listener exists, and lists the existing ones if not.
-fn listener(listeners: &[(String, u16)], exists: bool, kind: &str, wanted: &str) -> ApiResult {
-    if exists {
-        let shown: Json = match wanted.parse::<u16>() {
-            Ok(port) if kind == "port" => object!(port),
-            _ => object!(wanted),
-        };
-        return json(object!({"status": "ok", kind: shown}));
+    if listeners.iter().any(|(_, p)| *p == port) {
+        return json(object!({"status": "ok", "port": port}));
     }
-    let (known, others): (&str, Vec<Json>) = match kind {
-        "port" => (
-            "ports",
-            listeners.iter().map(|(_, port)| object!(port)).collect(),
-        ),
-        _ => (
-            "protocols",
-            listeners.iter().map(|(name, _)| object!(name)).collect(),
-        ),
-    };
+    let ports = listeners.iter().map(|(_, port)| *port);
     Ok(failed(object!({
         "status": "failed",
         "reason": "No active listener",
-        "missing": wanted.parse::<u16>().map_or_else(|_| object!(wanted), |port| object!(port)),
-        known: others,
+        "missing": port,
+        "ports": ports.collect::<Vec<u16>>(),
+    })))
+}
+
+/// Checks that this node has a listener for each protocol of a list, separated by commas.
+pub(crate) fn protocol_listener(api: &Api, protocols: &str) -> ApiResult {
+    let listeners = &api.config().listeners();
+    let active: Vec<&str> = listeners.iter().map(|(name, _)| *name).collect();
+    let wanted = protocols.split(',').map(|protocol| match protocol {
+        // RabbitMQ's health checks accept protocol versions, its listener names have none.
+        "amqp091" | "amqp0-9-1" | "amqp0.9.1" | "amqp10" | "amqp1.0" => "amqp",
+        other => other,
+    });
+    let missing: Vec<&str> = wanted.filter(|p| !active.contains(p)).collect();
+    if missing.is_empty() {
+        return json(object!({"status": "ok", "protocols": active}));
+    }
+    Ok(failed(object!({
+        "status": "failed",
+        "reason": "No active listener",
+        "missing": missing,
+        "protocols": active,
     })))
 }
 
@@ -113,8 +104,8 @@ pub(crate) fn certificates(api: &Api, within: &str, unit: &str) -> ApiResult {
     let Some(expires) = expires.filter(|expires| *expires <= deadline) else {
         return ok();
     };
-    let listeners = config.listeners.iter().filter(|(p, _)| p.ends_with("/ssl"));
-    let listeners = listeners.map(|(protocol, port)| {
+    let all = config.listeners().into_iter();
+    let listeners = all.filter(|(p, _)| p.ends_with("/ssl")).map(|(protocol, port)| {
         object!({"node": config.name, "protocol": protocol, "port": port, "expires": expires})
     });
     Ok(failed(object!({
@@ -131,6 +122,16 @@ pub(crate) async fn aliveness(api: &Api, call: &AuthenticatedRequest, vhost: &st
     readyz(api).await
 }
 
+/// A queue in the response of a check.
+pub(crate) fn shown_queue(q: &QueueRecord) -> Json {
+    object!({
+        "name": &*q.name,
+        "virtual_host": &*q.vhost,
+        "type": q.kind.name(),
+        "readable_name": format!("queue '{}' in vhost '{}'", q.name, q.vhost),
+    })
+}
+
 pub(crate) async fn quorum_critical(api: &Api) -> ApiResult {
     let ids = api
         .ask(|reply| ControlRequest::QuorumCritical { reply })
@@ -145,12 +146,7 @@ pub(crate) async fn quorum_critical(api: &Api) -> ApiResult {
     let queues = api
         .read(move |tree| {
             let shown = ids.iter().map(|id| match tree.queue_by_id(*id) {
-                Some(q) => object!({
-                    "name": &*q.name,
-                    "virtual_host": &*q.vhost,
-                    "type": q.kind.name(),
-                    "readable_name": format!("queue '{}' in vhost '{}'", q.name, q.vhost),
-                }),
+                Some(q) => shown_queue(q),
                 None if *id == QueueId(0) => object!({
                     "name": "cluster metadata",
                     "virtual_host": "",

@@ -46,7 +46,11 @@ pub(crate) async fn of_all(api: &Api) -> Result<Arc<MessageTotals>, ApiError> {
         .iter()
         .filter_map(|f| {
             let stats = f.stats.as_ref()?;
-            let lengths = rates::lengths(stats.ready, stats.unacknowledged, stats.dead);
+            let lengths = rates::lengths(
+                stats.ready,
+                stats.unacknowledged,
+                stats.dead + stats.delayed,
+            );
             Some((f.id, lengths))
         })
         .collect();

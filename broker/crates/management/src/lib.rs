@@ -8,9 +8,11 @@
 
 mod access;
 mod ask;
+mod audit_requests;
 mod auth_paths;
 mod bindings;
 mod channels;
+mod cluster_health;
 mod connections;
 mod consumers;
 mod definitions;
@@ -31,6 +33,7 @@ mod login;
 mod memory;
 mod messages;
 mod metrics;
+mod mqtt;
 mod nodes;
 mod origin;
 mod overview;
@@ -55,13 +58,14 @@ mod users;
 mod vhosts;
 
 pub use axum::Router;
-use control::{ControlRequest, NodeResources};
+use control::{ControlRequest, NodeResources, NodeTimings};
 use env::NodeId;
 use env::real::RealClock;
 use metadata::QueueType;
+use metadata::deprecated::PermittedFeatures;
 use metadata::features::Version;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use entropy::fill as random_bytes;
@@ -120,7 +124,7 @@ impl std::fmt::Debug for LogLevels {
     }
 }
 
-/// A setting of this node, as it was at the start.
+/// A setting of this node, as it applies now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The key in a configuration file.
@@ -129,6 +133,80 @@ pub struct Setting {
     pub value: String,
     /// The place that sets the value, or `default`.
     pub source: String,
+    /// A reload applies changes of this key.
+    pub live: bool,
+    /// The files have another value, which the next start applies.
+    pub restart: bool,
+}
+
+/// A key of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettingKey {
+    /// The key in a configuration file; `.*` at its end stands for any name.
+    pub key: &'static str,
+    /// The default as in a file; empty if there is none.
+    pub default: &'static str,
+    /// A reload applies changes of this key.
+    pub live: bool,
+}
+
+/// The settings of this node that a reload changes.
+#[derive(Clone, Debug, Default)]
+pub struct LiveSettings(Arc<RwLock<SettingsNow>>);
+
+#[derive(Debug, Default)]
+struct SettingsNow {
+    list: Arc<[Setting]>,
+    consumer_timeout_ms: Option<u64>,
+}
+
+impl LiveSettings {
+    /// All settings, and the delivery acknowledgement timeout of queues that do not set one
+    /// (`consumer_timeout`); None: no timeout.
+    pub fn new(list: Vec<Setting>, consumer_timeout_ms: Option<u64>) -> LiveSettings {
+        let live = LiveSettings::default();
+        live.replace(list, consumer_timeout_ms);
+        live
+    }
+
+    /// Shows these settings from now on.
+    pub fn replace(&self, list: Vec<Setting>, consumer_timeout_ms: Option<u64>) {
+        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        *now = SettingsNow {
+            list: list.into(),
+            consumer_timeout_ms,
+        };
+    }
+
+    pub(crate) fn list(&self) -> Arc<[Setting]> {
+        let now = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        now.list.clone()
+    }
+
+    pub(crate) fn consumer_timeout_ms(&self) -> Option<u64> {
+        let now = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        now.consumer_timeout_ms
+    }
+}
+
+/// The result of a reload of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Keys whose changes were applied.
+    pub changed: Vec<String>,
+    /// Keys whose changes the next start applies.
+    pub restart: Vec<String>,
+}
+
+/// Reads the configuration again and applies changes of live settings. An error lists the invalid
+/// settings; nothing has changed then.
+#[derive(Clone)]
+pub struct ReloadSettings(pub Arc<dyn Fn() -> Result<Reloaded, String> + Send + Sync>);
+
+impl std::fmt::Debug for ReloadSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ReloadSettings")
+    }
 }
 
 /// Measures the resources that this node uses.
@@ -160,17 +238,24 @@ pub struct Config {
     pub name: String,
     /// The cluster's name until a user sets another.
     pub cluster_name: String,
+    /// Number of nodes that form the cluster (`cluster.initial_size` or `cluster.peers`).
+    pub initial_nodes: usize,
     /// The version of Posthorn that this node runs.
     pub version: Version,
-    /// Protocol and port of each listener, for `/api/overview`.
+    /// Protocol and configured port of each listener.
     pub listeners: Vec<(String, u16)>,
+    /// The ports of listeners whose configured port is 0, once they are bound.
+    pub bound_ports: Arc<OnceLock<Vec<(&'static str, u16)>>>,
+    /// Authentication backends in the order in which they are asked (`auth_backends`).
+    pub backends: Vec<auth_backends::Backend>,
+    /// The external backends among them. None: there are none.
+    pub identities: Option<Arc<auth_backends::IdentityService>>,
     /// Users who may log in from loopback only (`loopback_users`).
     pub loopback_users: Vec<String>,
     /// Queue type of new vhosts that do not set `default_queue_type`; None: classic.
     pub default_queue_type: Option<QueueType>,
-    /// Delivery acknowledgement timeout of queues that do not set one (`consumer_timeout`); None:
-    /// no timeout.
-    pub consumer_timeout_ms: Option<u64>,
+    /// Deprecated features that clients of the node may use.
+    pub permitted: PermittedFeatures,
     /// Maximum number of connections per [`Gate`]. The memory limit may reduce it.
     pub max_connections: usize,
     /// Memory shared by all HTTP connections and request bodies.
@@ -188,7 +273,11 @@ pub struct Config {
     /// None: the log levels cannot be changed at runtime.
     pub log_levels: Option<LogLevels>,
     /// Settings for `/api/nodes/{name}/configuration`.
-    pub settings: Arc<[Setting]>,
+    pub live: LiveSettings,
+    /// All keys, for `/api/nodes/{name}/configuration/keys`.
+    pub keys: Arc<[SettingKey]>,
+    /// None: the configuration cannot be read again.
+    pub reload: Option<ReloadSettings>,
     /// None: the listeners have no certificates.
     pub certificates_expire: Option<CertificateExpiry>,
     /// None: resource usage is unknown.
@@ -197,6 +286,10 @@ pub struct Config {
     pub clock: Clock,
     /// Updated by the API and read by the metrics endpoint.
     pub login_counter: LoginCounter,
+    /// Takes audit records. None: there is no audit log.
+    pub audit: Option<audit::AuditSink>,
+    /// Durations that the node measures.
+    pub timings: Arc<NodeTimings>,
 }
 
 /// Largest request body, in bytes.
@@ -210,17 +303,35 @@ impl Config {
         measure.map_or_else(NodeResources::default, |measure| (measure.0)())
     }
 
+    /// Protocol and port of each listener.
+    pub(crate) fn listeners(&self) -> Vec<(&str, u16)> {
+        let bound = self.bound_ports.get().map_or(&[][..], Vec::as_slice);
+        let port_of = |(protocol, port): &(String, u16)| match *port {
+            0 => bound
+                .iter()
+                .find(|(name, _)| name == protocol)
+                .map_or(0, |it| it.1),
+            port => port,
+        };
+        let all = self.listeners.iter();
+        all.map(|it| (it.0.as_str(), port_of(it))).collect()
+    }
+
     /// The defaults for a node of this name.
     pub fn new(node: NodeId, name: impl Into<String>) -> Config {
         Config {
             node,
             name: name.into(),
             cluster_name: "posthorn".to_owned(),
+            initial_nodes: 1,
             version: Version::default(),
             listeners: Vec::new(),
+            bound_ports: Arc::default(),
+            backends: auth_backends::BackendSettings::default().backends(),
+            identities: None,
             loopback_users: vec!["guest".to_owned()],
             default_queue_type: None,
-            consumer_timeout_ms: None,
+            permitted: PermittedFeatures::default(),
             max_connections: 1024,
             memory: HttpMemory::default(),
             request_timeout: Duration::from_secs(30),
@@ -229,11 +340,15 @@ impl Config {
             memory_watermark: None,
             disk_free_limit: None,
             log_levels: None,
-            settings: Arc::new([]),
+            live: LiveSettings::default(),
+            keys: Arc::new([]),
+            reload: None,
             certificates_expire: None,
             resources: None,
             clock: Clock(Arc::new(RealClock::new())),
             login_counter: LoginCounter::default(),
+            audit: None,
+            timings: Arc::default(),
         }
     }
 }

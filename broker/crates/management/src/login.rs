@@ -1,13 +1,14 @@
-//! Authentication with basic credentials against the tree's users. Throttles repeated failures.
+//! Authentication with basic credentials or a token. Throttles repeated failures.
 
 use crate::ask::Api;
 use crate::error::ApiError;
 use auth::{FailedLoginResponse, LoginThrottle, PasswordHash, VerifiedPasswordCache};
+use auth_backends::IdentityRequest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use control::{ControlRequest, LoginCounts, Readiness};
 use env::Time;
-use metadata::UserRecord;
+use metadata::{Identity, IdentityPermissions, UserRecord};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +18,12 @@ use tokio::sync::Semaphore;
 const CHECKS: usize = 2;
 /// Maximum number of concurrent checks per address.
 const ADDRESS_CHECKS: usize = 1;
-/// Maximum length of encoded credentials in bytes.
-const MAX_CREDENTIALS: usize = 4096;
+/// Maximum length of encoded credentials in bytes: a token as password, in base64.
+const MAX_CREDENTIALS: usize = 24 * 1024;
+/// Longest password of a stored user in bytes.
+const MAX_PASSWORD: usize = 4096;
+/// Maximum number of concurrent questions to external backends.
+const IDENTIFICATIONS: usize = 64;
 
 /// Login counts by protocol.
 pub(crate) type LoginsByProtocol = BTreeMap<String, LoginCounts>;
@@ -71,6 +76,7 @@ pub(crate) struct Logins {
     verified: Mutex<VerifiedPasswordCache>,
     throttle: Mutex<LoginThrottle>,
     hashing: Arc<Semaphore>,
+    identifying: Semaphore,
     /// One semaphore per address with a waiting or running check.
     address_lanes: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
 }
@@ -106,6 +112,7 @@ impl Logins {
             verified: Mutex::new(VerifiedPasswordCache::new(key)),
             throttle: Mutex::new(LoginThrottle::new(key)),
             hashing: Arc::new(Semaphore::new(CHECKS)),
+            identifying: Semaphore::new(IDENTIFICATIONS),
             address_lanes: Mutex::default(),
         }
     }
@@ -137,6 +144,9 @@ impl Logins {
         hash: PasswordHash,
         password: Vec<u8>,
     ) -> Result<bool, ApiError> {
+        if password.len() > MAX_PASSWORD {
+            return Ok(false);
+        }
         if lock(&self.verified).knows(&hash, &password) {
             return Ok(true);
         }
@@ -202,44 +212,162 @@ fn no_cluster() -> ApiError {
     ApiError::unavailable("this node is not in a cluster yet")
 }
 
+/// The user of a request.
+#[derive(Clone)]
+pub(crate) struct LoggedIn {
+    /// The stored user, or one with the name and tags of the identity.
+    pub(crate) user: Arc<UserRecord>,
+    /// The identity from an external backend.
+    pub(crate) identity: Option<Arc<Identity>>,
+}
+
+impl LoggedIn {
+    pub(crate) fn stored(user: Arc<UserRecord>) -> LoggedIn {
+        let identity = None;
+        LoggedIn { user, identity }
+    }
+
+    /// `record`: the stored user of this name, if there is one.
+    fn identified(identity: Arc<Identity>, record: Option<&UserRecord>) -> LoggedIn {
+        let mut tags = identity.tags.clone();
+        if identity.permissions == IdentityPermissions::Stored {
+            tags.extend(record.into_iter().flat_map(|record| record.tags.clone()));
+        }
+        let user = Arc::new(UserRecord {
+            name: identity.user.clone(),
+            password: None,
+            tags,
+            limits: Vec::new(),
+        });
+        let identity = Some(identity);
+        LoggedIn { user, identity }
+    }
+}
+
+/// The content of an `Authorization` header.
+#[derive(Debug, PartialEq, Eq)]
+struct HttpCredentials {
+    user: String,
+    password: Vec<u8>,
+    /// The password is a token, which no stored user has.
+    is_token: bool,
+}
+
 /// Authenticates the user of an `Authorization` header.
 pub(crate) async fn login(
     api: &Api,
     header: Option<&str>,
     peer: IpAddr,
-) -> Result<Arc<UserRecord>, ApiError> {
+) -> Result<LoggedIn, ApiError> {
     let failed = || ApiError::not_authorized("Not_Authorized");
-    let (name, password) = header.and_then(parse_basic).ok_or_else(failed)?;
+    let credentials = header.and_then(parse_credentials).ok_or_else(failed)?;
     let logins = api.logins();
-    let wanted = name.clone();
-    let user = api
-        .read(move |tree| (!tree.cluster().is_empty()).then(|| tree.user(&wanted).cloned()))
-        .await?;
-    // No users exist before the cluster is formed, so this is not a failed login.
-    let user = user.ok_or_else(no_cluster)?;
-    let hash = user.as_ref().and_then(|u| u.password.clone());
-    let hash = hash.unwrap_or_else(auth::decoy);
-    let is_correct = logins.check(peer, hash, password).await?;
-    if !is_correct {
-        check_metadata_is_current(api).await?;
-    }
-    api.config().login_counter.count(is_correct);
-    let Some(user) = user.filter(|_| is_correct) else {
-        let failure = logins.failed(peer, &name, api.moment().now);
-        if let Some(unlogged) = failure.log {
-            tracing::warn!(event = "login.failed", user = %name, %peer, unlogged, "wrong user name or password over HTTP");
-        }
-        tokio::time::sleep(failure.delay).await;
-        return Err(failed());
+    let checked = check_backends(api, &credentials, peer).await?;
+    let user = match &checked {
+        Ok(logged_in) => logged_in.user.name.to_string(),
+        Err(_) => credentials.user,
     };
-    lock(&logins.throttle).clear(peer, &name);
-    let is_loopback_only = api.config().loopback_users.contains(&name);
-    if is_loopback_only && !peer.to_canonical().is_loopback() {
+    let is_loopback_only = api.config().loopback_users.contains(&user);
+    let is_too_far = is_loopback_only && !peer.to_canonical().is_loopback();
+    let is_correct = checked.is_ok();
+    api.config().login_counter.count(is_correct && !is_too_far);
+    let logged_in = match checked {
+        Ok(logged_in) => logged_in,
+        Err(why) => {
+            let failure = logins.failed(peer, &user, api.moment().now);
+            if let Some(unlogged) = failure.log {
+                tracing::warn!(event = "login.failed", user = %user, %peer, unlogged, why, "login over HTTP refused");
+            }
+            tokio::time::sleep(failure.delay).await;
+            return Err(failed());
+        }
+    };
+    lock(&logins.throttle).clear(peer, &user);
+    if is_too_far {
         return Err(ApiError::not_authorized(
             "User can only log in via localhost",
         ));
     }
-    Ok(user)
+    Ok(logged_in)
+}
+
+/// Asks the backends in order. The inner error has the reason of each, for the log.
+async fn check_backends(
+    api: &Api,
+    credentials: &HttpCredentials,
+    peer: IpAddr,
+) -> Result<Result<LoggedIn, String>, ApiError> {
+    let mut refusals = Vec::new();
+    for (index, backend) in api.config().backends.iter().enumerate() {
+        let result = match backend.is_internal() {
+            true if credentials.is_token => continue,
+            true => check_stored(api, credentials, peer).await?,
+            false => identify(api, index, credentials).await?,
+        };
+        match result {
+            Ok(logged_in) => return Ok(Ok(logged_in)),
+            Err(why) => refusals.push(why),
+        }
+    }
+    Ok(Err(refusals.join("; ")))
+}
+
+/// Checks the password of a stored user.
+async fn check_stored(
+    api: &Api,
+    credentials: &HttpCredentials,
+    peer: IpAddr,
+) -> Result<Result<LoggedIn, String>, ApiError> {
+    let user = stored_user(api, &credentials.user).await?;
+    let hash = user.as_ref().and_then(|u| u.password.clone());
+    let hash = hash.unwrap_or_else(auth::decoy);
+    let password = credentials.password.clone();
+    let is_correct = api.logins().check(peer, hash, password).await?;
+    if !is_correct {
+        check_metadata_is_current(api).await?;
+    }
+    let user = user.filter(|_| is_correct);
+    let why = || "wrong user name or password".to_owned();
+    Ok(user.map(LoggedIn::stored).ok_or_else(why))
+}
+
+async fn stored_user(api: &Api, name: &str) -> Result<Option<Arc<UserRecord>>, ApiError> {
+    let wanted = name.to_owned();
+    let user = api
+        .read(move |tree| (!tree.cluster().is_empty()).then(|| tree.user(&wanted).cloned()))
+        .await?;
+    // No users exist before the cluster is formed, so this is not a failed login.
+    user.ok_or_else(no_cluster)
+}
+
+/// Asks an external backend.
+async fn identify(
+    api: &Api,
+    backend: usize,
+    credentials: &HttpCredentials,
+) -> Result<Result<LoggedIn, String>, ApiError> {
+    let Some(service) = &api.config().identities else {
+        return Ok(Err("the backend does not run".to_owned()));
+    };
+    let _permit = api.logins().identifying.acquire().await;
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    service.identify(IdentityRequest {
+        backend,
+        user: credentials.user.clone(),
+        password: credentials.password.clone(),
+        // The receiver is gone if the request has timed out.
+        reply: Box::new(move |result| drop(reply.send(result))),
+    });
+    let identity = match answer.await.map_err(|_| stopping())? {
+        Ok(identity) => identity,
+        Err(why) => return Ok(Err(why)),
+    };
+    let now = api.moment().wall;
+    if identity.expires_at.is_some_and(|end| end <= now) {
+        return Ok(Err("the identity has expired".to_owned()));
+    }
+    let record = stored_user(api, &identity.user).await?;
+    Ok(Ok(LoggedIn::identified(identity, record.as_deref())))
 }
 
 /// Fails if the node may not know the newest users and passwords. A client would take 401 for the refusal of
@@ -251,6 +379,33 @@ async fn check_metadata_is_current(api: &Api) -> Result<(), ApiError> {
             "the user and password cannot be checked: this node is not ready: {why}"
         ))),
     }
+}
+
+/// The user that a request claims to be of, and the mechanism for the audit log.
+pub(crate) fn claimed_user(header: Option<&str>) -> (String, &'static str) {
+    match header.and_then(parse_credentials) {
+        Some(credentials) if credentials.is_token => (String::new(), "BEARER"),
+        Some(credentials) => (credentials.user, "BASIC"),
+        None => (String::new(), "BASIC"),
+    }
+}
+
+fn parse_credentials(header: &str) -> Option<HttpCredentials> {
+    let (scheme, token) = header.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") && token.len() <= MAX_CREDENTIALS {
+        return Some(HttpCredentials {
+            user: String::new(),
+            password: token.trim().as_bytes().to_vec(),
+            is_token: true,
+        });
+    }
+    let (user, password) = parse_basic(header)?;
+    let is_token = false;
+    Some(HttpCredentials {
+        user,
+        password,
+        is_token,
+    })
 }
 
 fn parse_basic(header: &str) -> Option<(String, Vec<u8>)> {
@@ -277,6 +432,19 @@ mod unit {
         for bad in ["", "Basic", "Basic !!!", "Bearer abc", "Basic Z3Vlc3Q="] {
             assert_eq!(parse_basic(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn bearer_header_has_a_token_without_user() {
+        let read = parse_credentials("bearer a.b.c").unwrap();
+        assert_eq!(
+            (&*read.user, &*read.password, read.is_token),
+            ("", &b"a.b.c"[..], true)
+        );
+        let long = format!("Bearer {}", "x".repeat(MAX_CREDENTIALS + 1));
+        assert_eq!(parse_credentials(&long), None);
+        assert_eq!(claimed_user(Some("Bearer x")), (String::new(), "BEARER"));
+        assert_eq!(claimed_user(None).1, "BASIC");
     }
 
     #[test]

@@ -350,14 +350,14 @@ fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
         "exchange": message.exchange(),
         "routing_key": message.routing_key(),
         "message_count": delivery.left,
-        "properties": properties(&encoded.properties, delivery.attempts),
+        "properties": properties(&encoded.properties, delivery),
         "payload": payload,
         "payload_encoding": encoding,
     })
 }
 
 /// The message's properties, including the headers that an AMQP client would receive.
-fn properties(raw: &[u8], attempts: Option<u32>) -> Json {
+fn properties(raw: &[u8], delivery: &Delivery) -> Json {
     let mut shown = Map::new();
     let Ok(decoded) = Properties::received(raw) else {
         return Json::Object(shown);
@@ -366,8 +366,11 @@ fn properties(raw: &[u8], attempts: Option<u32>) -> Json {
         Ok(table) => control::json::object(&table),
         Err(_) => Map::new(),
     };
-    if let Some(attempts) = attempts.filter(|n| *n > 0) {
+    if let Some(attempts) = delivery.attempts.filter(|n| *n > 0) {
         headers.insert("x-delivery-count".to_owned(), object!(attempts));
+    }
+    if delivery.acquired > 0 {
+        headers.insert("x-acquired-count".to_owned(), object!(delivery.acquired));
     }
     for (name, text) in [
         ("content_type", decoded.content_type),
@@ -420,6 +423,7 @@ mod unit {
             id: 1,
             redelivered: false,
             attempts: None,
+            acquired: 0,
             left: 0,
             annotations: None,
             message: builder.build(2, [&b"hi"[..]]).unwrap(),

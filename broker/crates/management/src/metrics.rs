@@ -24,7 +24,9 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use control::{ControlRequest, Counters, QueueFacts, StreamFilter, StreamReplicaFacts};
+use control::{
+    ControlRequest, Counters, NodeTimings, QueueFacts, StreamFilter, StreamReplicaFacts,
+};
 use globals::{churn, dead_letters, globals, logins, machine, mqtt, streams};
 use objects::{FAMILIES, Samples};
 
@@ -146,7 +148,7 @@ async fn collect(api: &Api) -> Result<Page, ApiError> {
         (
             "queue_messages",
             "Sum of ready and unacknowledged messages - total queue depth",
-            queues.ready + queues.unacknowledged,
+            queues.ready + queues.unacknowledged + queues.delayed,
         ),
         (
             "queue_messages_bytes",
@@ -230,6 +232,44 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters, Vec<StreamReplicaFac
     let replicas = ask_own_streams(api).await?;
     streams(&mut page, &counters.stream, &replicas);
     let previous_prefix = page.prefix("posthorn_");
+    if let Some(audit) = &config.audit {
+        page.one(
+            "audit_records_total",
+            COUNTER,
+            "Audit records since the node started",
+            audit.recorded(),
+        );
+        page.one(
+            "audit_records_lost_total",
+            COUNTER,
+            "Audit records that exceeded audit.buffer or could not be written since the node started",
+            audit.lost(),
+        );
+    }
+    timings(&mut page, &config.timings);
+    let own_peers = nodes.iter().filter(|n| n.id != config.node);
+    page.one(
+        "peers_up",
+        GAUGE,
+        "Other nodes of the cluster that this node is connected to",
+        own_peers.clone().filter(|n| n.running).count(),
+    );
+    page.one(
+        "peers",
+        GAUGE,
+        "Other nodes of the cluster",
+        own_peers.count(),
+    );
+    if let Some(expiry) = &config.certificates_expire
+        && let Some(seconds) = (expiry.0)()
+    {
+        page.one(
+            "certificate_expiry_timestamp_seconds",
+            GAUGE,
+            "Earliest expiry of the certificates of client listeners in seconds since 1970",
+            seconds,
+        );
+    }
     page.one(
         "lost_queues",
         GAUGE,
@@ -238,4 +278,23 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters, Vec<StreamReplicaFac
     );
     page.prefix(previous_prefix);
     Ok((page, counters, replicas))
+}
+
+fn timings(page: &mut Page, timings: &NodeTimings) {
+    let histogram = "histogram";
+    let name = "wal_write_duration_seconds";
+    let help = "Duration of writes of the write-ahead log, each with its sync";
+    page.head(name, histogram, help);
+    page.histogram(name, &[], &timings.log_writes.snapshot());
+    let name = "http_request_duration_seconds";
+    let help = "Duration of requests of the HTTP API";
+    page.head(name, histogram, help);
+    page.histogram(name, &[], &timings.http_requests.snapshot());
+    let name = "shard_turn_duration_seconds";
+    let help = "Duration of turns of the event loop of a shard";
+    page.head(name, histogram, help);
+    for (shard, turns) in timings.shard_turns.get().into_iter().flatten().enumerate() {
+        let shard = shard.to_string();
+        page.histogram(name, &[("shard", &shard)], &turns.snapshot());
+    }
 }

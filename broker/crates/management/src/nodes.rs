@@ -6,7 +6,7 @@ use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
 use crate::json::JsonMembers;
 use crate::overview;
-use crate::rates::{self, Key};
+use crate::rates::{self, Key, Range};
 use crate::{Config, LogLevels};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
@@ -15,6 +15,7 @@ use control::{
 };
 use metadata::ClientAddress;
 use serde_json::{Value as Json, json as object};
+use std::collections::BTreeMap;
 
 fn auth_mechanisms() -> Json {
     let all = [
@@ -61,7 +62,8 @@ fn client_addresses(addresses: &[ClientAddress]) -> Json {
     addresses.iter().map(show).collect()
 }
 
-fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
+/// `counters` are those of the node; None if it does not answer.
+fn show(api: &Api, node: &NodeFacts, counters: Option<&Counters>, samples: &NodeSamples) -> Json {
     let config = api.config();
     let mut shown = object!({
         "name": node.name,
@@ -84,27 +86,47 @@ fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
         "contexts": [],
         "cluster_links": [],
     });
-    if node.id == config.node {
-        let resources = config.node_resources();
+    let mut uptime_s = node.uptime_s;
+    if let Some(counters) = counters {
+        let resources = api.resources_of(node.id, counters);
         show_resources(&mut shown, &resources);
-        shown["sockets_used"] = object!(own.connections);
-        if let Some(used) = rates::resource_usage(&resources, own.connections) {
+        shown["sockets_used"] = object!(counters.connections);
+        if let Some(used) = rates::resource_usage(&resources, counters.connections) {
+            let at = (Key::NodeUse(node.id.0), samples.usage.as_ref());
             let levels = (&rates::RESOURCE_USAGE[..], &used[..]);
-            rates::show_levels(api, (Key::OwnUse, None), &mut shown, levels);
+            rates::show_levels(api, at, &mut shown, levels);
         }
-        let levels = (&rates::CHURN[..], &rates::churn(own)[..]);
-        rates::show_counts(api, (Key::OwnChurn, None), &mut shown, levels);
-        shown["os_pid"] = object!(std::process::id().to_string());
+        let at = (Key::NodeChurn(node.id.0), samples.churn.as_ref());
+        let counts = (&rates::CHURN[..], &rates::churn(counters)[..]);
+        rates::show_counts(api, at, &mut shown, counts);
         shown["rates_mode"] = object!(overview::RATES_MODE);
+        uptime_s = uptime_s.or(resources.uptime_s);
     }
-    if let Some(seconds) = node.uptime_s {
+    if node.id == config.node {
+        shown["os_pid"] = object!(std::process::id().to_string());
+    }
+    if let Some(seconds) = uptime_s {
         // RabbitMQ reports milliseconds.
         shown["uptime"] = object!(seconds.saturating_mul(1000));
     }
     shown
 }
 
-/// Resource usage of this node. That of other nodes is not available.
+/// The ranges of samples that a request for nodes asks for.
+struct NodeSamples {
+    usage: Option<Range>,
+    churn: Option<Range>,
+}
+
+impl NodeSamples {
+    fn of(call: &AuthenticatedRequest) -> Result<NodeSamples, ApiError> {
+        Ok(NodeSamples {
+            usage: Range::of(&call.query, "node_stats")?,
+            churn: Range::of(&call.query, "data_rates")?,
+        })
+    }
+}
+
 fn show_resources(shown: &mut Json, resources: &NodeResources) {
     for (name, figure) in [
         ("mem_used", resources.memory_used),
@@ -132,11 +154,12 @@ pub(crate) async fn facts(api: &Api) -> Result<Vec<NodeFacts>, ApiError> {
 
 pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest) -> ApiResult {
     call.require_monitoring()?;
+    let samples = NodeSamples::of(call)?;
     let nodes = facts(api).await?;
-    let own = overview::node_counters(api).await?;
-    json(Json::Array(
-        nodes.iter().map(|n| show(api, n, &own)).collect(),
-    ))
+    let counters: BTreeMap<_, _> = overview::counters_by_node(api).await?.into_iter().collect();
+    let shown = nodes.iter();
+    let shown = shown.map(|n| show(api, n, counters.get(&n.id), &samples));
+    json(Json::Array(shown.collect()))
 }
 
 /// Finds a node by name. A node that returned under a new identity shares its name with the old
@@ -150,8 +173,10 @@ pub(crate) async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
 
 pub(crate) async fn get(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     call.require_monitoring()?;
+    let samples = NodeSamples::of(call)?;
     let node = find(api, name).await?;
-    json(show(api, &node, &overview::node_counters(api).await?))
+    let counters: BTreeMap<_, _> = overview::counters_by_node(api).await?.into_iter().collect();
+    json(show(api, &node, counters.get(&node.id), &samples))
 }
 
 /// Forgets a node that left or is drained. Responds with 202 while its replicas are moved and its
@@ -273,11 +298,38 @@ pub(crate) async fn set_log_level(api: &Api, call: &AuthenticatedRequest, name: 
 /// The settings of this node with their values and sources.
 pub(crate) async fn configuration(api: &Api, name: &str) -> ApiResult {
     require_this_node(api, name).await?;
-    let settings = api.config().settings.iter();
-    let shown = settings.map(
-        |setting| object!({"key": setting.key, "value": setting.value, "source": setting.source}),
-    );
+    let settings = api.config().live.list();
+    let shown = settings.iter().map(|setting| {
+        object!({
+            "key": setting.key,
+            "value": setting.value,
+            "source": setting.source,
+            "live": setting.live,
+            "restart": setting.restart,
+        })
+    });
     json(Json::Array(shown.collect()))
+}
+
+/// The keys that the program of this node knows.
+pub(crate) async fn configuration_keys(api: &Api, name: &str) -> ApiResult {
+    require_this_node(api, name).await?;
+    let keys = api.config().keys.iter();
+    let shown = keys.map(|key| object!({"key": key.key, "default": key.default, "live": key.live}));
+    json(Json::Array(shown.collect()))
+}
+
+/// Reads the files of this node's configuration again.
+pub(crate) async fn reload(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
+    call.require_administrator()?;
+    require_this_node(api, name).await?;
+    let Some(reload) = api.config().reload.clone() else {
+        return Err(ApiError::not_found());
+    };
+    let reloaded = tokio::task::spawn_blocking(move || (reload.0)()).await;
+    let reloaded = reloaded.map_err(|error| ApiError::unavailable(error.to_string()))?;
+    let reloaded = reloaded.map_err(ApiError::bad_request)?;
+    json(object!({"changed": reloaded.changed, "restart": reloaded.restart}))
 }
 
 /// Fails unless `name` is this node: the operation can only be done locally.

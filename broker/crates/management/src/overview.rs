@@ -7,6 +7,7 @@ use crate::error::ApiError;
 use crate::parameters;
 use crate::rates::{self, Key, Range};
 use control::{ControlRequest, Counters};
+use env::NodeId;
 use serde_json::{Value as Json, json as object};
 
 /// The RabbitMQ version whose API is implemented; clients depend on it.
@@ -34,44 +35,48 @@ pub(crate) fn exchange_types() -> Json {
             "headers",
             "AMQP headers exchange, as per the AMQP specification",
         ),
-        ("x-consistent-hash", "Consistent hashing exchange"),
+        ("x-consistent-hash", "Consistent Hashing Exchange"),
+        ("x-local-random", "Local Random Exchange"),
+        ("x-modulus-hash", "Modulus Hashing Exchange"),
+        (
+            "x-random",
+            "Randomly picks a binding (queue) to route via (to).",
+        ),
+        ("x-delayed-message", "Delayed Message Exchange."),
     ];
     let shown =
         all.map(|(name, text)| object!({"name": name, "description": text, "enabled": true}));
     Json::Array(shown.to_vec())
 }
 
-/// Counters summed over all nodes.
-pub(crate) async fn counters(api: &Api) -> Result<Counters, ApiError> {
-    sum_counters(api, true).await
+/// Counters of all nodes that answer in time.
+pub(crate) async fn counters_by_node(api: &Api) -> Result<Vec<(NodeId, Counters)>, ApiError> {
+    api.ask(|reply| ControlRequest::Counters {
+        everywhere: true,
+        reply,
+    })
+    .await
 }
 
-/// Counters of this node.
-pub(crate) async fn node_counters(api: &Api) -> Result<Counters, ApiError> {
-    sum_counters(api, false).await
-}
-
-async fn sum_counters(api: &Api, everywhere: bool) -> Result<Counters, ApiError> {
-    let nodes = api
-        .ask(|reply| ControlRequest::Counters { everywhere, reply })
-        .await?;
+/// Counters summed over nodes.
+pub(crate) fn sum(nodes: &[(NodeId, Counters)]) -> Counters {
     let mut sum = Counters::default();
-    for (_, node) in &nodes {
+    for (_, node) in nodes {
         sum.add(node);
     }
-    Ok(sum)
+    sum
 }
 
 async fn totals(api: &Api, call: &AuthenticatedRequest, shown: &mut Json) -> Result<(), ApiError> {
     let (exchanges, queues) = api
         .read(|tree| (tree.exchange_count(), tree.queue_count()))
         .await?;
-    let counters = counters(api).await?;
+    let counters = sum(&counters_by_node(api).await?);
     let all = &counters.queues;
     let of = |what| Range::of(&call.query, what);
     let (depths, messages, churn) = (of("lengths")?, of("msg_rates")?, of("data_rates")?);
     let mut queue_totals = object!({});
-    let lengths = rates::lengths(all.ready, all.unacknowledged, all.dead);
+    let lengths = rates::lengths(all.ready, all.unacknowledged, all.dead + all.delayed);
     let at = (Key::MessageTotals, depths.as_ref());
     rates::show_lengths(api, at, &mut queue_totals, &lengths);
     shown["queue_totals"] = queue_totals;
@@ -114,8 +119,8 @@ pub(crate) async fn overview(api: &Api, call: &AuthenticatedRequest) -> ApiResul
         "default_queue_type": config.default_queue_type.unwrap_or_default().name(),
         "enable_queue_totals": false,
         "is_op_policy_updating_enabled": true,
-        // In seconds, with RabbitMQ's names. Samples of individual objects are kept for ten
-        // minutes.
+        // In seconds, with RabbitMQ's names. Samples of individual objects are kept until ten
+        // minutes after the last request for them.
         "sample_retention_policies": {
             "global": [600, 3600, 28800, 86400],
             "basic": [600],
@@ -125,7 +130,7 @@ pub(crate) async fn overview(api: &Api, call: &AuthenticatedRequest) -> ApiResul
     });
     if call.is_monitor() {
         totals(api, call, &mut shown).await?;
-        let listeners = config.listeners.iter();
+        let listeners = config.listeners().into_iter();
         let listeners = listeners.map(|(protocol, port)| {
             object!({
                 "node": config.name,

@@ -19,7 +19,7 @@ use metadata::{
 use operations::{
     Caller, QueueDeclaration, QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan, Resource,
 };
-use queue::{QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody};
+use queue::{DelayedDetails, QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody};
 use serde_json::{Value as Json, json as object};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -69,7 +69,11 @@ fn show_stats(
     (stats, counters): (&QueueStats, &QueueCounters),
     samples: &Samples,
 ) {
-    let depth = rates::lengths(stats.ready, stats.unacknowledged, stats.dead);
+    let depth = rates::lengths(
+        stats.ready,
+        stats.unacknowledged,
+        stats.dead + stats.delayed,
+    );
     let at = (Key::Depth(id.0), samples.lengths.as_ref());
     rates::show_lengths(api, at, shown, &depth);
     let mut message_stats = object!({});
@@ -85,6 +89,15 @@ fn show_priorities(shown: &mut Json, ready: &ReadyDetails) {
     let counts = counts.map(|(level, count)| (level.to_string(), object!(*count)));
     shown["messages_by_priority"] = Json::Object(counts.collect());
     shown["messages_ready_returned"] = object!(ready.returned);
+}
+
+/// Adds the counts of delayed messages, with the names of RabbitMQ 4.3. Times are in milliseconds since the epoch.
+fn show_delayed(shown: &mut Json, delayed: Option<&DelayedDetails>) {
+    shown["messages_delayed"] = object!(delayed.map_or(0, |delayed| delayed.messages));
+    if let Some(delayed) = delayed {
+        shown["next_delayed_at"] = object!(delayed.next_at);
+        shown["last_delayed_at"] = object!(delayed.last_at);
+    }
 }
 
 fn show(
@@ -141,6 +154,9 @@ fn show(
             }
             None => {}
         }
+        if has_levels {
+            show_delayed(&mut shown, facts.delayed.as_ref());
+        }
         show_stats(
             api,
             &mut shown,
@@ -148,7 +164,7 @@ fn show(
             (stats, &facts.counters),
             samples,
         );
-        shown["message_bytes"] = object!(stats.bytes + stats.dead_bytes);
+        shown["message_bytes"] = object!(stats.all_bytes());
         let unacknowledged = stats.unacknowledged_bytes;
         shown["message_bytes_ready"] = object!(stats.bytes.saturating_sub(unacknowledged));
         shown["message_bytes_unacknowledged"] = object!(unacknowledged);
@@ -234,10 +250,11 @@ fn value_at(
         "vhost" => Some(object!(&*record.vhost)),
         "type" => Some(object!(record.kind.name())),
         "state" => Some(object!(state_of(is_lost, stats))),
-        "messages" => stat(|s| s.ready + s.unacknowledged + s.dead),
+        "messages" => stat(QueueStats::messages),
         "messages_ready" => stat(|s| s.ready),
         "messages_unacknowledged" => stat(|s| s.unacknowledged),
-        "message_bytes" => stat(|s| s.bytes + s.dead_bytes),
+        "messages_delayed" if record.kind.descriptor().strict_priorities => stat(|s| s.delayed),
+        "message_bytes" => stat(QueueStats::all_bytes),
         "message_bytes_ready" => stat(|s| s.bytes.saturating_sub(s.unacknowledged_bytes)),
         "message_bytes_unacknowledged" => stat(|s| s.unacknowledged_bytes),
         "consumers" => stat(|s| s.consumers.into()),
@@ -504,7 +521,7 @@ async fn request(api: &Api, queue: QueueId, body: RequestBody) -> Result<(), Api
         QueueReply::Refused { text, .. } => Err(ApiError::bad_request(text)),
         QueueReply::NotTaken(_) => Err(ApiError::unavailable("the queue is not available")),
         QueueReply::Consuming
-        | QueueReply::GoesOn
+        | QueueReply::EpochContinues
         | QueueReply::Empty
         | QueueReply::Credited { .. }
         | QueueReply::Stream(_)

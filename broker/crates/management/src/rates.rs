@@ -1,5 +1,5 @@
-//! Rates of change of counts. Cluster totals and recently requested objects are sampled in the
-//! background. An object requested for the first time has rate 0. See
+//! Rates of change of counts. Cluster totals, nodes and recently requested objects are sampled in
+//! the background. An object requested for the first time has rate 0. See
 //! `docs/decisions/0011-rates.md`.
 
 mod figures;
@@ -19,7 +19,7 @@ pub(crate) use sampler::sample;
 use crate::ask::Api;
 use env::{Time, WallTime};
 use serde_json::{Value as Json, json as object};
-use series::{LONG, SHORT, Series};
+use series::{Series, TIERS};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -53,16 +53,21 @@ pub(crate) enum Key {
     VhostDepth(String),
     /// Virtual host and name of the exchange.
     Exchange(String, String),
-    /// Connections and channels opened and closed on this node.
-    OwnChurn,
-    /// Resource usage of this node.
-    OwnUse,
+    /// Connections and channels opened and closed on a node.
+    NodeChurn(u64),
+    /// Resource usage of a node.
+    NodeUse(u64),
 }
 
 impl Key {
-    /// Returns true for cluster totals, which are always sampled.
+    /// Returns true for cluster totals.
     fn is_cluster_total(&self) -> bool {
         matches!(self, Key::Overview | Key::MessageTotals | Key::Churn)
+    }
+
+    /// Returns true for cluster totals and nodes, which are always sampled.
+    fn is_always_sampled(&self) -> bool {
+        self.is_cluster_total() || matches!(self, Key::NodeChurn(_) | Key::NodeUse(_))
     }
 }
 
@@ -102,7 +107,7 @@ impl Rates {
         values: &[u64],
         range: Option<&Range>,
     ) -> SampledCounts {
-        let empty = Series::new(SHORT);
+        let empty = Series::new(TIERS);
         let series = match self.entry(key, at.now) {
             Some(series) => {
                 series.last_requested = at.now;
@@ -117,15 +122,15 @@ impl Rates {
         }
     }
 
-    /// Adds a sample for a cluster total or a previously requested object.
+    /// Adds a sample for a cluster total, a node or a previously requested object.
     pub(crate) fn note(&mut self, key: Key, at: ClockReading, values: &[u64]) {
-        if !key.is_cluster_total() && !self.series.contains_key(&key) {
+        if !key.is_always_sampled() && !self.series.contains_key(&key) {
             return;
         }
-        let has_room = self.value_count < MAX_VALUES;
+        let room = MAX_VALUES.saturating_sub(self.value_count);
         if let Some(series) = self.entry(key, at.now) {
             let before = series.series.value_count();
-            series.series.note(at, values, has_room);
+            series.series.note(at, values, room);
             let after = series.series.value_count();
             self.value_count = self.value_count - before + after;
         }
@@ -138,9 +143,8 @@ impl Rates {
                 return None;
             }
         }
-        let tiers = if key.is_cluster_total() { LONG } else { SHORT };
         let new = || TrackedSeries {
-            series: Series::new(tiers),
+            series: Series::new(TIERS),
             last_requested: now,
         };
         Some(self.series.entry(key).or_insert_with(new))
@@ -156,23 +160,26 @@ impl Rates {
         }
     }
 
-    /// Drops series that were not requested for [`RETENTION`].
+    /// Drops series that were not requested for [`RETENTION`], and those of nodes that left the
+    /// cluster a day ago.
     pub(crate) fn drop_expired(&mut self, now: Time) {
         self.retain_requested_within(now, RETENTION);
     }
 
     fn retain_requested_within(&mut self, now: Time, max_age: Duration) {
-        let retain_requested_within = |key: &Key, series: &mut TrackedSeries| {
-            key.is_cluster_total() || now.since(series.last_requested) < max_age
+        let is_retained = |key: &Key, tracked: &mut TrackedSeries| {
+            key.is_cluster_total()
+                || now.since(tracked.last_requested) < max_age
+                || key.is_always_sampled() && !tracked.series.is_expired(now)
         };
-        self.series.retain(retain_requested_within);
+        self.series.retain(is_retained);
         self.value_count = self.series.values().map(|k| k.series.value_count()).sum();
     }
 
     /// Recently requested objects, with the time of their last request.
     pub(crate) fn recently_requested(&self, now: Time) -> impl Iterator<Item = (&Key, Time)> {
         let recently_requested = self.series.iter().filter(move |(key, series)| {
-            !key.is_cluster_total() && now.since(series.last_requested) < SAMPLING_PERIOD
+            !key.is_always_sampled() && now.since(series.last_requested) < SAMPLING_PERIOD
         });
         recently_requested.map(|(key, series)| (key, series.last_requested))
     }

@@ -1,5 +1,6 @@
 //! HTTP/1.1 on a listener, with limits on memory and time for unauthenticated clients.
 
+use crate::audit_requests::AuditedConnection;
 use crate::gate::{ConnectionPermit, Gate};
 use crate::listen::{Connection, ConnectionTimeouts, HeadProgress, Peer};
 use crate::stream::{ClientCertificate, Stream};
@@ -133,6 +134,7 @@ async fn serve_one(
     let stream = Stream::new(stream, tls_config.clone(), client_certificate.clone());
     let io = Connection::new(stream, config.timeouts, progress.clone());
     let app = TowerToHyperService::new(app);
+    let audited = AuditedConnection::new(config.tls.is_some());
     let (connection_permit, listener_config) = (permit.clone(), config.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         progress.complete();
@@ -140,6 +142,7 @@ async fn serve_one(
         request
             .extensions_mut()
             .insert(Protection(connection_permit.clone()));
+        request.extensions_mut().insert(audited.clone());
         if listener_config.is_operator(&client_certificate) {
             request.extensions_mut().insert(OperatorCertificate);
         }

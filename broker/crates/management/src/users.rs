@@ -58,9 +58,36 @@ pub(crate) async fn get(api: &Api, call: &AuthenticatedRequest, name: &str) -> A
     }
 }
 
+/// The tag of users that requests must not change or delete.
+const PROTECTED: &str = "protected";
+/// The parameter of a request, in its query or body, that changes or deletes a protected user.
+const OVERRIDE: &str = "override_protection";
+
+/// Fails with 412 for a protected user. The operator may change it, and so may `posthorn ctl` on the machine of the node,
+/// as RabbitMQ's command line does there.
+fn require_unprotected(
+    user: Option<&UserRecord>,
+    call: &AuthenticatedRequest,
+    is_override: bool,
+) -> Result<(), ApiError> {
+    let is_allowed = call.is_operator || (call.is_local && is_override);
+    match user {
+        Some(user) if !is_allowed && user.tags.iter().any(|t| &**t == PROTECTED) => {
+            Err(ApiError::precondition_failed(format!(
+                "user '{}' has the tag '{PROTECTED}': change or delete it with `posthorn ctl` on the machine of a node",
+                user.name
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(crate) async fn put(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     let body = call.object()?;
-    let existed = find(api, name).await?.is_some();
+    let existing = find(api, name).await?;
+    let is_override = body.get(OVERRIDE) == Some(&Json::Bool(true));
+    require_unprotected(existing.as_deref(), call, is_override)?;
+    let existed = existing.is_some();
     let permissions_of_request = permissions_of_request(api, name, body.get("permissions")).await?;
     let record = record(api, name, &JsonMembers(&body)).await?;
     api.change(Change::PutUser(record)).await?;
@@ -97,6 +124,21 @@ async fn permissions_of_request(
         )?);
     }
     Ok(permissions_of_request)
+}
+
+/// Parses a user of a definitions file.
+pub(crate) async fn imported(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    name: &str,
+    entry: &JsonMembers<'_>,
+) -> Result<UserRecord, ApiError> {
+    let existing = find(api, name).await?;
+    let record = record(api, name, entry).await?;
+    if existing.as_deref() != Some(&record) {
+        require_unprotected(existing.as_deref(), call, false)?;
+    }
+    Ok(record)
 }
 
 /// Parses the user of a request. Limits that the request omits are kept.
@@ -202,10 +244,12 @@ pub(crate) async fn hash_password(
     hash.map_err(|e| ApiError::bad_request(e.to_string()))
 }
 
-pub(crate) async fn delete(api: &Api, name: &str) -> ApiResult {
-    if find(api, name).await?.is_none() {
+pub(crate) async fn delete(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
+    let Some(user) = find(api, name).await? else {
         return Err(ApiError::not_found());
-    }
+    };
+    let is_override = call.query.get(OVERRIDE) == Some("true");
+    require_unprotected(Some(&user), call, is_override)?;
     api.change(Change::DeleteUser { name: name.into() }).await?;
     no_content()
 }
@@ -231,7 +275,11 @@ pub(crate) async fn bulk_delete(api: &Api, call: &AuthenticatedRequest) -> ApiRe
     let body = call.object()?;
     let body = JsonMembers(&body);
     body.require(&["users"])?;
-    for name in body.words("users")?.unwrap_or_default() {
+    let names = body.words("users")?.unwrap_or_default();
+    for name in &names {
+        require_unprotected(find(api, name).await?.as_deref(), call, false)?;
+    }
+    for name in names {
         api.change(Change::DeleteUser { name }).await?;
     }
     no_content()

@@ -168,8 +168,12 @@ pub(crate) async fn declare(
         })
         .await?;
     }
-    // The operator has no user record that could hold permissions.
-    if existing.is_none() && !call.is_operator {
+    // The operator and users of tokens have no user record that could hold permissions.
+    let is_stored = call
+        .identity
+        .as_ref()
+        .is_none_or(|identity| identity.permissions == metadata::IdentityPermissions::Stored);
+    if existing.is_none() && !call.is_operator && is_stored {
         let all_names: Name = ".*".into();
         let permission = PermissionRecord {
             user: call.user.name.clone(),
@@ -234,8 +238,11 @@ fn change(
 
 pub(crate) async fn delete(api: &Api, call: &AuthenticatedRequest, name: &str) -> ApiResult {
     call.require_administrator()?;
-    if find(api, name).await?.is_none() {
-        return Err(ApiError::not_found());
+    let vhost = find(api, name).await?.ok_or_else(ApiError::not_found)?;
+    if vhost.protected {
+        return Err(ApiError::precondition_failed(format!(
+            "Refusing to delete virtual host '{name}' because it is protected from deletion"
+        )));
     }
     api.change(Change::DeleteVhost { name: name.into() })
         .await?;

@@ -41,7 +41,7 @@ pub struct MessageBuilder<'a> {
 }
 
 /// The destination of an encoded message.
-trait Sink {
+trait MessageSink {
     fn put(&mut self, bytes: &[u8]);
     /// Bytes written so far.
     fn len(&self) -> usize;
@@ -53,7 +53,7 @@ struct Draft {
     len: usize,
 }
 
-impl Sink for Draft {
+impl MessageSink for Draft {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
@@ -69,7 +69,7 @@ impl Sink for Draft {
     }
 }
 
-impl Sink for BytesMut {
+impl MessageSink for BytesMut {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
@@ -203,7 +203,7 @@ impl MessageBuilder<'_> {
 
     fn write<'b>(
         &self,
-        raw: &mut impl Sink,
+        raw: &mut impl MessageSink,
         extras: &EncodedExtras<'_>,
         body: impl IntoIterator<Item = &'b [u8]>,
     ) -> Result<Parts, DecodeError> {
@@ -274,7 +274,7 @@ impl Parts {
 }
 
 #[inline]
-fn put_name(raw: &mut impl Sink, name: &str) -> Result<(), DecodeError> {
+fn put_name(raw: &mut impl MessageSink, name: &str) -> Result<(), DecodeError> {
     raw.put(&[u8::try_from(name.len()).map_err(|_| DecodeError::Short)?]);
     raw.put(name.as_bytes());
     Ok(())

@@ -2,25 +2,32 @@
 
 use crate::codec::table_len;
 use crate::equivalence::ResourceName;
+use crate::features::{PUBLISHER_DEDUPLICATION, QUEUE_ARGUMENT_CHECKS, QUORUM_DELAYED_RETRY};
 use crate::{ChangeError, ExchangeRecord, QueueRecord, QueueType, Tree, limits};
 use message::{Table, Value, bare};
 
 /// Longest time in milliseconds: ten years. RabbitMQ has no limit; here, sums of times must not overflow.
-const MAX_EXPIRY_MS: i64 = 315_360_000_000;
+pub(crate) const MAX_EXPIRY_MS: i64 = 315_360_000_000;
 const MAX_PRIORITY: i64 = 255;
 /// Largest segment of a stream in bytes, as in RabbitMQ.
 const MAX_SEGMENT_BYTES: i64 = 3_000_000_000;
 
-/// Every queue type accepts it, as in RabbitMQ, and streams use it.
+/// Only streams have it. Before [`QUEUE_ARGUMENT_CHECKS`] the other types ignored it.
 const FILTER_SIZE: &str = "x-stream-filter-size-bytes";
+
+/// The queue recognises messages that are published again.
+const DEDUPLICATION: &str = "x-message-deduplication";
+/// Milliseconds for which it remembers values of the header `x-deduplication-header`.
+const DEDUPLICATION_WINDOW: &str = "x-deduplication-window";
+const DEFAULT_DEDUPLICATION_WINDOW_MS: u64 = 600_000;
+const MAX_DEDUPLICATION_WINDOW_MS: i64 = 86_400_000;
 
 /// The result of checking a value. The error is RabbitMQ's text.
 type CheckResult = Result<(), String>;
 type ArgumentCheck = fn(&Value, &Table) -> CheckResult;
 
 /// Checks of arguments, in the order in which they are performed. Arguments that RabbitMQ accepts with any value have
-/// no check (`x-delivery-limit`, `x-consumer-timeout`, `x-quorum-target-group-size`): a value that is not a number is
-/// ignored.
+/// no check (`x-delivery-limit`, `x-quorum-target-group-size`): a value that is not a number is ignored.
 const CHECKS: &[(&str, ArgumentCheck)] = &[
     ("x-expires", |v, _| {
         let n = integer(v)?;
@@ -44,6 +51,16 @@ const CHECKS: &[(&str, ArgumentCheck)] = &[
             "invalid_dlx_strategy",
         )
     }),
+    ("x-consumer-timeout", |v, _| check_consumer_timeout(v)),
+    ("x-delayed-retry-type", |v, _| {
+        check_one_of(
+            v,
+            &["disabled", "all", "failed", "returned"],
+            "invalid_delayed_retry_type",
+        )
+    }),
+    ("x-delayed-retry-min", |v, _| check_expiry(non_negative(v)?)),
+    ("x-delayed-retry-max", |v, _| check_expiry(non_negative(v)?)),
     ("x-max-length", |v, _| non_negative(v).map(|_| ())),
     ("x-max-length-bytes", |v, _| non_negative(v).map(|_| ())),
     ("x-max-in-memory-length", |v, _| non_negative(v).map(|_| ())),
@@ -68,6 +85,16 @@ const CHECKS: &[(&str, ArgumentCheck)] = &[
     ("x-single-active-consumer", |v, _| match v {
         Value::Bool(_) => Ok(()),
         other => Err(unacceptable_type(other)),
+    }),
+    (DEDUPLICATION, |v, _| match v {
+        Value::Bool(_) => Ok(()),
+        other => Err(unacceptable_type(other)),
+    }),
+    (DEDUPLICATION_WINDOW, |v, _| match non_negative(v)? {
+        1..=MAX_DEDUPLICATION_WINDOW_MS => Ok(()),
+        n => Err(format!(
+            "{{value_out_of_range,{n},1,{MAX_DEDUPLICATION_WINDOW_MS}}}"
+        )),
     }),
     ("x-quorum-initial-group-size", |v, _| check_positive(v)),
     ("x-max-age", |v, _| match max_age_ms(string(v)?) {
@@ -99,13 +126,48 @@ const CHECKS: &[(&str, ArgumentCheck)] = &[
     }),
 ];
 
+/// Checks that replace those of [`CHECKS`] once [`QUEUE_ARGUMENT_CHECKS`] is enabled. RabbitMQ 4.3 ignores the queue
+/// mode and has only one version of classic queues.
+const STRICT_CHECKS: &[(&str, ArgumentCheck)] = &[
+    ("x-queue-mode", |_, _| Ok(())),
+    ("x-queue-version", |v, _| match non_negative(v)? {
+        2 => Ok(()),
+        n => Err(format!("\"unsupported queue version '{n}'\"")),
+    }),
+];
+
+/// Arguments that versions without a feature flag accept everywhere and ignore. While the flag is disabled every version
+/// does so, because all nodes must apply a declaration alike.
+const BEHIND_FLAGS: &[(&str, &str)] = &[
+    (DEDUPLICATION, PUBLISHER_DEDUPLICATION.name),
+    (DEDUPLICATION_WINDOW, PUBLISHER_DEDUPLICATION.name),
+    ("x-consumer-timeout", QUEUE_ARGUMENT_CHECKS.name),
+    (FILTER_SIZE, QUEUE_ARGUMENT_CHECKS.name),
+    ("x-delayed-retry-type", QUORUM_DELAYED_RETRY.name),
+    ("x-delayed-retry-min", QUORUM_DELAYED_RETRY.name),
+    ("x-delayed-retry-max", QUORUM_DELAYED_RETRY.name),
+];
+
+/// Returns true if a flag that is disabled hides the argument.
+pub(crate) fn is_hidden(tree: &Tree, key: &str) -> bool {
+    let mut flags = BEHIND_FLAGS.iter();
+    flags.any(|(argument, flag)| *argument == key && !tree.feature_enabled(flag))
+}
+
+/// Returns true if the value of `x-queue-type` stands for the default type.
+pub(crate) fn is_default_type(tree: &Tree, value: &Value) -> bool {
+    tree.feature_enabled(QUEUE_ARGUMENT_CHECKS.name) && value.as_str() == Some("")
+}
+
 /// The type that a declaration requests with `x-queue-type`, or the default type without this argument.
 pub(crate) fn queue_kind(
+    tree: &Tree,
     vhost: &str,
     name: &str,
     arguments: &Table,
 ) -> Result<QueueType, ChangeError> {
-    let Some(value) = arguments.get("x-queue-type") else {
+    let requested = arguments.get("x-queue-type");
+    let Some(value) = requested.filter(|value| !is_default_type(tree, value)) else {
         return Ok(QueueType::default());
     };
     let found = match value {
@@ -127,7 +189,7 @@ impl Tree {
         name: &str,
         arguments: &Table,
     ) -> Result<QueueType, ChangeError> {
-        queue_kind(vhost, name, arguments).or_else(|refused| match self.queue(vhost, name) {
+        queue_kind(self, vhost, name, arguments).or_else(|refused| match self.queue(vhost, name) {
             Some(existing) => Ok(existing.kind),
             None => Err(refused),
         })
@@ -152,6 +214,21 @@ fn named_exchange<'a>(
 }
 
 impl QueueRecord {
+    /// Milliseconds for which the queue remembers values of `x-deduplication-header`. None: it does not recognise messages
+    /// that are published again. It does so only once the feature flag `publisher_deduplication` is enabled.
+    pub fn deduplication_window_ms(&self) -> Option<u64> {
+        if !self.kind.descriptor().deduplication
+            || self.arguments.get(DEDUPLICATION) != Some(&Value::Bool(true))
+        {
+            return None;
+        }
+        let window = self.arguments.get(DEDUPLICATION_WINDOW);
+        let window = window.and_then(Value::as_integer);
+        // A queue that was declared without the flag may have any value.
+        let window = window.map(|ms| ms.clamp(1, MAX_DEDUPLICATION_WINDOW_MS).unsigned_abs());
+        Some(window.unwrap_or(DEFAULT_DEDUPLICATION_WINDOW_MS))
+    }
+
     /// The exchange name in `x-dead-letter-exchange`.
     pub fn dead_letter_exchange(&self) -> Result<Option<&str>, ChangeError> {
         let resource = ResourceName::queue(&self.vhost, &self.name);
@@ -169,6 +246,7 @@ impl ExchangeRecord {
 
 /// Checks the arguments for a queue of this type.
 pub(crate) fn check_queue_arguments(
+    tree: &Tree,
     resource: &ResourceName<'_>,
     kind: QueueType,
     arguments: &Table,
@@ -176,9 +254,17 @@ pub(crate) fn check_queue_arguments(
     check_table(resource, arguments)?;
     named_exchange(resource, "x-dead-letter-exchange", arguments)?;
     let known = kind.descriptor().arguments;
-    let is_checked =
-        |key: &str| known.contains(&key) || (key == FILTER_SIZE && kind.descriptor().cursors);
+    let is_checked = |key: &str| {
+        let is_known = known.contains(&key) && !is_hidden(tree, key);
+        is_known || (key == FILTER_SIZE && kind.descriptor().cursors)
+    };
+    let is_strict = tree.feature_enabled(QUEUE_ARGUMENT_CHECKS.name);
     for (key, check) in CHECKS.iter().filter(|(key, _)| is_checked(key)) {
+        let mut replacements = STRICT_CHECKS.iter().filter(|_| is_strict);
+        let check = match replacements.find(|(replaced, _)| replaced == key) {
+            Some((_, replacement)) => replacement,
+            None => check,
+        };
         if let Some(value) = arguments.get(key) {
             check(value, arguments).map_err(|reason| invalid(resource, key, &reason))?;
         }
@@ -190,6 +276,7 @@ pub(crate) fn check_queue_arguments(
     let misplaced = arguments
         .0
         .iter()
+        .filter(|(key, _)| !is_hidden(tree, key))
         .find(|(key, _)| !known.contains(&&**key) && all_known.contains(&&**key));
     match misplaced {
         None => Ok(()),
@@ -281,6 +368,15 @@ fn check_positive(value: &Value) -> CheckResult {
     match non_negative(value)? {
         0 => Err("{value_zero,0}".into()),
         _ => Ok(()),
+    }
+}
+
+/// Checks a consumer timeout in milliseconds, on a queue or a consumer. The error is RabbitMQ's text.
+pub fn check_consumer_timeout(value: &Value) -> Result<(), String> {
+    match value.as_integer() {
+        Some(n) if n < 0 => Err(format!("{{value_negative,{n}}}")),
+        Some(_) => Ok(()),
+        None => Err(format!("\"expected integer, got {}\"", value.type_name())),
     }
 }
 

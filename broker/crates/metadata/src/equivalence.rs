@@ -1,6 +1,7 @@
 //! Repeated declarations: equal to the existing object, or refused with the error text that clients match on.
 
-use crate::{ChangeError, ExchangeRecord, QueueRecord};
+use crate::arguments::{is_default_type, is_hidden};
+use crate::{ChangeError, ExchangeRecord, QueueRecord, Tree};
 use message::{Table, Term, Value, bare};
 use std::fmt::Display;
 
@@ -62,6 +63,7 @@ pub(crate) fn check_exchange(
 }
 
 pub(crate) fn check_queue(
+    tree: &Tree,
     current: &QueueRecord,
     requested: &QueueRecord,
 ) -> Result<(), ChangeError> {
@@ -78,8 +80,9 @@ pub(crate) fn check_queue(
     )?;
     (current.kind.descriptor().arguments)
         .iter()
+        .filter(|key| !is_hidden(tree, key))
         .try_for_each(|key| match *key {
-            "x-queue-type" => check_equal_type(&resource, requested, current),
+            "x-queue-type" => check_equal_type(tree, &resource, requested, current),
             key => check_equal_argument(&resource, key, &requested.arguments, &current.arguments),
         })
 }
@@ -124,12 +127,14 @@ fn check_equal<T: PartialEq + Display>(
 /// Compares the queue type. A declaration without `x-queue-type` has the default type. Otherwise the argument is
 /// compared as text, even if no such type exists.
 fn check_equal_type(
+    tree: &Tree,
     resource: &ResourceName<'_>,
     requested: &QueueRecord,
     current: &QueueRecord,
 ) -> Result<(), ChangeError> {
     let (key, current) = ("x-queue-type", current.kind.name());
-    match requested.arguments.get(key) {
+    let argument = requested.arguments.get(key);
+    match argument.filter(|value| !is_default_type(tree, value)) {
         None => check_equal(resource, key, requested.kind.name(), current),
         Some(Value::String(requested_type) | Value::Binary(requested_type))
             if requested_type == current.as_bytes() =>

@@ -8,7 +8,7 @@ use crate::policies::EffectivePolicy;
 use crate::traffic::TrafficCounter;
 use crate::{
     BindingRecord, ChangeError, ChangeResult, Destination, ExchangeRecord, Name, QueueId, Tree,
-    limits,
+    features, limits,
 };
 use bytes::Bytes;
 use message::Value;
@@ -95,6 +95,15 @@ impl Tree {
         }
         check_name("exchange", &requested.name)?;
         let resource = ResourceName::exchange(&requested.vhost, &requested.name);
+        if let Some(feature) = features::needed_by(kind)
+            && !self.feature_enabled(feature.name)
+        {
+            return Err(ChangeError::PreconditionFailed(format!(
+                "{resource} of type {} needs the feature flag '{}': enable it when all nodes run a version that knows it",
+                kind.name(),
+                feature.name
+            )));
+        }
         check_table(&resource, &requested.arguments)?;
         requested.alternate()?;
         kind.check_exchange(&requested.arguments)
@@ -108,6 +117,7 @@ impl Tree {
         let Some(kind) = ExchangeType::from_name(&record.kind) else {
             return false;
         };
+        let uses_hash_tree = self.feature_enabled(features::CONSISTENT_HASH_TREE.name);
         let Some(vhost) = self.vhosts.get_mut(&record.vhost) else {
             return false;
         };
@@ -128,11 +138,23 @@ impl Tree {
             counter: TrafficCounter::default(),
         };
         exchange.set_effective(effective);
+        if uses_hash_tree {
+            exchange.matcher.use_hash_tree();
+        }
         vhost.alternates += usize::from(exchange.alternate.is_some());
         let replaced = vhost.exchanges.insert(names.1.clone(), exchange);
         vhost.alternates -= replaced.map_or(0, |e| usize::from(e.alternate.is_some()));
         self.exchange_names.insert(number, names);
         true
+    }
+
+    /// Makes all consistent-hash exchanges select queues in logarithmic time.
+    pub(crate) fn use_hash_trees(&mut self) {
+        for vhost in self.vhosts.values_mut() {
+            for exchange in vhost.exchanges.values_mut() {
+                exchange.matcher.use_hash_tree();
+            }
+        }
     }
 
     pub(crate) fn delete_exchange(
@@ -216,9 +238,13 @@ impl Tree {
         let Some(record) = source.bindings.remove(&bound.key) else {
             return false;
         };
-        source
-            .matcher
-            .remove(&record.routing_key, &record.arguments, bound.key.target);
+        let (Destination::Queue(name) | Destination::Exchange(name)) = &record.destination;
+        source.matcher.remove(
+            &record.routing_key,
+            &record.arguments,
+            bound.key.target,
+            name,
+        );
         source.record.auto_delete && source.bindings.is_empty()
     }
 
@@ -280,8 +306,11 @@ impl Tree {
             .ok_or_else(|| no_exchange(vhost, &binding.source))?;
         let resource = ResourceName::exchange(vhost, &binding.source);
         check_table(&resource, &binding.arguments)?;
-        source
+        let selecting_type = source
             .kind
+            .selecting_type(&source.record.arguments)
+            .unwrap_or(source.kind);
+        selecting_type
             .check_binding(&binding.routing_key, &binding.arguments)
             .map_err(|e| ChangeError::PreconditionFailed(e.to_string()))?;
         let Some(target) = self.target_of(binding) else {
@@ -293,6 +322,7 @@ impl Tree {
         if source.kind == ExchangeType::LocalRandom {
             self.check_local(target)?;
         }
+        self.check_delays(source, target)?;
         if source
             .bindings
             .contains_key(&Tree::incoming_binding(target, binding).key)
@@ -301,6 +331,44 @@ impl Tree {
         }
         self.insert_binding(binding.clone());
         Ok(ChangeResult::Changed)
+    }
+
+    /// Refuses bindings through which a message would be delivered before its time: to a queue that does not hold messages
+    /// back, and from another exchange, because the exchange to which a message is published reads its delay.
+    fn check_delays(&self, source: &Exchange, target: BindingTarget) -> Result<(), ChangeError> {
+        let delayed = ExchangeType::DelayedMessage;
+        let refuse = |reason: String| Err(ChangeError::PreconditionFailed(reason));
+        match target {
+            BindingTarget::Queue(id) if source.kind == delayed => {
+                let queue = self.queue_by_id(id);
+                match queue.filter(|queue| !queue.kind.descriptor().scheduled_delivery) {
+                    Some(queue) => refuse(format!(
+                        "queue '{}' in vhost '{}' of type {} delivers messages at once and cannot be bound to an exchange of \
+                         type {}: declare it with x-queue-type=quorum",
+                        queue.name,
+                        queue.vhost,
+                        queue.kind.name(),
+                        delayed.name()
+                    )),
+                    None => Ok(()),
+                }
+            }
+            BindingTarget::Queue(_) => Ok(()),
+            BindingTarget::Exchange(number) => {
+                let Some((vhost, name)) = self.exchange_names.get(&number) else {
+                    return Ok(());
+                };
+                let target = self.find_exchange(vhost, name);
+                match target.is_some_and(|target| target.kind == delayed) {
+                    true => refuse(format!(
+                        "exchange '{name}' in vhost '{vhost}' of type {} cannot be the destination of a binding: publish to \
+                         it, because it reads the delay of messages that are published to it",
+                        delayed.name()
+                    )),
+                    false => Ok(()),
+                }
+            }
+        }
     }
 
     /// Refuses a destination that cannot be local to a node.

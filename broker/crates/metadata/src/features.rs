@@ -9,6 +9,7 @@ use crate::apply::check_name;
 use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 use env::NodeId;
 use ids::QuorumFeatures;
+use routing::ExchangeType;
 
 /// A feature flag that this version knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,12 @@ pub const SHARDS_PER_NODE: Feature = Feature {
     description: "Nodes can have different numbers of shards",
 };
 
+/// A queue tells sessions of other nodes whether a consumer is active: an event between nodes.
+pub const CONSUMER_ACTIVITY: Feature = Feature {
+    name: "consumer_activity",
+    description: "Receivers of AMQP 1.0 are told whether they are the single active consumer",
+};
+
 /// Quorum queues have 32 strict priority levels: a command in the log of a queue, and the checkpoints behind it. Without
 /// the flag they have two weighted levels.
 pub const QUORUM_STRICT_PRIORITIES: Feature = Feature {
@@ -52,12 +59,79 @@ pub const QUORUM_STRICT_PRIORITIES: Feature = Feature {
     description: "Quorum queues have 32 strict priority levels",
 };
 
+/// Quorum queues count failed deliveries apart from all returns: a command in the log of a queue, the checkpoints behind
+/// it, and a field of deliveries between nodes. Without the flag each requeue that a client asks for counts as a failed
+/// delivery.
+pub const QUORUM_DELIVERY_COUNTS: Feature = Feature {
+    name: "quorum_delivery_counts",
+    description: "Only failed deliveries count towards the delivery limit of quorum queues",
+};
+
+/// Consistent-hash exchanges select a queue in logarithmic time. All nodes must select the same queue for a message, and
+/// it is another one than before.
+pub const CONSISTENT_HASH_TREE: Feature = Feature {
+    name: "consistent_hash_tree",
+    description: "Consistent-hash exchanges select a queue in logarithmic time; messages of most keys change their queue once",
+};
+
+/// Exchanges of the types `x-modulus-hash` and `x-random`, whose names older versions do not know in the metadata.
+pub const MODULUS_AND_RANDOM_EXCHANGES: Feature = Feature {
+    name: "modulus_and_random_exchanges",
+    description: "Exchange types x-modulus-hash and x-random",
+};
+
+/// Quorum queues end consumers that do not acknowledge in time: a command in the log of a queue, and an event between
+/// nodes. Without the flag the channel closes, as for other queue types.
+pub const QUORUM_CONSUMER_TIMEOUTS: Feature = Feature {
+    name: "quorum_consumer_timeouts",
+    description: "Quorum queues end consumers that do not acknowledge in time",
+};
+
+/// Quorum queues delay returned messages: a setting in a command of a queue's log, the checkpoints behind it, and a frame
+/// between nodes. Without the flag returned messages are ready at once, and queues and policies with the settings are
+/// treated as by older versions.
+pub const QUORUM_DELAYED_RETRY: Feature = Feature {
+    name: "quorum_delayed_retry",
+    description: "Quorum queues can delay returned messages (x-delayed-retry-type)",
+};
+
+/// Messages that are delivered at a later time: exchanges of the type `x-delayed-message`, whose name older versions do
+/// not know in the metadata, and quorum queues that hold a published message back, in a command of a queue's log and the
+/// checkpoints behind it.
+pub const SCHEDULED_DELIVERY: Feature = Feature {
+    name: "scheduled_delivery",
+    description: "Exchange type x-delayed-message; quorum queues hold messages back until their delay is over",
+};
+
+/// Declarations and consumers are refused for the same arguments as in RabbitMQ 4.3. All nodes must refuse the same
+/// declarations, because each applies them on its own.
+pub const QUEUE_ARGUMENT_CHECKS: Feature = Feature {
+    name: "queue_argument_checks",
+    description: "Arguments of queues and consumers are checked as in RabbitMQ 4.3",
+};
+
+/// Quorum queues recognise messages that are published again: settings in a command of a queue's log, and the checkpoints
+/// behind it.
+pub const PUBLISHER_DEDUPLICATION: Feature = Feature {
+    name: "publisher_deduplication",
+    description: "Quorum queues store a message once that is published again (x-message-deduplication)",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
 pub const KNOWN: &[Feature] = &[
     BASELINE,
     CLIENT_ADDRESSES,
+    CONSISTENT_HASH_TREE,
+    CONSUMER_ACTIVITY,
+    MODULUS_AND_RANDOM_EXCHANGES,
+    PUBLISHER_DEDUPLICATION,
+    QUEUE_ARGUMENT_CHECKS,
+    QUORUM_CONSUMER_TIMEOUTS,
+    QUORUM_DELAYED_RETRY,
+    QUORUM_DELIVERY_COUNTS,
     QUORUM_STRICT_PRIORITIES,
+    SCHEDULED_DELIVERY,
     SHARDS_PER_NODE,
     STREAM_QUEUES,
 ];
@@ -143,6 +217,20 @@ fn explain_incompatibility<'a>(
     ))
 }
 
+/// The flag that exchanges of this type need. `None`: every version knows the type.
+pub(crate) fn needed_by(kind: ExchangeType) -> Option<Feature> {
+    match kind {
+        ExchangeType::ModulusHash | ExchangeType::Random => Some(MODULUS_AND_RANDOM_EXCHANGES),
+        ExchangeType::DelayedMessage => Some(SCHEDULED_DELIVERY),
+        ExchangeType::Direct
+        | ExchangeType::Fanout
+        | ExchangeType::Topic
+        | ExchangeType::Headers
+        | ExchangeType::ConsistentHash
+        | ExchangeType::LocalRandom => None,
+    }
+}
+
 impl Tree {
     /// Enabled flags ordered by name, including flags that this version does not know.
     pub fn enabled_features(&self) -> impl Iterator<Item = &Name> {
@@ -158,6 +246,10 @@ impl Tree {
     pub fn quorum_features(&self) -> QuorumFeatures {
         QuorumFeatures {
             strict_priorities: self.feature_enabled(QUORUM_STRICT_PRIORITIES.name),
+            delivery_counts: self.feature_enabled(QUORUM_DELIVERY_COUNTS.name),
+            delayed_retry: self.feature_enabled(QUORUM_DELAYED_RETRY.name),
+            scheduled_delivery: self.feature_enabled(SCHEDULED_DELIVERY.name),
+            deduplication: self.feature_enabled(PUBLISHER_DEDUPLICATION.name),
         }
     }
 
@@ -173,6 +265,9 @@ impl Tree {
             )));
         }
         self.features.insert(name.clone());
+        if **name == *CONSISTENT_HASH_TREE.name {
+            self.use_hash_trees();
+        }
         Ok(ChangeResult::Changed)
     }
 

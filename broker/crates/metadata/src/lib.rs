@@ -15,10 +15,12 @@ mod arguments;
 mod client_addresses;
 mod codec;
 mod cursor;
+pub mod deprecated;
 mod equivalence;
 mod exchanges;
 pub mod features;
 mod globals;
+mod identity;
 pub mod limits;
 mod lost;
 mod nodes;
@@ -27,6 +29,7 @@ mod placement;
 mod policies;
 mod policy_keys;
 mod queues;
+pub mod restrictions;
 mod retained;
 mod route;
 mod settings;
@@ -37,14 +40,16 @@ mod tree;
 mod vhosts;
 
 pub use access::is_predeclared_exchange;
+pub use arguments::check_consumer_timeout;
 pub use client_addresses::ClientAddress;
 pub use cursor::{
     BindingCursor, Cursor, CursorStep, ExchangeCursor, QueueCursor, QueuesById, SourceCursor,
 };
 pub use globals::CLUSTER_NAME;
+pub use identity::{Identity, IdentityPermissions, MAX_SCOPES, Scope, UserAccess};
 pub use ids::{
-    ByQueueType, DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType, QuorumFeatures,
-    Replication, SessionId,
+    ByQueueType, DeadLettering, DelayedRetry, DelayedReturns, Name, Overflow, QueueId,
+    QueueSettings, QueueType, QuorumFeatures, QuorumSettings, Replication, SessionId,
 };
 pub use placement::{LeaderLocator, PlacementRequest};
 pub use policies::EffectivePolicy;
@@ -540,6 +545,9 @@ pub enum ChangeError {
     /// 403.
     #[error("{0}")]
     AccessRefused(String),
+    /// 541, and 400 over HTTP: the configuration of the node does not permit the declaration.
+    #[error("{0}")]
+    NotPermitted(String),
     /// 400 over HTTP: an invalid definition, pattern or name.
     #[error("{0}")]
     Invalid(String),

@@ -172,7 +172,7 @@ impl Tree {
         let resource = ResourceName::policy(&policy.vhost, &policy.name);
         check_table(&resource, &policy.definition)
             .map_err(|e| ChangeError::Invalid(e.to_string()))?;
-        check_definition(policy.scope, &policy.definition)?;
+        check_definition(self, policy.scope, &policy.definition)?;
         let key = (policy.scope, policy.name.clone());
         let existing = vhost.policies.get(&key);
         if existing.is_some_and(|old| *old.record == *policy) {

@@ -1,7 +1,8 @@
 //! Keys of policy definitions: their valid values, the queue types that support them, and how two policies merge.
 
-use crate::arguments::max_age_ms;
-use crate::{ChangeError, PolicyScope, QueueType};
+use crate::arguments::{MAX_EXPIRY_MS, max_age_ms};
+use crate::features::{Feature, QUORUM_DELAYED_RETRY};
+use crate::{ChangeError, PolicyScope, QueueType, Tree};
 use message::{Table, Value};
 
 /// A key of a policy definition.
@@ -12,6 +13,8 @@ struct PolicyKey {
     accepted: AcceptedValues,
     /// How an operator policy merges with a user policy. `None`: operator policies cannot set the key.
     operator: Option<PolicyMerge>,
+    /// The feature flag without which the key is not known.
+    flag: Option<&'static str>,
     /// The queue types that do not support the key. A policy with the key does not apply to queues of these types.
     unsupported_by: &'static [QueueType],
 }
@@ -41,6 +44,7 @@ const fn key(name: &'static str, value_name: &'static str, accepted: AcceptedVal
         value_name,
         accepted,
         operator: None,
+        flag: None,
         unsupported_by: &[],
     }
 }
@@ -49,6 +53,13 @@ impl PolicyKey {
     const fn operator(self, merge: PolicyMerge) -> PolicyKey {
         PolicyKey {
             operator: Some(merge),
+            ..self
+        }
+    }
+
+    const fn behind(self, flag: Feature) -> PolicyKey {
+        PolicyKey {
+            flag: Some(flag.name),
             ..self
         }
     }
@@ -75,6 +86,27 @@ const KEYS: &[PolicyKey] = &[
         "dead letter strategy",
         OneOf(&["at-most-once", "at-least-once"]),
     )
+    .unsupported_by(&[Classic, Stream]),
+    key(
+        "delayed-retry-max",
+        "maximum delay",
+        Between(0, MAX_EXPIRY_MS),
+    )
+    .behind(QUORUM_DELAYED_RETRY)
+    .unsupported_by(&[Classic, Stream]),
+    key(
+        "delayed-retry-min",
+        "minimum delay",
+        Between(0, MAX_EXPIRY_MS),
+    )
+    .behind(QUORUM_DELAYED_RETRY)
+    .unsupported_by(&[Classic, Stream]),
+    key(
+        "delayed-retry-type",
+        "delayed retry type",
+        OneOf(&["disabled", "all", "failed", "returned"]),
+    )
+    .behind(QUORUM_DELAYED_RETRY)
     .unsupported_by(&[Classic, Stream]),
     key("delivery-limit", "delivery limit", AtLeast(-1))
         .operator(SmallerUnlessNegative)
@@ -154,7 +186,11 @@ impl AcceptedValues {
 }
 
 /// Checks a policy definition of this scope.
-pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result<(), ChangeError> {
+pub(crate) fn check_definition(
+    tree: &Tree,
+    scope: PolicyScope,
+    definition: &Table,
+) -> Result<(), ChangeError> {
     let refuse = |reason: String| {
         Err(ChangeError::Invalid(format!(
             "Validation failed\n\n{reason}\n"
@@ -163,8 +199,11 @@ pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result
     if definition.is_empty() {
         return refuse("no policy provided".into());
     }
-    let find_allowed =
-        |name: &str| find(name).filter(|k| scope == PolicyScope::User || k.operator.is_some());
+    let find_allowed = |name: &str| {
+        let is_allowed = |k: &&PolicyKey| scope == PolicyScope::User || k.operator.is_some();
+        let is_known = |k: &&PolicyKey| k.flag.is_none_or(|flag| tree.feature_enabled(flag));
+        find(name).filter(is_allowed).filter(is_known)
+    };
     let unknown = definition
         .0
         .iter()

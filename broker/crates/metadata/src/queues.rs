@@ -29,7 +29,7 @@ impl Tree {
         // Compared before its arguments are checked: an existing queue is compared with any arguments.
         if let Some(existing) = self.queue(&requested.vhost, &requested.name) {
             self.check_not_lost(existing)?;
-            check_queue(existing, &record)?;
+            check_queue(self, existing, &record)?;
             return Ok(ChangeResult::Queue {
                 record: existing.clone(),
                 created: false,
@@ -66,7 +66,7 @@ impl Tree {
             // The default queue type was applied. The record shows it like a type that the client set.
             (record.arguments).set("x-queue-type", Value::from(record.kind.name()));
         }
-        let declared_kind = queue_kind(&vhost, &name, &record.arguments)?;
+        let declared_kind = queue_kind(self, &vhost, &name, &record.arguments)?;
         if declared_kind != record.kind {
             return Err(ChangeError::Invalid(format!(
                 "{resource} says type {} in its arguments and is declared as {}",
@@ -83,7 +83,7 @@ impl Tree {
                 record.kind.module()
             )));
         }
-        check_queue_arguments(&resource, record.kind, &record.arguments)?;
+        check_queue_arguments(self, &resource, record.kind, &record.arguments)?;
         if record.declared_by.len() > limits::NAME_BYTES {
             return Err(ChangeError::Invalid("the user's name is too long".into()));
         }
@@ -141,6 +141,7 @@ impl Tree {
             self.transient.entry(*node).or_default().insert(record.id);
         }
         self.member_counts.add(&record);
+        self.deduplicating += usize::from(record.deduplication_window_ms().is_some());
         let record = Arc::new(record);
         let queue = Queue {
             record: record.clone(),
@@ -158,7 +159,7 @@ impl Tree {
         id: QueueId,
         expires_ms: Option<u64>,
     ) -> Result<ChangeResult, ChangeError> {
-        let Some(queue) = self.queues.get_mut(&id) else {
+        let Some(queue) = self.queues.get(&id) else {
             return Ok(ChangeResult::Unchanged);
         };
         let mut record = QueueRecord::clone(&queue.record);
@@ -168,11 +169,13 @@ impl Tree {
             record.arguments.set(EXPIRES, Value::I64(ms));
         }
         let resource = ResourceName::queue(&record.vhost, &record.name);
-        check_queue_arguments(&resource, record.kind, &record.arguments)?;
+        check_queue_arguments(self, &resource, record.kind, &record.arguments)?;
         if record == *queue.record {
             return Ok(ChangeResult::Unchanged);
         }
-        queue.record = Arc::new(record);
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.record = Arc::new(record);
+        }
         self.events.push(TreeEvent::PolicyChanged(vec![id]));
         Ok(ChangeResult::Changed)
     }
@@ -201,6 +204,7 @@ impl Tree {
         self.queue_ids.remove(&id);
         let record = queue.record;
         self.member_counts.remove(&record);
+        self.deduplicating -= usize::from(record.deduplication_window_ms().is_some());
         self.lost.remove(&id);
         if let Some(vhost) = self.vhosts.get_mut(&record.vhost) {
             vhost.queues.remove(&record.name);

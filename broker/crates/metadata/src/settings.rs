@@ -1,9 +1,13 @@
 //! Effective settings of a queue: its arguments combined with its policies.
 
-use crate::arguments::max_age_ms;
+use crate::arguments::{MAX_EXPIRY_MS, max_age_ms};
+use crate::features::QUORUM_CONSUMER_TIMEOUTS;
 use crate::policy_keys::stricter;
 use crate::{EffectivePolicy, QueueRecord, Tree};
-use ids::{DeadLettering, Name, Overflow, QueueSettings, QuorumFeatures};
+use ids::{
+    DeadLettering, DelayedRetry, DelayedReturns, Name, Overflow, QueueSettings, QueueType,
+    QuorumFeatures, QuorumSettings,
+};
 use message::Value;
 
 /// Settings of a queue that result from its arguments and policies.
@@ -17,6 +21,10 @@ pub struct EffectiveSettings {
     pub dead_letter_routing_key: Option<Name>,
     /// Time without consumers and requests after which the queue is deleted, in milliseconds.
     pub expires_ms: Option<u64>,
+    /// Milliseconds that a consumer may keep a delivery. `None`: the default of the node applies.
+    pub consumer_timeout_ms: Option<u64>,
+    /// The queue itself ends consumers that keep a delivery for longer.
+    pub times_out_consumers: bool,
     /// Features of quorum queues that the cluster has enabled. Empty for other queue types.
     pub features: QuorumFeatures,
     /// The settings of a stream's log. Empty for other queue types.
@@ -91,6 +99,31 @@ fn dead_lettering(
     queue.kind.dead_lettering(strategy, overflow)
 }
 
+/// `number` returns the value of a setting that is a number. Without a minimum there is no delay, and without a maximum
+/// the minimum is the maximum, as in RabbitMQ.
+fn delayed_retry(
+    policy: &EffectivePolicy,
+    queue: &QueueRecord,
+    number: &dyn Fn(&str) -> Option<u64>,
+) -> Option<DelayedRetry> {
+    if !queue.kind.descriptor().strict_priorities {
+        return None;
+    }
+    let returns = match text_of(policy, queue, "delayed-retry-type")? {
+        "all" => DelayedReturns::All,
+        "failed" => DelayedReturns::Failed,
+        "returned" => DelayedReturns::Returned,
+        _ => return None,
+    };
+    let min_ms = number("delayed-retry-min").filter(|ms| *ms > 0)?;
+    let max_ms = number("delayed-retry-max").unwrap_or(min_ms);
+    Some(DelayedRetry {
+        returns,
+        min_ms,
+        max_ms: max_ms.min(MAX_EXPIRY_MS.unsigned_abs()),
+    })
+}
+
 impl Tree {
     /// Milliseconds that a consumer may keep a delivery (`x-consumer-timeout`, `consumer-timeout`). `None`: the queue
     /// does not set it.
@@ -100,6 +133,11 @@ impl Tree {
         let both = [argument, policy.definition.get("consumer-timeout")];
         let numbers = both.into_iter().flatten().filter_map(Value::as_integer);
         numbers.filter_map(|n| u64::try_from(n).ok()).min()
+    }
+
+    /// Returns true if queues of this type end consumers that do not acknowledge in time, and not their channels.
+    pub fn times_out_consumers(&self, kind: QueueType) -> bool {
+        kind.descriptor().strict_priorities && self.feature_enabled(QUORUM_CONSUMER_TIMEOUTS.name)
     }
 
     /// Combines arguments and policies. Of two limits the smaller one applies. Of two texts the argument applies,
@@ -135,6 +173,10 @@ impl Tree {
                 == Some(&Value::Bool(true)),
             max_priority: max_priority(queue).filter(|_| queue.kind.descriptor().priorities),
             dead_letter: dead_lettering(&policy, queue, overflow),
+            quorum: QuorumSettings {
+                delayed_retry: delayed_retry(&policy, queue, &non_negative),
+                deduplication_window_ms: queue.deduplication_window_ms(),
+            },
         };
         EffectiveSettings {
             queue: queue_settings,
@@ -142,6 +184,8 @@ impl Tree {
             dead_letter_routing_key: text_of(&policy, queue, "dead-letter-routing-key")
                 .map(Name::from),
             expires_ms: non_negative("expires"),
+            consumer_timeout_ms: non_negative("consumer-timeout"),
+            times_out_consumers: self.times_out_consumers(queue.kind),
             features: match queue.kind.descriptor().strict_priorities {
                 true => self.quorum_features(),
                 false => QuorumFeatures::default(),

@@ -2,6 +2,7 @@
 
 use crate::access::User;
 use crate::exchanges::{BindingKey, BindingTarget, Exchange, IncomingBinding};
+use crate::features::PUBLISHER_DEDUPLICATION;
 use crate::placed::MemberCounts;
 use crate::policies::{EffectivePolicy, Policy};
 use crate::retained::RetainedMessages;
@@ -53,6 +54,8 @@ pub struct Tree {
     pub(crate) placed: BTreeMap<NodeId, u64>,
     /// Derived from `queues`.
     pub(crate) member_counts: MemberCounts,
+    /// Number of queues that recognise messages which are published again. Derived from `queues`.
+    pub(crate) deduplicating: usize,
     #[cfg(debug_assertions)]
     pub(crate) visited_queues: std::cell::Cell<u64>,
     /// Durable queues without a copy, and the name of the node that had the last one.
@@ -214,6 +217,12 @@ impl Tree {
             self.visited_queues.set(self.visited_queues.get() + 1);
             &q.record
         })
+    }
+
+    /// Returns true if a queue recognises messages that are published again. Costs next to nothing if none does.
+    #[inline]
+    pub fn has_deduplicating_queues(&self) -> bool {
+        self.deduplicating > 0 && self.feature_enabled(PUBLISHER_DEDUPLICATION.name)
     }
 
     /// Number of queues in all vhosts.

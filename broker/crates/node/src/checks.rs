@@ -1,7 +1,8 @@
 //! Threads that verify passwords: hashing is deliberately expensive and would stall a shard.
 
+use auth_backends::{IdentityRequest, IdentityService};
 use reactor::{Mailbox, ShardMessage};
-use shard::Check;
+use shard::{Check, StartIdentification};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +45,24 @@ impl PasswordCheckPool {
             let _ = pool.0.send(PasswordCheckTask { check, shard });
         })
     }
+}
+
+/// Returns the function with which a shard has users identified by external backends.
+pub(crate) fn identification_for_shard(
+    service: Arc<IdentityService>,
+    shard: Mailbox,
+) -> StartIdentification {
+    Box::new(move |wanted| {
+        let (id, shard) = (wanted.id, shard.clone());
+        service.identify(IdentityRequest {
+            backend: wanted.backend,
+            user: wanted.user,
+            password: wanted.password,
+            reply: Box::new(move |result| {
+                shard.post_waiting(ShardMessage::Identified { id, result });
+            }),
+        });
+    })
 }
 
 fn run_worker(inbox: &Mutex<Receiver<PasswordCheckTask>>) {

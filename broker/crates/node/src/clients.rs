@@ -7,7 +7,7 @@ use metadata::ClientAddress;
 use reactor::ClientListener;
 use session::{Protocol, ProtocolId, Protocols};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A protocol of the node with its listeners.
 pub struct Registration {
@@ -56,6 +56,17 @@ fn endpoints(registrations: &[Registration]) -> Vec<Endpoint> {
     all
 }
 
+/// A client listener that is bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BoundListener {
+    /// The listener's name, such as `amqp/ssl`.
+    pub(crate) name: &'static str,
+    /// The bound address.
+    pub(crate) address: SocketAddr,
+    protocol: ProtocolId,
+    tls: bool,
+}
+
 pub(crate) struct ClientListeners {
     endpoints: Vec<Endpoint>,
     protocols: Protocols,
@@ -65,6 +76,7 @@ pub(crate) struct ClientListeners {
     prometheus: Option<Arc<tls::ServerTls>>,
     operator: Option<Arc<tls::ServerTls>>,
     certificates: Vec<tls::WatchedFiles>,
+    bound_ports: Arc<OnceLock<Vec<(&'static str, u16)>>>,
 }
 
 impl ClientListeners {
@@ -105,6 +117,7 @@ impl ClientListeners {
             prometheus,
             operator,
             certificates,
+            bound_ports: Arc::default(),
         })
     }
 
@@ -152,6 +165,19 @@ impl ClientListeners {
         Ok(all)
     }
 
+    /// The ports of the listeners, once they are bound.
+    pub(crate) fn bound_ports(&self) -> Arc<OnceLock<Vec<(&'static str, u16)>>> {
+        self.bound_ports.clone()
+    }
+
+    /// Notes the ports of the listeners of a shard, which all shards share.
+    pub(crate) fn note_bound(&self, listeners: &[ClientListener]) {
+        let ports = listeners.iter().map(|listener| self.port(listener));
+        let ports = ports.map(|(name, address)| (name, address.port()));
+        // They are bound once.
+        let _ = self.bound_ports.set(ports.collect());
+    }
+
     /// A listener's name and bound address.
     pub(crate) fn port(&self, listener: &ClientListener) -> (&'static str, SocketAddr) {
         let protocol = self.protocols.get(listener.protocol);
@@ -160,17 +186,32 @@ impl ClientListeners {
         (name, listener.socket.address())
     }
 
+    /// A client listener and the address to which it is bound.
+    pub(crate) fn bound(&self, listener: &ClientListener) -> BoundListener {
+        let (name, address) = self.port(listener);
+        BoundListener {
+            name,
+            address,
+            protocol: listener.protocol,
+            tls: listener.tls.is_some(),
+        }
+    }
+
     /// The addresses of these listeners, as clients reach them. An address that the configuration
-    /// states takes precedence over the advertised host and the bound port. Listeners without
-    /// either are left out: the host has no name.
+    /// states, for the node `node` or for all, takes precedence over the advertised host and the
+    /// bound port. Listeners without either are left out: the host has no name.
     pub(crate) fn addresses(
         &self,
         config: &Config,
-        listeners: &[ClientListener],
+        node: &str,
+        listeners: &[BoundListener],
     ) -> Vec<ClientAddress> {
-        let address = |listener: &ClientListener| {
-            let (name, bound) = self.port(listener);
-            let (host, port) = match config.advertised_listeners.get(name) {
+        let address = |listener: &BoundListener| {
+            let (name, bound) = (listener.name, listener.address);
+            let own = (node.to_owned(), name.to_owned());
+            let stated = config.advertised_nodes.get(&own);
+            let stated = stated.or_else(|| config.advertised_listeners.get(name));
+            let (host, port) = match stated {
                 Some(stated) => (stated.host.clone(), stated.port),
                 None => {
                     let part = config.advertised_parts.get(name);
@@ -185,7 +226,7 @@ impl ClientListeners {
             let [protocol, _] = self.protocols.get(listener.protocol)?.listener_names();
             Some(ClientAddress {
                 protocol: protocol.into(),
-                tls: listener.tls.is_some(),
+                tls: listener.tls,
                 host: host.into(),
                 port,
             })

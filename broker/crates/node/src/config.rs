@@ -4,12 +4,17 @@
 //! Later sources win: built-in defaults, the file, `conf.d/*.conf` beside it in name order,
 //! environment, `--set`.
 
+mod backend_keys;
 mod budget_keys;
 mod effective;
+mod interceptor_keys;
 mod keys;
+mod ldap_keys;
+mod live;
 mod load;
 mod mqtt_keys;
 mod parse;
+mod restriction_keys;
 mod stream_keys;
 mod tiered_keys;
 mod tls_keys;
@@ -19,7 +24,8 @@ mod web_keys;
 pub use budget_keys::BudgetConfig;
 pub use effective::EffectiveSetting;
 pub use keys::{ConfigKey, keys, reference};
-pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load, load_effective};
+pub use live::{Reload, RunningConfig, is_live};
+pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load};
 pub use mqtt_keys::MqttConfig;
 pub use stream_keys::{AdvertisedPart, StreamConfig};
 pub use tiered_keys::TieredConfig;
@@ -27,7 +33,10 @@ pub use values::{Listen, PeerAddress, parse_bytes};
 pub use web_keys::WebConfig;
 
 use auth::Mechanism;
+use auth_backends::BackendSettings;
 use metadata::QueueType;
+use metadata::restrictions::Restrictions;
+use session::interceptors::Interceptors;
 use session_websocket::WebSocketSettings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,12 +63,16 @@ pub struct Config {
     pub shards: ShardSetting,
     /// Log events.
     pub log: LogConfig,
+    /// The audit log.
+    pub audit: AuditConfig,
     /// AMQP without TLS.
     pub amqp: Listen,
     /// AMQP with TLS.
     pub amqp_tls: Listen,
     /// Addresses of client listeners as clients reach them, by the name of the listener.
     pub advertised_listeners: BTreeMap<String, PeerAddress>,
+    /// The same for the node of that name, which takes precedence.
+    pub advertised_nodes: BTreeMap<(String, String), PeerAddress>,
     /// Parts of such addresses, which `advertised_listeners` overrides, by the name of the listener.
     pub advertised_parts: BTreeMap<&'static str, AdvertisedPart>,
     /// MQTT.
@@ -86,6 +99,8 @@ pub struct Config {
     pub operator: OperatorConfig,
     /// By index; empty: the default mechanisms.
     pub mechanisms: BTreeMap<u32, Mechanism>,
+    /// Authentication backends.
+    pub backends: BackendSettings,
     /// HTTP API.
     pub management: Listen,
     /// Metrics.
@@ -103,6 +118,10 @@ pub struct Config {
     /// Queue type of the first vhost and of new vhosts created through this node that do not set
     /// one; None: classic.
     pub default_queue_type: Option<QueueType>,
+    /// Limits on declarations by clients of this node.
+    pub restrictions: Restrictions,
+    /// Headers and annotations that this node adds to messages.
+    pub interceptors: Interceptors,
     /// Users that may log in over loopback only.
     pub loopback_users: Vec<String>,
     /// None: anonymous login is disabled.
@@ -138,6 +157,28 @@ pub struct LogConfig {
     pub json: bool,
 }
 
+/// The audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// The destination of records.
+    pub target: AuditTarget,
+    /// Most bytes of records that wait to be written. Further ones are lost and counted.
+    pub buffer: usize,
+    /// The virtual host of the event exchange. None: events are not published.
+    pub events: Option<String>,
+}
+
+/// The destination of audit records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuditTarget {
+    /// There is no audit log.
+    None,
+    /// Standard output.
+    Stdout,
+    /// This file, to which records are appended.
+    File(PathBuf),
+}
+
 /// The cluster and the connections between nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterConfig {
@@ -162,6 +203,16 @@ pub struct ClusterConfig {
     pub heartbeat: Duration,
     /// Silence after which a connection counts as broken.
     pub peer_timeout: Duration,
+}
+
+impl ClusterConfig {
+    /// Number of nodes that form the cluster, at least 1.
+    pub(crate) fn initial_nodes(&self) -> usize {
+        match self.initial_size {
+            0 => self.peers.len().max(1),
+            size => size,
+        }
+    }
 }
 
 /// PEM files of mutual TLS between nodes.
@@ -319,14 +370,20 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             data_dir: PathBuf::from("posthorn-data"),
-            shards: ShardSetting::Count(1),
+            shards: ShardSetting::Auto,
             log: LogConfig {
                 level: "info".to_owned(),
                 json: false,
             },
+            audit: AuditConfig {
+                target: AuditTarget::None,
+                buffer: 4 << 20,
+                events: None,
+            },
             amqp: Listen::loopback(5672),
             amqp_tls: Listen::None,
             advertised_listeners: BTreeMap::new(),
+            advertised_nodes: BTreeMap::new(),
             advertised_parts: BTreeMap::new(),
             mqtt: MqttConfig::default(),
             web_mqtt: WebConfig::new(WebSocketSettings::MQTT),
@@ -340,6 +397,7 @@ impl Default for Config {
             management_files: TlsConfig::default(),
             operator: OperatorConfig::default(),
             mechanisms: BTreeMap::new(),
+            backends: BackendSettings::default(),
             management: Listen::loopback(15672),
             prometheus: Listen::loopback(15692),
             probes: Listen::loopback(15693),
@@ -359,6 +417,8 @@ impl Default for Config {
             default_pass: "guest".to_owned(),
             default_vhost: "/".to_owned(),
             default_queue_type: None,
+            restrictions: Restrictions::default(),
+            interceptors: Interceptors::default(),
             loopback_users: vec!["guest".to_owned()],
             anonymous_user: Some("guest".to_owned()),
             anonymous_pass: "guest".to_owned(),

@@ -4,11 +4,13 @@
 
 pub mod addresses;
 pub mod alarms;
+mod audit_log;
 mod checks;
 mod clients;
 pub mod config;
 pub mod control_door;
 pub mod data_dir;
+mod event_exchange;
 pub mod formation;
 pub mod identity;
 pub mod jobs;

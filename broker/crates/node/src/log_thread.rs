@@ -2,7 +2,8 @@
 //! with one sync.
 
 use consensus::WalToken;
-use env::Disk;
+use control::NodeTimings;
+use env::{Clock, Disk};
 use reactor::{Receiver, Sender, ShardMessage, ThreadWaker, WalMessage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +56,8 @@ pub struct LogThread {
     is_short: bool,
     space: LogDisk,
     durable: Vec<(usize, WalToken)>,
+    clock: Arc<dyn Clock + Send + Sync>,
+    timings: Arc<NodeTimings>,
 }
 
 impl LogThread {
@@ -64,6 +67,7 @@ impl LogThread {
         rings: Vec<Receiver<WalMessage>>,
         shards: Vec<Sender<ShardMessage>>,
         space: LogDisk,
+        (clock, timings): (Arc<dyn Clock + Send + Sync>, Arc<NodeTimings>),
     ) -> LogThread {
         LogThread {
             writer,
@@ -75,6 +79,8 @@ impl LogThread {
             is_short: false,
             space,
             durable: Vec::new(),
+            clock,
+            timings,
         }
     }
 
@@ -116,7 +122,10 @@ impl LogThread {
             self.look_at_space()?;
         }
         if !self.writer.is_idle() {
+            let begun = self.clock.now();
             let progress = self.writer.step(&mut self.durable)?;
+            let duration = self.clock.now().since(begun);
+            self.timings.log_writes.observe(duration);
             self.note_full(progress.full);
             if let Some(rolled) = progress.rolled {
                 // Sent before the notifications of this step: their records are in the next file.
@@ -299,7 +308,13 @@ mod tests {
         };
         Ok(TestThread {
             disk,
-            thread: LogThread::new(Writer::new(wal), rings, shards, space),
+            thread: LogThread::new(
+                Writer::new(wal),
+                rings,
+                shards,
+                space,
+                (Arc::new(env::real::RealClock::new()), Arc::default()),
+            ),
             to_wal,
             from_wal,
             is_full,
@@ -345,6 +360,7 @@ mod tests {
         }
         assert!(!rig.thread.turn()?);
         assert_eq!(rig.disk.counters().syncs - before, 1);
+        assert_eq!(rig.thread.timings.log_writes.snapshot().count, 2);
         assert_eq!(drain_notifications(&mut rig.from_wal[0]), ["durable 30"]);
         assert_eq!(drain_notifications(&mut rig.from_wal[1]), ["durable 30"]);
         // Records reported as durable survive the worst crash.

@@ -39,6 +39,32 @@ fn field_kb(text: &str, name: &str) -> Option<u64> {
     kb.checked_mul(1024)
 }
 
+/// Unit of times in `/proc`, in milliseconds: part of the interface of Linux on all processors.
+const TICK_MS: u64 = 10;
+
+/// Processor time that this process has used, in milliseconds.
+pub fn processor_time_ms() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let time = stat_field(&stat, 14)?.checked_add(stat_field(&stat, 15)?)?;
+    time.checked_mul(TICK_MS)
+}
+
+/// Start of this process in milliseconds since 1970.
+pub fn started_ms() -> Option<u64> {
+    let machine = fs::read_to_string("/proc/stat").ok()?;
+    let booted: u64 = field(&machine, "btime ")?.parse().ok()?;
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let after_boot = stat_field(&stat, 22)?.checked_mul(TICK_MS)?;
+    booted.checked_mul(1000)?.checked_add(after_boot)
+}
+
+/// A field of `/proc/self/stat` by its number in proc(5). The second one, in parentheses, may contain spaces.
+fn stat_field(stat: &str, number: usize) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let field = after_name.split_whitespace().nth(number.checked_sub(3)?)?;
+    field.parse().ok()
+}
+
 /// Number of open file descriptors, if it is cheap to get: since Linux 6.2 it is the size of
 /// `/proc/self/fd`. None on older kernels.
 pub fn descriptors() -> Option<u64> {
@@ -341,6 +367,21 @@ mod tests {
         for list in ["", "a", "3-1", "0-65535", "0-", "1,,2"] {
             assert_eq!(count_cpus(list), None, "{list}");
         }
+    }
+
+    #[test]
+    fn fields_after_a_name_with_spaces_are_found() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 9 0 12345 1 2";
+        let times = [14, 15, 22].map(|number| stat_field(stat, number));
+        assert_eq!(times, [Some(250), Some(50), Some(12345)]);
+        assert_eq!(stat_field("no name", 14), None);
+    }
+
+    #[test]
+    fn process_has_a_start_and_processor_time() {
+        // In 2020, and later.
+        assert!(started_ms().is_some_and(|at| at > 1_577_836_800_000));
+        assert!(processor_time_ms().is_some());
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use crate::addresses::{self, AddressError};
 use crate::alarms::{AlarmCause, Alarms};
-use crate::checks::PasswordCheckPool;
-use crate::clients::{ClientListeners, Registration};
+use crate::audit_log::AuditLog;
+use crate::checks::{PasswordCheckPool, identification_for_shard};
+use crate::clients::{BoundListener, ClientListeners, Registration};
 use crate::config::{Config, Limits};
 use crate::control_door::ControlGateway;
 use crate::data_dir::{DataDir, DataDirError};
@@ -17,19 +18,26 @@ use crate::peering::PeeringConfig;
 use crate::shard_count::ShardCount;
 use crate::threads::{ThreadNotification, ThreadParts, Threads};
 use crate::watch::{self, LastDiskCheck, ResourceMonitor};
-use control::{ControlRequest, NodeResources, Readiness};
+use audit::AuditSink;
+use auth_backends::IdentityService;
+use control::{ControlRequest, NodeResources, NodeTimings, Readiness};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
+use metadata::deprecated::PermittedFeatures;
 use metadata::features::Version;
 use metadata::{ClientAddress, NodeRecord, QueueType, UserRecord};
 use reactor::LoopReport;
-use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, StartCheck};
+use shard::{
+    Founding, LoginBackend, RecoveredShard, ShardConfig, ShardDriver, StartCheck,
+    StartIdentification,
+};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wal::Recovered;
 
@@ -47,6 +55,10 @@ pub struct ShardMaterial {
     pub disk: Arc<dyn Disk>,
     /// Starts password checks; see `Shard::check_elsewhere`.
     pub checks: StartCheck,
+    /// The external backends; see `Shard::identify_with`. None: there are none.
+    pub identification: Option<(Arc<[LoginBackend]>, StartIdentification)>,
+    /// Takes audit records. None: there is no audit log.
+    pub audit: Option<AuditSink>,
     /// Monotonic time of the start.
     pub now: Time,
     /// Wall-clock time of the start.
@@ -64,16 +76,24 @@ pub struct ControlParts {
     pub node_name: String,
     /// The name of the cluster.
     pub cluster_name: String,
+    /// Number of nodes that form the cluster.
+    pub initial_nodes: usize,
     /// The version of this node.
     pub version: Version,
     /// Protocol and configured port of each listener.
     pub listeners: Vec<(String, u16)>,
+    /// The ports of client listeners, once they are bound.
+    pub bound_ports: Arc<OnceLock<Vec<(&'static str, u16)>>>,
+    /// Backends in the order in which they are asked.
+    pub backends: Vec<auth_backends::Backend>,
+    /// The external backends among them. None: there are none.
+    pub identities: Option<Arc<IdentityService>>,
     /// Users who may log in only over loopback.
     pub loopback_users: Vec<String>,
     /// Queue type of new vhosts that do not set one; None: classic.
     pub default_queue_type: Option<QueueType>,
-    /// Delivery acknowledgement timeout of queues that do not set one; None: no timeout.
-    pub consumer_timeout_ms: Option<u64>,
+    /// Deprecated features that clients of the node may use.
+    pub permitted: PermittedFeatures,
     /// Returns the earliest expiry of the client listeners' certificates in seconds since 1970;
     /// None without TLS.
     pub certificates_expire: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
@@ -91,6 +111,10 @@ pub struct ControlParts {
     pub probes: Option<TcpListener>,
     /// Memory limit of the process in bytes, if known.
     pub memory_limit: Option<u64>,
+    /// Takes audit records. None: there is no audit log.
+    pub audit: Option<AuditSink>,
+    /// Durations that the node measures.
+    pub timings: Arc<NodeTimings>,
     /// Sends a request to shard 0; see [`ControlGateway::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
     /// Returns the resource usage of the node as last measured.
@@ -185,13 +209,22 @@ struct Node {
     threads: Threads,
     door: Arc<ControlGateway>,
     make_shard: ShardFactory,
+    /// External backends. None: there are none.
+    identities: Option<Arc<IdentityService>>,
     ready_file: Option<PathBuf>,
     /// For the ready file.
     ports: Vec<(&'static str, SocketAddr)>,
     /// Of the client listeners, as clients reach them.
     client_addresses: Vec<ClientAddress>,
+    /// The listeners of these addresses, once they are bound.
+    bound: Vec<BoundListener>,
+    /// Largest number of client connections of each shard.
+    connection_limit: Arc<AtomicUsize>,
     clients: ClientListeners,
     last_look: Arc<LastDiskCheck>,
+    /// The acknowledgement timeout, which all shards share.
+    consumer_timeout: shard::DefaultTimeout,
+    audit: Option<AuditLog>,
 }
 
 impl Node {
@@ -222,10 +255,18 @@ impl Node {
         let status = Arc::new(LinkStatus::default());
         let door = Arc::new(ControlGateway::new(status.clone()));
         let last_look = Arc::<LastDiskCheck>::default();
+        let consumer_timeout = shard::DefaultTimeout::new(config.limits.consumer_timeout_ms);
+        let timings = Arc::<NodeTimings>::default();
+        let clock = Arc::new(RealClock::new());
+        let audit = AuditLog::start(&config.audit, &name, clock.clone(), &door);
+        let audit = audit.map_err(io_error("audit.file"))?;
+        let sink = audit.as_ref().map(AuditLog::sink);
+        let identities = start_identities(&config, clock.clone(), &mut rng)?;
         if let Some(serve) = parts.serve_control {
             // Started before the log is recovered, so that probes are answered meanwhile.
             let me = (data.identity().node, name.as_str(), parts.version);
-            let shown = (&clients, last_look.clone());
+            let shown = (&clients, last_look.clone(), (sink, timings.clone()));
+            let serve = (serve, identities.clone());
             ports.extend(start_control(&config, me, shown, serve, &door, &notices)?);
         }
         let (wal, recovered) = data.open_log(&config, rng.next_u64())?;
@@ -241,11 +282,12 @@ impl Node {
         log_start(&identity, parts.version, count, recovered.groups.len());
         count.warn();
         let shards = count.shards;
-        let clock = Arc::new(RealClock::new());
+        timings.set_shards(shards);
         let wiring = ThreadParts {
             shards,
             clock: clock.clone(),
             notices: notices.clone(),
+            timings: timings.clone(),
             status,
             wal,
             newest_file: recovered.files.last().copied().unwrap_or(0),
@@ -283,11 +325,16 @@ impl Node {
             threads,
             door,
             make_shard: parts.make_shard,
+            identities,
             ready_file: parts.ready_file,
             ports,
             client_addresses: Vec::new(),
+            bound: Vec::new(),
+            connection_limit: Arc::default(),
             clients,
             last_look,
+            consumer_timeout,
+            audit,
         })
     }
 
@@ -300,6 +347,8 @@ impl Node {
         self.watch_until_stopped(inbox, &alarms, &cluster)?;
         self.drain(inbox)?;
         self.threads.stop(self.config.shutdown_timeout);
+        // Writes the records of the shards.
+        drop(self.audit.take());
         if let Some(file) = &self.ready_file {
             // A stale file would name ports that are not served. Failing to remove it is harmless
             // otherwise.
@@ -311,7 +360,7 @@ impl Node {
 
     /// Returns None if the node was stopped before it had a cluster.
     fn wait_for_cluster(
-        &self,
+        &mut self,
         inbox: &Receiver<ThreadNotification>,
     ) -> Result<Option<ClusterRecord>, NodeError> {
         loop {
@@ -321,8 +370,43 @@ impl Node {
             match inbox.recv() {
                 Ok(ThreadNotification::Stop) | Err(_) => return Ok(None),
                 Ok(ThreadNotification::Adopted) => {}
+                Ok(ThreadNotification::Reloaded(config)) => {
+                    self.consumer_timeout.set(config.limits.consumer_timeout_ms);
+                    self.config = *config;
+                }
                 Ok(notice) => self.check_fatal(notice)?,
             }
+        }
+    }
+
+    /// The addresses of the client listeners, as clients reach them.
+    fn advertised(&self) -> Vec<ClientAddress> {
+        let (config, bound) = (&self.config, &self.bound);
+        self.clients.addresses(config, &self.name, bound)
+    }
+
+    /// Applies live settings that differ. A value that a request has set since the start stays in
+    /// effect until its setting changes.
+    fn apply(&mut self, config: Config, watch: &mut ResourceMonitor) {
+        let before = std::mem::replace(&mut self.config, config);
+        let after = &self.config;
+        if after.memory_watermark != before.memory_watermark {
+            watch.set_memory_watermark(after.memory_watermark);
+        }
+        if after.disk_free_limit != before.disk_free_limit {
+            watch.set_disk_free_limit(after.disk_free_limit);
+        }
+        self.consumer_timeout.set(after.limits.consumer_timeout_ms);
+        let connections = after.limits.max_connections;
+        let for_each_shard = connections.div_ceil(usize::from(self.shards));
+        self.connection_limit
+            .store(for_each_shard, Ordering::Relaxed);
+        watch.set_connection_limit(after);
+        let addresses = self.advertised();
+        if addresses != self.client_addresses {
+            self.client_addresses = addresses.clone();
+            self.door
+                .ask(ControlRequest::StateClientAddresses { addresses });
         }
     }
 
@@ -331,11 +415,18 @@ impl Node {
         match notice {
             ThreadNotification::LoopReport(_, LoopReport::Fatal(text))
             | ThreadNotification::Died(text) => Err(NodeError::Fatal(text)),
+            ThreadNotification::ReopenAuditLog => {
+                if let Some(audit) = &self.audit {
+                    audit.reopen();
+                }
+                Ok(())
+            }
             ThreadNotification::DiskFull(_)
             | ThreadNotification::DiskWritten
             | ThreadNotification::NotReady(_)
             | ThreadNotification::MemoryWatermark(_)
             | ThreadNotification::DiskFreeLimit(_)
+            | ThreadNotification::Reloaded(_)
             | ThreadNotification::Ready
             | ThreadNotification::Adopted
             | ThreadNotification::Stop
@@ -351,7 +442,9 @@ impl Node {
         if let Some(first) = listeners.first() {
             self.ports
                 .extend(first.iter().map(|l| self.clients.port(l)));
-            self.client_addresses = self.clients.addresses(&self.config, first);
+            self.clients.note_bound(first);
+            self.bound = first.iter().map(|l| self.clients.bound(l)).collect();
+            self.client_addresses = self.advertised();
         }
         let loop_config = self.loop_config();
         let pool = PasswordCheckPool::start(machine::cpus()).map_err(io_error("login threads"))?;
@@ -359,12 +452,17 @@ impl Node {
         let parts = RecoveredShard::split(recovered, self.shards);
         for ((index, part), mailbox) in (0u16..).zip(parts).zip(&mailboxes) {
             let checks = pool.for_shard(mailbox.clone());
+            let identification = self.identities.clone().map(|service| {
+                let start = identification_for_shard(service, mailbox.clone());
+                (login_backends(&self.config), start)
+            });
             let config = ShardConfig {
                 tier: tier.clone(),
                 ..self.shard_config(index, founding.clone())
             };
             let (make, disk) = (self.make_shard.clone(), self.data.disk());
             let clock = self.clock.clone();
+            let audit = self.audit.as_ref().map(AuditLog::sink);
             let own = listeners.pop().unwrap_or_default();
             self.threads
                 .start_shard(index, own, loop_config.clone(), move || {
@@ -373,6 +471,8 @@ impl Node {
                         recovered: part,
                         disk,
                         checks,
+                        identification,
+                        audit,
                         now: clock.now(),
                         wall: clock.wall(),
                     })
@@ -402,8 +502,10 @@ impl Node {
             for_clients = client_descriptors,
             for_queues = queue_descriptors
         );
+        let connections = limits.max_connections.div_ceil(shards);
+        self.connection_limit.store(connections, Ordering::Relaxed);
         reactor::LoopConfig {
-            max_connections: limits.max_connections.div_ceil(shards),
+            max_connections: self.connection_limit.clone(),
             accepts_per_turn: limits.accepts_per_turn,
             accepts_per_second: limits.accepts_per_second.div_ceil(u32::from(self.shards)),
             tls_handshake: limits.handshake_timeout,
@@ -435,7 +537,13 @@ impl Node {
             client_addresses: self.client_addresses.clone(),
             machine: crate::machine::boot_id(&mut self.rng),
             groups: group_limits(&self.config.limits),
+            consumer_timeout: self.consumer_timeout.clone(),
             tier: None,
+            restrictions: self.config.restrictions.clone(),
+            resources: shard::ResourceMeter(Some({
+                let last_look = self.last_look.clone();
+                Arc::new(move || last_look.resources())
+            })),
         }
     }
 
@@ -535,6 +643,7 @@ impl Node {
                 Ok(ThreadNotification::DiskFull(full)) => alarms.set(AlarmCause::LogFull, full),
                 Ok(ThreadNotification::MemoryWatermark(share)) => watch.set_memory_watermark(share),
                 Ok(ThreadNotification::DiskFreeLimit(bytes)) => watch.set_disk_free_limit(bytes),
+                Ok(ThreadNotification::Reloaded(config)) => self.apply(*config, &mut watch),
                 Ok(notice) => self.check_fatal(notice)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -697,12 +806,46 @@ fn peering_config(
     }
 }
 
+/// Starts the external authentication backends, if there are any.
+fn start_identities(
+    config: &Config,
+    clock: Arc<RealClock>,
+    rng: &mut SeededRng,
+) -> Result<Option<Arc<IdentityService>>, NodeError> {
+    if !config.backends.has_external() {
+        return Ok(None);
+    }
+    let mut key = [0; 32];
+    for part in key.chunks_exact_mut(8) {
+        part.copy_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    let service = IdentityService::start(&config.backends, clock, key);
+    let service = service.map_err(io_error("auth_backends"))?;
+    Ok(Some(Arc::new(service)))
+}
+
+fn login_backends(config: &Config) -> Arc<[LoginBackend]> {
+    let backends = config.backends.backends().into_iter().enumerate();
+    let for_shard = backends.map(|(index, backend)| match backend.is_internal() {
+        true => LoginBackend::Internal,
+        false => LoginBackend::External(index),
+    });
+    for_shard.collect()
+}
+
+/// Parts of a node that the control plane shows.
+type ShownParts<'a> = (
+    &'a ClientListeners,
+    Arc<LastDiskCheck>,
+    (Option<AuditSink>, Arc<NodeTimings>),
+);
+
 /// Starts the control plane's thread. Returns its listeners for the ready file.
 fn start_control(
     config: &Config,
     (node, name, version): (NodeId, &str, Version),
-    (clients, last_look): (&ClientListeners, Arc<LastDiskCheck>),
-    serve: ControlServer,
+    (clients, last_look, (audit, timings)): ShownParts<'_>,
+    (serve, identities): (ControlServer, Option<Arc<IdentityService>>),
     door: &Arc<ControlGateway>,
     notices: &Sender<ThreadNotification>,
 ) -> Result<Vec<(&'static str, SocketAddr)>, NodeError> {
@@ -747,11 +890,15 @@ fn start_control(
             .chain(listeners)
             .filter_map(|(name, port)| Some((name.to_owned(), port?)))
             .collect(),
+        bound_ports: clients.bound_ports(),
+        backends: config.backends.backends(),
+        identities,
         loopback_users: config.loopback_users.clone(),
         default_queue_type: config.default_queue_type,
-        consumer_timeout_ms: config.limits.consumer_timeout_ms,
+        permitted: config.restrictions.permitted.clone(),
         certificates_expire: clients.expiry(),
         cluster_name: config.cluster.name.clone(),
+        initial_nodes: config.cluster.initial_nodes(),
         management,
         management_tls: secure.zip(clients.management()),
         prometheus_tls: prometheus_secure.zip(clients.prometheus()),
@@ -762,6 +909,8 @@ fn start_control(
         prometheus,
         probes,
         memory_limit: machine::memory_limit(),
+        audit,
+        timings,
         control: Arc::new(move |request| door.ask(request)),
         resources: Arc::new(move || last_look.resources()),
         set_memory_watermark: Arc::new(move |share| {

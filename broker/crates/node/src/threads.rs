@@ -1,10 +1,12 @@
 //! The threads of a node and the channels between them.
 
+use crate::config::Config;
 use crate::jobs::{JobThread, RemoteThreads};
 use crate::link_tls::LinkTls;
 use crate::links::{self, LinkParts, LinkStatus, LinkThread, StoreClusterRecord};
 use crate::log_thread::{KEEP_FREE, LogDisk, LogThread};
 use crate::peering::{Peering, PeeringConfig};
+use control::NodeTimings;
 use env::{Clock, Disk};
 use mio::Poll;
 use reactor::{
@@ -44,6 +46,10 @@ pub enum ThreadNotification {
     MemoryWatermark(f64),
     /// Request to set the free disk space limit in bytes, until the node restarts.
     DiskFreeLimit(u64),
+    /// Live settings have changed: the configuration that applies now.
+    Reloaded(Box<Config>),
+    /// Request to open the file of the audit log again.
+    ReopenAuditLog,
     /// Load of the event loop of a shard.
     LoopReport(u16, LoopReport),
     /// A thread failed, with its error.
@@ -55,6 +61,7 @@ pub(crate) struct ThreadParts {
     pub shards: u16,
     pub clock: Arc<dyn Clock + Send + Sync>,
     pub notices: mpsc::Sender<ThreadNotification>,
+    pub timings: Arc<NodeTimings>,
     pub status: Arc<LinkStatus>,
     pub wal: Wal,
     /// The newest recovered log file; 0 if there is none.
@@ -81,6 +88,7 @@ struct ShardChannels {
 }
 
 pub(crate) struct Threads {
+    timings: Arc<NodeTimings>,
     clock: Arc<dyn Clock + Send + Sync>,
     notices: mpsc::Sender<ThreadNotification>,
     ends: Vec<Option<ShardChannels>>,
@@ -162,7 +170,16 @@ impl Threads {
             keep_free: KEEP_FREE,
             on_full: Box::new(move |full| drop(notices.send(ThreadNotification::DiskFull(full)))),
         };
-        let log = LogThread::new(Writer::new(wiring.wal), wal_rx, from_wal_tx, space);
+        let log = {
+            let measured = (wiring.clock.clone(), wiring.timings.clone());
+            LogThread::new(
+                Writer::new(wiring.wal),
+                wal_rx,
+                from_wal_tx,
+                space,
+                measured,
+            )
+        };
         threads.start_log(log, log_wake)?;
         let remote = match wiring.has_object_store {
             true => Some(RemoteThreads::start(&wiring.disk, &job_wake)?),
@@ -199,6 +216,7 @@ impl Threads {
     ) -> Threads {
         Threads {
             clock: wiring.clock.clone(),
+            timings: wiring.timings.clone(),
             notices: wiring.notices.clone(),
             ends: ends.into_iter().map(Some).collect(),
             mailboxes,
@@ -247,6 +265,7 @@ impl Threads {
         let ends = self.ends.get_mut(usize::from(index)).and_then(Option::take);
         let ends = ends.ok_or_else(|| io::Error::other("no such shard"))?;
         let clock = self.clock.clone();
+        let timings = (self.timings.clone(), index);
         let notices = self.notices.clone();
         let handle = self.spawn(&format!("shard-{index}"), move || {
             let parts = LoopParts {
@@ -259,6 +278,7 @@ impl Threads {
                 mailbox: ends.inlet,
                 links: ends.links,
                 listeners,
+                timings,
                 report: Box::new(move |report| {
                     drop(notices.send(ThreadNotification::LoopReport(index, report)))
                 }),

@@ -28,7 +28,12 @@ pub(crate) struct LastDiskCheck(Mutex<NodeResources>);
 
 impl LastDiskCheck {
     pub(crate) fn resources(&self) -> NodeResources {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        NodeResources {
+            processor_time_ms: machine::processor_time_ms(),
+            started_ms: machine::started_ms(),
+            ..last
+        }
     }
 }
 
@@ -104,6 +109,11 @@ impl ResourceMonitor {
         self.disk_free_limit = bytes.max(KEEP_FREE);
     }
 
+    /// Takes effect at the next check.
+    pub(crate) fn set_connection_limit(&mut self, config: &Config) {
+        self.connections = max_connections_of(config, self.descriptors);
+    }
+
     /// Counted only occasionally if the kernel does not report the number.
     fn descriptors_used(&mut self) -> Option<u64> {
         if let Some(reported) = machine::descriptors() {
@@ -169,6 +179,8 @@ impl ResourceMonitor {
             threads: machine::threads(),
             thread_limit: self.thread_limit,
             processors: Some(self.processors),
+            // The shard and the node add the rest.
+            ..NodeResources::default()
         };
         *self
             .last_look

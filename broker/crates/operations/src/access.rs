@@ -1,8 +1,9 @@
 //! The caller of an operation and its permissions.
 
-use crate::error::{OperationError, OperationResult, refuse};
+use crate::error::{ErrorKind, OperationError, OperationResult, refuse};
+use audit::{Refusals, RefusedPermission};
 use ids::SessionId;
-use metadata::{ExchangeRecord, Name, QueueRecord, Right, Tree};
+use metadata::{ExchangeRecord, Identity, Name, QueueRecord, Right, Tree, UserAccess};
 use routing::is_direct_reply_name;
 use std::sync::Arc;
 
@@ -38,27 +39,54 @@ pub struct Caller<'t> {
     pub tree: &'t Tree,
     /// The name of the user.
     pub user: &'t str,
+    /// The identity from an external backend. None: the metadata has the permissions.
+    pub identity: Option<&'t Identity>,
     /// The vhost of the operation.
     pub vhost: &'t Name,
     /// The connection. None: the caller has none and owns no exclusive queue (HTTP API).
     pub session: Option<SessionId>,
     /// The caller has every permission (the operator, which a certificate identifies).
     pub is_operator: bool,
+    /// Takes refused permissions for the audit log. None: they are not recorded here.
+    pub refusals: Option<&'t Refusals>,
 }
 
 impl<'t> Caller<'t> {
+    /// The permissions of the user.
+    pub fn access(&self) -> UserAccess<'t> {
+        self.tree.access_of(self.user, self.identity)
+    }
+
     /// Fails unless the user has this right on the resource.
     pub fn check(&self, right: Right, resource: Resource<'_>) -> OperationResult {
         let (user, vhost, name) = (self.user, self.vhost, resource.name());
-        if self.is_operator || self.tree.permitted(user, vhost, right, name) {
+        if self.is_operator || self.access().permits(vhost, right, name) {
             return Ok(());
         }
-        refuse!(
-            AccessRefused,
-            "{} access to {} '{name}' in vhost '{vhost}' refused for user '{user}'",
-            right_name(right),
-            resource.kind()
-        )
+        let (permission, kind) = (right_name(right), resource.kind());
+        let text = format!(
+            "{permission} access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+        );
+        self.note_refusal(permission, (kind, name), &text);
+        Err(OperationError::new(ErrorKind::AccessRefused, text))
+    }
+
+    fn note_refusal(
+        &self,
+        permission: &'static str,
+        (kind, name): (&'static str, &str),
+        error: &str,
+    ) {
+        if let Some(refusals) = self.refusals {
+            refusals.add(RefusedPermission {
+                user: self.user.into(),
+                vhost: self.vhost.clone(),
+                kind,
+                name: name.to_owned(),
+                permission,
+                error: error.to_owned(),
+            });
+        }
     }
 
     /// Fails unless the user's topic permissions allow this routing key. Exchanges other than topic exchanges have no
@@ -72,15 +100,16 @@ impl<'t> Caller<'t> {
         let (user, vhost, name) = (self.user, self.vhost, &exchange.name);
         if self.is_operator
             || &*exchange.kind != "topic"
-            || self.tree.topic_permitted(user, vhost, name, right, key)
+            || self.access().permits_topic(vhost, name, right, key)
         {
             return Ok(());
         }
-        refuse!(
-            AccessRefused,
-            "{} access to topic '{key}' in exchange '{name}' in vhost '{vhost}' refused for user '{user}'",
-            right_name(right)
-        )
+        let permission = right_name(right);
+        let text = format!(
+            "{permission} access to topic '{key}' in exchange '{name}' in vhost '{vhost}' refused for user '{user}'"
+        );
+        self.note_refusal(permission, ("topic", key), &text);
+        Err(OperationError::new(ErrorKind::AccessRefused, text))
     }
 
     /// The exchange with this name, if it exists. The default exchange has no record.

@@ -15,6 +15,8 @@ pub enum ErrorKind {
     PreconditionFailed,
     /// The object's type does not support the operation (540).
     NotImplemented,
+    /// The configuration of the node does not permit the declaration (541).
+    NotPermitted,
     /// The cluster cannot decide at the moment (541).
     Unavailable,
 }
@@ -65,6 +67,7 @@ impl From<ChangeError> for OperationError {
             }
             ChangeError::ResourceLocked(text) => (ErrorKind::ResourceLocked, text),
             ChangeError::AccessRefused(text) => (ErrorKind::AccessRefused, text),
+            ChangeError::NotPermitted(text) => (ErrorKind::NotPermitted, text),
             ChangeError::Unavailable(text) => (ErrorKind::Unavailable, text),
         };
         OperationError::new(kind, text)

@@ -12,22 +12,26 @@
 
 mod access;
 mod bindings;
+mod deduplication;
 mod direct_reply;
 mod error;
 mod exchanges;
 mod names;
 mod queues;
+mod schedule;
 mod super_streams;
 #[cfg(test)]
 mod tests;
 
 pub use access::{Caller, Resource};
 pub use bindings::BindingOperation;
+pub use deduplication::deduplicate;
 pub use error::{ErrorKind, OperationError, OperationResult};
 pub use exchanges::ExchangePlan;
 pub use names::generated_name;
 pub use queues::{QueueDeclaration, QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan};
 pub use routing::{DIRECT_REPLY_TO, is_direct_reply_name};
+pub use schedule::{check_scheduled, delay_of, reads_delays};
 pub use super_streams::{
     MAX_PARTITIONS, SUPER_STREAM, StreamCreationError, SuperStreamDeclaration, is_stream,
     partition_order, partitions_of, stream_arguments, stream_deletion, stream_name,

@@ -2,11 +2,11 @@
 
 use crate::{
     BindingOperation, Caller, ErrorKind, ExchangePlan, QueueDeclaration, QueueDeclarationPlan,
-    QueueDeletion, QueueDeletionPlan, Resource,
+    QueueDeletion, QueueDeletionPlan, Resource, delay_of,
 };
 use env::{Incarnation, NodeId};
 use ids::SessionId;
-use message::Table;
+use message::{Table, Value};
 use metadata::{
     BindingRecord, Change, Destination, ExchangeRecord, Name, NodeRecord, PermissionRecord, Right,
     TopicPermissionRecord, Tree, UserRecord,
@@ -85,9 +85,11 @@ impl<'a> User<'a> {
         Caller {
             tree: self.tree,
             user: "app",
+            identity: None,
             vhost: &self.vhost,
             session: Some(OWN),
             is_operator: false,
+            refusals: None,
         }
     }
 }
@@ -157,6 +159,7 @@ fn permission_errors_name_right_object_vhost_and_user() {
     assert_eq!(caller.check(Right::Write, Resource::Exchange("")), Ok(()));
     let operator = Caller {
         is_operator: true,
+        refusals: None,
         ..caller
     };
     assert_eq!(operator.check(Right::Read, Resource::Queue("x")), Ok(()));
@@ -265,6 +268,7 @@ fn server_named_queue_may_have_a_reserved_name() {
     };
     let operator = Caller {
         is_operator: true,
+        refusals: None,
         ..user.caller()
     };
     let plan = operator.plan_queue_declaration(named).unwrap();
@@ -395,4 +399,21 @@ fn generated_names_use_all_random_bits() {
     assert_ne!(one([1, 0]), one([0, 1]));
     assert_ne!(one([1 << 63, 0]), one([0, 0]));
     assert_ne!(one([0, 1 << 63]), one([0, 0]));
+}
+
+#[test]
+fn delay_is_a_positive_number_of_milliseconds() {
+    let delay = |value: Value| delay_of(&Table(vec![("x-delay".into(), value)]));
+    assert_eq!(delay(Value::I32(50)), Some(50));
+    assert_eq!(delay(Value::I64(i64::MAX)), Some(i64::MAX as u64));
+    assert_eq!(delay("50".into()), Some(50));
+    for none in [
+        Value::I32(0),
+        Value::I64(-5),
+        "soon".into(),
+        Value::Bool(true),
+    ] {
+        assert_eq!(delay(none.clone()), None, "{none:?}");
+    }
+    assert_eq!(delay_of(&Table::default()), None);
 }

@@ -1,11 +1,12 @@
 //! The control plane thread: HTTP API and metrics on one single-threaded runtime.
 
+use crate::reload::Reloader;
 use management::{
-    CertificateExpiry, Config, HttpMemory, ListenerTls, LogLevels, MeasureResources, Node, Router,
-    SetDiskLimit, SetWatermark, Setting,
+    CertificateExpiry, Config, HttpMemory, ListenerTls, LogLevels, MeasureResources, Node,
+    ReloadSettings, Router, SetDiskLimit, SetWatermark, SettingKey,
 };
 use node::ControlParts;
-use node::config::EffectiveSetting;
+use node::config::{is_live, keys};
 use node::logging::LogLevelControl;
 use std::future::pending;
 use std::net::TcpListener;
@@ -19,22 +20,17 @@ fn log_levels(levels: Arc<LogLevelControl>) -> LogLevels {
     }
 }
 
-/// Settings of the process that the control plane shows or changes.
-pub(crate) struct ControlSettings {
-    pub(crate) levels: Arc<LogLevelControl>,
-    pub(crate) settings: Vec<EffectiveSetting>,
-}
-
-fn setting(setting: EffectiveSetting) -> Setting {
-    Setting {
-        key: setting.key,
-        value: setting.value,
-        source: setting.source,
-    }
+fn setting_keys() -> Arc<[SettingKey]> {
+    let describe = |key: &'static node::config::ConfigKey| SettingKey {
+        key: key.name,
+        default: key.default,
+        live: is_live(key.name),
+    };
+    keys().map(describe).collect()
 }
 
 /// Serves until the process ends. Readiness reports that the node is stopping.
-pub(crate) fn serve(parts: ControlParts, control: ControlSettings) -> Result<(), String> {
+pub(crate) fn serve(parts: ControlParts, reloader: Arc<Reloader>) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -45,15 +41,23 @@ pub(crate) fn serve(parts: ControlParts, control: ControlSettings) -> Result<(),
     config.cluster_name = parts.cluster_name;
     config.version = parts.version;
     config.listeners = parts.listeners;
+    config.bound_ports = parts.bound_ports;
+    config.initial_nodes = parts.initial_nodes;
     config.loopback_users = parts.loopback_users;
+    config.backends = parts.backends;
+    config.identities = parts.identities;
     config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));
     config.disk_free_limit = Some(SetDiskLimit(parts.set_disk_free_limit));
     config.default_queue_type = parts.default_queue_type;
-    config.consumer_timeout_ms = parts.consumer_timeout_ms;
-    config.log_levels = Some(log_levels(control.levels));
-    config.settings = control.settings.into_iter().map(setting).collect();
+    config.permitted = parts.permitted;
+    config.log_levels = Some(log_levels(reloader.levels.clone()));
+    config.live = reloader.shown.clone();
+    config.keys = setting_keys();
+    config.reload = Some(ReloadSettings(Arc::new(move || reloader.reload())));
     config.certificates_expire = Some(CertificateExpiry(parts.certificates_expire));
     config.resources = Some(MeasureResources(parts.resources));
+    config.audit = parts.audit;
+    config.timings = parts.timings;
     config.memory = HttpMemory::of_limit(parts.memory_limit);
     if let Some(listener) = parts.probes {
         start_probes(listener, parts.control.clone(), config.clone())?;

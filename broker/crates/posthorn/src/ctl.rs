@@ -1,6 +1,7 @@
 //! `posthorn ctl`: manual operations through the management API.
 
 mod administration;
+mod bench;
 mod changes;
 mod checks;
 mod client;
@@ -117,6 +118,15 @@ pub(crate) enum Command {
         after_help = "Examples:\n  posthorn ctl top\n  posthorn ctl top --by publish --limit 20 --watch 1"
     )]
     Top(top::Options),
+    /// Measure rates and latencies of a queue, with publishers and consumers over AMQP 0.9.1
+    ///
+    /// Publishers wait for confirms, and consumers acknowledge. The latency of the first line is the time until the
+    /// confirm, that of the second line the time until a consumer has the message.
+    #[command(after_help = "Examples:\n  \
+        posthorn ctl bench\n  \
+        posthorn ctl bench --type classic --size 1024 --publishers 4 --consumers 4\n  \
+        posthorn ctl bench --rate 1000 --seconds 60 --output json")]
+    Bench(bench::Options),
     #[command(flatten)]
     Messages(messages::Command),
     #[command(flatten)]
@@ -462,6 +472,7 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::Doctor(options) => doctor::doctor(client, output, options),
         Command::Report(options) => report::report(client, output, options),
         Command::Top(options) => top::top(client, output, options),
+        Command::Bench(options) => bench::bench(client, output, options),
         Command::Messages(command) => messages::perform(client, output, command),
         Command::Topology(command) => topology::perform(client, output, command),
         Command::Health => checks::health(client, output),

@@ -13,6 +13,7 @@ mod control_plane;
 mod ctl;
 mod program;
 mod protocols;
+mod reload;
 mod serve;
 
 pub use program::{NEXT, PROGRAM};

@@ -2,15 +2,18 @@
 //! [`registrations`].
 
 use crate::amqp::AmqpProtocol;
+use env::Time;
 use metadata::Name;
+use metadata::deprecated::DeprecatedFeature;
 use node::Registration;
 use node::config::Config;
+use session::{ConnectionInfo, Protocol, ServiceRegistration, Session};
 use session_amqp10::{Amqp10, Amqp10Config};
 use session_amqp091::{Amqp091, LoginConfig};
 use session_mqtt::MqttProtocol;
 use session_stream::{StreamConfig, StreamProtocol};
 use session_websocket::WebSocket;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// All protocols with their listeners and settings.
 pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
@@ -62,11 +65,67 @@ pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
     ]
 }
 
+/// A protocol whose settings a reload replaces. Connections keep the settings with which they began. The shards have the first
+/// protocol's service, whose settings no reload changes.
+#[derive(Debug)]
+pub(crate) struct ReloadableProtocol {
+    first: Arc<dyn Protocol>,
+    now: RwLock<Arc<dyn Protocol>>,
+}
+
+impl ReloadableProtocol {
+    /// New connections get sessions of this protocol.
+    pub(crate) fn replace(&self, protocol: Arc<dyn Protocol>) {
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = protocol;
+    }
+}
+
+impl Protocol for ReloadableProtocol {
+    fn listener_names(&self) -> [&'static str; 2] {
+        self.first.listener_names()
+    }
+
+    fn session(&self, connection: &ConnectionInfo, now: Time) -> Box<dyn Session> {
+        let protocol = self.now.read().unwrap_or_else(PoisonError::into_inner);
+        protocol.session(connection, now)
+    }
+
+    fn service(&self) -> Option<ServiceRegistration> {
+        self.first.service()
+    }
+}
+
+/// All protocols, and the handles through which a reload replaces their settings, in the same order.
+pub(crate) fn reloadable_registrations(
+    config: &Config,
+) -> (Vec<Registration>, Vec<Arc<ReloadableProtocol>>) {
+    let wrap = |registration: Registration| {
+        let protocol = Arc::new(ReloadableProtocol {
+            now: RwLock::new(registration.protocol.clone()),
+            first: registration.protocol,
+        });
+        let registration = Registration {
+            protocol: protocol.clone(),
+            ..registration
+        };
+        (registration, protocol)
+    };
+    registrations(config).into_iter().map(wrap).unzip()
+}
+
 /// Refuses a configuration that advertises a listener that no protocol has.
 pub(crate) fn check_advertised_listeners(config: &Config) -> Result<(), String> {
     let registrations = registrations(config);
     let all = registrations.iter().map(|r| r.protocol.listener_names());
     let names: Vec<_> = all.flatten().collect();
+    let listed = config.advertised_nodes.keys();
+    let mut of_nodes = listed.filter(|(_, listener)| !names.contains(&listener.as_str()));
+    if let Some((node, listener)) = of_nodes.next() {
+        return Err(format!(
+            "`advertised_nodes.{node}.{listener}`: no such listener; expected one of {}",
+            names.join(", ")
+        ));
+    }
     let unknown = (config.advertised_listeners.keys()).find(|name| !names.contains(&name.as_str()));
     unknown.map_or(Ok(()), |unknown| {
         Err(format!(
@@ -81,6 +140,8 @@ fn amqp(config: &Config) -> AmqpProtocol {
         mechanisms: config.mechanisms(),
         loopback_users: names(&config.loopback_users),
         anonymous: anonymous(config),
+        has_external_backend: config.backends.has_external(),
+        has_internal_backend: config.backends.has_internal(),
     });
     AmqpProtocol {
         amqp091: amqp091(config, logins.clone()),
@@ -94,6 +155,7 @@ fn amqp10(config: &Config, logins: Arc<LoginConfig>) -> Amqp10 {
         frame: limits.frame_max,
         idle: std::time::Duration::from_secs(limits.heartbeat_s.into()),
         handshake: limits.handshake_timeout,
+        interceptors: config.interceptors,
         ..session_amqp10::Limits::default()
     }
     .with_message_size(limits.max_message_size);
@@ -117,6 +179,11 @@ fn amqp091(config: &Config, logins: Arc<LoginConfig>) -> Amqp091 {
         acknowledgement: limits
             .consumer_timeout_ms
             .map(std::time::Duration::from_millis),
+        permits_global_qos: config
+            .restrictions
+            .permitted
+            .contains(DeprecatedFeature::GlobalQos),
+        interceptors: config.interceptors,
         ..session_amqp091::Limits::default()
     }
     .with_message_size(limits.max_message_size);
@@ -140,6 +207,9 @@ fn mqtt(config: &Config) -> MqttProtocol {
         anonymous: anonymous(config).filter(|_| config.mqtt.allow_anonymous),
         name_without_password: config.mqtt.name_without_password,
         by_certificate: config.mqtt.by_certificate,
+        has_external_backend: config.backends.has_external(),
+        has_internal_backend: config.backends.has_internal(),
+        interceptors: config.interceptors,
     };
     MqttProtocol {
         settings: Arc::new(settings),
@@ -151,6 +221,8 @@ fn stream(config: &Config) -> StreamProtocol {
         mechanisms: config.mechanisms(),
         loopback_users: names(&config.loopback_users),
         anonymous: anonymous(config),
+        has_external_backend: config.backends.has_external(),
+        has_internal_backend: config.backends.has_internal(),
     };
     StreamProtocol::new(StreamConfig {
         cluster_name: config.cluster.name.clone(),

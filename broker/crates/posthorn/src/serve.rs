@@ -1,28 +1,32 @@
 //! `posthorn serve`: loads the configuration, starts logging and signal handling, and runs a node.
 
-use crate::control_plane::{self, ControlSettings};
-use crate::protocols::{check_advertised_listeners, registrations};
+use crate::control_plane;
+use crate::protocols::reloadable_registrations;
+use crate::reload::{Reloader, StartOptions};
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
+use management::LiveSettings;
 use metadata::features::Version;
-use node::config::{Config, ConfigErrors, ConfigSources, EffectiveSetting, load_effective};
+use node::config::{ConfigSources, RunningConfig};
+use node::logging::LogLevelControl;
 use node::{NodeParts, ShardMaterial, ThreadNotification};
 use shard::ShardDriver;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 
 pub(crate) fn serve(args: ServeArgs, version: Version) -> ExitCode {
     let ready_file = args.ready_file.clone();
-    let (config, settings) = match configuration(args) {
-        Ok(config) => config,
+    let options = start_options(args);
+    let running = match options.load() {
+        Ok(running) => running,
         Err(errors) => {
             eprintln!("{errors}");
             return ExitCode::from(EXIT_CONFIG);
         }
     };
-    let levels = match node::logging::init(&config.log) {
+    let levels = match node::logging::init(&running.config.log) {
         Ok(levels) => levels,
         Err(error) => {
             eprintln!("log: {error}");
@@ -30,8 +34,7 @@ pub(crate) fn serve(args: ServeArgs, version: Version) -> ExitCode {
         }
     };
     abort_on_panic();
-    let control = ControlSettings { levels, settings };
-    match run(config, version, control, ready_file) {
+    match run(options, running, version, levels, ready_file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(event = "node.failed", error);
@@ -41,40 +44,45 @@ pub(crate) fn serve(args: ServeArgs, version: Version) -> ExitCode {
     }
 }
 
-fn configuration(args: ServeArgs) -> Result<(Config, Vec<EffectiveSetting>), String> {
+fn start_options(args: ServeArgs) -> StartOptions {
     let variables = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-    let (mut config, mut settings) = load_effective(&ConfigSources {
-        file: args.config,
-        environment: variables.collect(),
-        flags: args.set,
-    })
-    .map_err(|errors: ConfigErrors| errors.to_string())?;
-    check_advertised_listeners(&config)?;
-    if let Some(dir) = args.data_dir {
-        if let Some(setting) = settings.iter_mut().find(|s| s.key == "data_dir") {
-            setting.value = dir.display().to_string();
-            setting.source = "--data-dir".to_owned();
-        }
-        config.data_dir = dir;
+    StartOptions {
+        sources: ConfigSources {
+            file: args.config,
+            environment: variables.collect(),
+            flags: args.set,
+        },
+        data_dir: args.data_dir,
     }
-    Ok((config, settings))
 }
 
 fn run(
-    config: Config,
+    options: StartOptions,
+    running: RunningConfig,
     version: Version,
-    control: ControlSettings,
+    levels: Arc<LogLevelControl>,
     ready_file: Option<std::path::PathBuf>,
 ) -> Result<(), String> {
     let (notices, inbox) = channel();
-    watch_signals(notices.clone()).map_err(|e| format!("signals: {e}"))?;
+    let config = running.config.clone();
+    let (registrations, protocols) = reloadable_registrations(&config);
+    let settings = options.settings(&running);
+    let reloader = Arc::new(Reloader {
+        options,
+        running: Mutex::new(running),
+        levels,
+        protocols,
+        shown: LiveSettings::new(settings, config.limits.consumer_timeout_ms),
+        notices: notices.clone(),
+    });
+    watch_signals(notices.clone(), reloader.clone()).map_err(|e| format!("signals: {e}"))?;
     let parts = NodeParts {
-        protocols: registrations(&config),
+        protocols: registrations,
         config,
         version,
         make_shard: Arc::new(make_shard),
-        serve_control: Some(Box::new(|parts| control_plane::serve(parts, control))),
+        serve_control: Some(Box::new(|parts| control_plane::serve(parts, reloader))),
         ready_file,
     };
     node::run(parts, (notices, inbox)).map_err(|e| e.to_string())
@@ -87,29 +95,48 @@ fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
         recovered,
         disk,
         checks,
+        identification,
+        audit,
         now,
         wall,
     } = material;
     let shard = shard::Shard::new(config, recovered, disk, now, wall);
     let mut shard = shard.map_err(|e| e.to_string())?;
     shard.check_elsewhere(checks);
+    if let Some((backends, identify)) = identification {
+        shard.identify_with(backends, identify);
+    }
+    if let Some(audit) = audit {
+        shard.audit_to(audit);
+    }
     Ok(Box::new(shard))
 }
 
-/// The first SIGTERM or SIGINT drains the node, the second one exits at once.
-fn watch_signals(notices: Sender<ThreadNotification>) -> std::io::Result<()> {
+/// SIGHUP reloads the configuration and opens the file of the audit log again. The first SIGTERM or SIGINT drains the node, the second one exits at once.
+fn watch_signals(
+    notices: Sender<ThreadNotification>,
+    reloader: Arc<Reloader>,
+) -> std::io::Result<()> {
     // Exceeding the file size limit must fail the write (EFBIG) instead of killing the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
-            for (count, signal) in signals.forever().enumerate() {
-                tracing::info!(event = "node.signal", signal, count);
+            let mut stops = 0u32;
+            for signal in signals.forever() {
+                if signal == SIGHUP {
+                    reloader.reload_on_signal();
+                    // The receiver is gone if the node has already stopped.
+                    let _ = notices.send(ThreadNotification::ReopenAuditLog);
+                    continue;
+                }
+                tracing::info!(event = "node.signal", signal, count = stops);
                 // The receiver is gone if the node has already stopped.
-                if count > 0 || notices.send(ThreadNotification::Stop).is_err() {
+                if stops > 0 || notices.send(ThreadNotification::Stop).is_err() {
                     std::process::exit(128 + signal);
                 }
+                stops += 1;
             }
         })?;
     Ok(())

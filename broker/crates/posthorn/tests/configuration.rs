@@ -17,9 +17,14 @@ A node reads its configuration from these sources; a later one takes precedence:
 3. environment variables: `POSTHORN_` and the key, with `_` for `.` and `__` for `_`;
 4. `--set key=value`.
 
-`posthorn config check FILE` names every error. A change needs a restart, with two exceptions. The
-contents of certificate files apply within seconds. `posthorn ctl` changes log levels, the memory
-watermark and the limit of free disk space of a running node until its next restart.
+`posthorn config check FILE` names every error. A change needs a restart, with three exceptions:
+
+- A reload reads all sources again. It applies changes of the keys that this page marks; changes of
+  other keys wait for the next start. If the sources are invalid, nothing changes. Connections keep
+  the limits with which they began. SIGHUP and `POST /api/nodes/{node}/configuration/reload` reload.
+- The contents of certificate files apply within seconds.
+- `posthorn ctl` changes log levels, the memory watermark and the limit of free disk space of a
+  running node until its next restart, or until a reload changes the same setting.
 
 `UPDATE=1 cargo test -p posthorn --test configuration` generates this page.
 

@@ -54,6 +54,7 @@ impl Fake {
             }),
             counters: queue::QueueCounters::default(),
             ready: None,
+            delayed: None,
         });
         facts.filter(|f| only.is_none_or(|id| id == f.id)).collect()
     }
@@ -191,6 +192,7 @@ impl Fake {
                 Some(why) => Readiness::NotReady(why.clone()),
             }),
             ControlRequest::RebalanceQueues { reply } => reply(0),
+            ControlRequest::StateClientAddresses { .. } => {}
         }
     }
 }
@@ -789,6 +791,19 @@ fn limits_topic_permissions_and_parameters_are_set_and_cleared() {
     assert!(node.ctl(&["status"]).ok().contains("orders"));
     assert!(node.ctl(&["list_feature_flags"]).ok().contains("enabled"));
     node.ctl(&["enable_feature_flag", "all"]).ok();
+    let url = node.url.as_str();
+    let add = ["--url", url, "add_user", "kept", "--tags", "protected"];
+    ctl(&add, "s3cret\n").ok();
+    node.ctl(&["set_user_tags", "kept", "protected", "management"])
+        .ok();
+    node.ctl(&["delete_user", "kept"]).ok();
+    let deprecated = node.ctl(&["list_deprecated_features"]).ok();
+    assert!(
+        deprecated.contains("transient_nonexcl_queues"),
+        "{deprecated}"
+    );
+    let used = node.ctl(&["list_deprecated_features", "--used"]).ok();
+    assert!(!used.contains("transient_nonexcl_queues"), "{used}");
     assert_eq!(node.ctl(&["enable_feature_flag", "magic"]).0, 1);
 }
 
@@ -824,9 +839,13 @@ fn checks_report_by_exit_code() {
         "check_local_alarms",
         "check_virtual_hosts",
         "check_if_node_is_quorum_critical",
+        "check_for_quorum_queues_without_an_elected_leader",
     ] {
         node.ctl(&[check]).ok();
     }
+    let leaders = "check_for_quorum_queues_without_an_elected_leader";
+    node.ctl(&[leaders, "^orders", "--across-all-vhosts"]).ok();
+    assert_eq!(node.ctl(&[leaders, "-p", "none"]).0, 1);
     assert_eq!(node.ctl(&["check_port_listener", "1"]).0, 1);
     let protocol = node.ctl(&["check_protocol_listener", "http/prometheus"]);
     assert_eq!(protocol.0, 1);

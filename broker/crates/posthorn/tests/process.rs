@@ -214,3 +214,107 @@ fn login_attempts_of_every_protocol_are_counted_and_failed_ones_logged() -> Resu
     );
     Ok(())
 }
+
+/// A request to the HTTP API as guest.
+fn api(method: &str, url: &str) -> Result<serde_json::Value> {
+    let encoded = format!("Basic {}", STANDARD.encode("guest:guest"));
+    let mut response = match method {
+        "POST" => ureq::post(url)
+            .header("authorization", encoded)
+            .send_json(serde_json::json!({}))?,
+        _ => ureq::get(url).header("authorization", encoded).call()?,
+    };
+    Ok(response.body_mut().read_json()?)
+}
+
+#[test]
+fn reload_applies_live_settings_and_advertised_addresses() -> Result<()> {
+    let scratch = Scratch::new("reload")?;
+    let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
+    let file = scratch.0.join("posthorn.conf");
+    std::fs::write(&file, "channel_max = 7\nhandshake_timeout = 9000\n")?;
+    let mut command = serve(&dir, &ready);
+    command.arg("--config").arg(&file);
+    command.args(["--set", "cluster.node=n1"]);
+    command.args(["--set", "stream.listeners.tcp.default=127.0.0.1:0"]);
+    let node = Serving(command.stderr(Stdio::null()).spawn()?);
+    let base = format!("http://{}/api/nodes", address(&ready, "management")?);
+    let configuration = format!("{base}/n1/configuration");
+    std::fs::write(
+        &file,
+        "channel_max = 9\nhandshake_timeout = 9001\nlog.level = warn\n\
+         advertised_nodes.n1.stream = streams.example:1552\n\
+         advertised_nodes.n2.stream = other.example:1552\n\
+         disk_free_limit.absolute = 77777777\n",
+    )?;
+    let reloaded = api("POST", &format!("{configuration}/reload"))?;
+    let changed = [
+        "advertised_nodes.n1.stream",
+        "advertised_nodes.n2.stream",
+        "channel_max",
+        "disk_free_limit.absolute",
+        "log.level",
+    ];
+    assert_eq!(
+        reloaded,
+        serde_json::json!({"changed": changed, "restart": ["handshake_timeout"]})
+    );
+    let settings = api("GET", &configuration)?;
+    let of = |settings: &serde_json::Value, key: &str| {
+        let settings = settings.as_array()?;
+        settings.iter().find(|s| s["key"] == key).cloned()
+    };
+    let timeout = of(&settings, "handshake_timeout").ok_or("no handshake_timeout")?;
+    assert_eq!(
+        (&timeout["value"], &timeout["restart"]),
+        (&"9000".into(), &true.into())
+    );
+    let channels = of(&settings, "channel_max").ok_or("no channel_max")?;
+    assert_eq!(
+        (&channels["value"], &channels["live"]),
+        (&"9".into(), &true.into())
+    );
+    let levels = api("GET", &format!("{base}/n1/log-levels"))?;
+    assert_eq!(levels["default"], "warn");
+    let stream = program::eventually("the stated address", || {
+        let nodes = api("GET", &base).ok()?;
+        let addresses = nodes[0]["client_addresses"].as_array()?;
+        let found = addresses.iter().find(|a| a["protocol"] == "stream")?;
+        (found["host"] == "streams.example").then(|| found.clone())
+    })?;
+    assert_eq!(stream["port"], 1552);
+    program::eventually("the free space limit", || {
+        let nodes = api("GET", &base).ok()?;
+        (nodes[0]["disk_free_limit"] == 77_777_777).then_some(())
+    })?;
+
+    // SIGHUP reloads too, and the process goes on. Invalid files change nothing.
+    std::fs::write(&file, "channel_max = 11\nhandshake_timeout = 9000\n")?;
+    let pid = node.0.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-HUP", &pid])
+            .status()?
+            .success()
+    );
+    program::eventually("the reload", || {
+        let settings = api("GET", &configuration).ok()?;
+        (of(&settings, "channel_max")?["value"] == "11").then_some(())
+    })?;
+    std::fs::write(
+        &file,
+        "channel_max = 12\nadvertised_nodes.n1.nothing = h:1\n",
+    )?;
+    assert!(api("POST", &format!("{configuration}/reload")).is_err());
+    let settings = api("GET", &configuration)?;
+    assert_eq!(of(&settings, "channel_max").ok_or("none")?["value"], "11");
+    // New connections get the new limit: the client asks for 10 channels.
+    let amqp = address(&ready, "amqp")?;
+    client::Client::open(&amqp, "guest", "guest", "/")?;
+    std::fs::write(&file, "channel_max = 9\nhandshake_timeout = 9000\n")?;
+    api("POST", &format!("{configuration}/reload"))?;
+    let refused = client::Client::open(&amqp, "guest", "guest", "/");
+    let reason = refused.err().ok_or("10 channels are too many")?.to_string();
+    assert!(reason.contains("channel_max"), "{reason}");
+    Ok(())
+}

@@ -328,7 +328,7 @@ fn node_logs_its_number_of_shards_with_the_source_and_refuses_an_impossible_one(
         scratch.0.join("log"),
     );
     for (setting, logged) in [
-        (None, "shards=1 shards_source=\"setting `shards`\""),
+        (None, "CPU"),
         (Some("shards=auto"), "CPU"),
         (
             Some("shards=3"),

@@ -3,46 +3,20 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod next_version;
 mod nodes;
 mod program;
 
 use client::Client;
+use next_version::next;
 use nodes::Nodes;
 use program::{Result, Scratch, Serving, address, eventually, serve, wait_for};
 use serde_json::{Value as Json, json};
-use std::ffi::OsString;
 use std::fs::File;
-use std::process::{Command, ExitCode, Stdio};
-
-/// Environment variable with the arguments of [`run_next_version`], one per line.
-const ARGUMENTS: &str = "NEXT_PROGRAM";
+use std::process::Stdio;
 
 /// A feature flag that only the next version supports.
 const FLAG: &str = "next_release";
-
-/// Not a test: runs the next version in a process that a test below starts.
-#[test]
-#[ignore = "it is started by the tests of this file"]
-fn run_next_version() {
-    let Ok(arguments) = std::env::var(ARGUMENTS) else {
-        return;
-    };
-    let code = posthorn::run(arguments.lines().map(OsString::from), posthorn::NEXT);
-    std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 1 });
-}
-
-/// Makes `command` run the next version.
-fn next(command: &Command) -> Result<Command> {
-    let mut lines = vec!["posthorn"];
-    for argument in command.get_args() {
-        lines.push(argument.to_str().ok_or("not UTF-8")?);
-    }
-    let mut next = Command::new(std::env::current_exe()?);
-    next.args(["run_next_version", "--exact", "--ignored", "--nocapture"]);
-    next.env_clear().env(ARGUMENTS, lines.join("\n"));
-    next.stdin(Stdio::null()).stdout(Stdio::null());
-    Ok(next)
-}
 
 /// The error of this version if the flag is enabled.
 fn missing_feature_error() -> String {

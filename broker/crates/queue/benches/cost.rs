@@ -64,6 +64,7 @@ fn settings(max_priority: Option<u8>) -> QueueSettings {
         single_active_consumer: false,
         max_priority,
         dead_letter: DeadLettering::Off,
+        quorum: Default::default(),
     }
 }
 
@@ -118,6 +119,7 @@ impl Kind {
         // As in a new cluster.
         queue.enable_features(QuorumFeatures {
             strict_priorities: true,
+            ..QuorumFeatures::default()
         });
         queue.configure(Timestamps::default(), &settings(None), &mut out);
         Kind::Quorum {

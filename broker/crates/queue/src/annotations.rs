@@ -1,8 +1,9 @@
 //! Annotations that receivers add to messages with the outcome `modified` of AMQP 1.0 (part 3, section 3.4.5).
 
 use crate::codec::{VERSION, check_version};
+use crate::deduplication;
 use bytes::{BufMut, Bytes, BytesMut};
-use message::{DecodeError, MAX_TABLE_DEPTH, Message, Table};
+use message::{DecodeError, MAX_TABLE_DEPTH, Message, Table, Value};
 use wire::{Decoded, Reader, Wire};
 
 /// Most bytes of the annotations of one message, as encoded in the log.
@@ -12,6 +13,12 @@ const MAX_ANNOTATIONS: usize = 64;
 /// Most bytes of memory for the annotations of all messages of a queue. Above it messages are requeued without
 /// new annotations.
 pub const MAX_QUEUE_ANNOTATION_BYTES: u64 = 32 << 20;
+
+/// The annotation with the time before which a message is not delivered again, which a receiver sets that returns it.
+const DELIVERY_TIME: &str = "x-opt-delivery-time";
+
+/// The annotation with the milliseconds before the first delivery of a message. Only queues read it.
+pub const DELIVERY_DELAY: &str = "x-opt-delivery-delay";
 
 /// Estimated memory of an entry, besides the bytes of its key and value.
 const MEMORY_OF_ENTRY: usize = 96;
@@ -67,6 +74,14 @@ impl Annotations {
         self.table.is_empty()
     }
 
+    /// The earliest time of the next delivery, in milliseconds of the wall clock ([`DELIVERY_TIME`]).
+    pub(crate) fn delivery_time(&self) -> Option<u64> {
+        match self.table.get(DELIVERY_TIME)? {
+            Value::Timestamp(seconds) => Some(seconds.saturating_mul(1000)),
+            other => u64::try_from(other.as_integer()?).ok(),
+        }
+    }
+
     /// The entries, each key once.
     pub fn table(&self) -> &Table {
         &self.table
@@ -107,6 +122,42 @@ impl Annotations {
     }
 }
 
+/// Returns true for annotations that only queues read. Receivers do not get them.
+pub fn is_internal_annotation(key: &str) -> bool {
+    key == DELIVERY_DELAY || deduplication::ANNOTATIONS.contains(&key)
+}
+
+/// Returns the message with a delay in milliseconds before its first delivery. Queues that can hold messages back do so.
+/// Copies the body.
+///
+/// The delay begins in the queue. A time of day would depend on the clocks of two nodes.
+///
+/// # Errors
+///
+/// If the message is too large with its annotations.
+pub fn schedule(message: &Message, delay_ms: u64) -> Result<Message, DecodeError> {
+    let mut table = Table::default();
+    let delay = i64::try_from(delay_ms).unwrap_or(i64::MAX);
+    table.set(DELIVERY_DELAY, Value::I64(delay));
+    let annotations = Annotations::new(table).unwrap_or_default();
+    debug_assert!(!annotations.is_empty(), "one small annotation");
+    annotations.add_to(message)
+}
+
+/// Returns the delay in milliseconds before the first delivery of the message. A dead letter has none, because it was in a
+/// queue before.
+#[inline]
+pub(crate) fn delivery_delay(message: &Message) -> Option<u64> {
+    // Few messages have annotations.
+    message.annotations()?;
+    if message.has_died() {
+        return None;
+    }
+    let annotations = Annotations::of(message)?;
+    let delay = annotations.table().get(DELIVERY_DELAY)?;
+    u64::try_from(delay.as_integer()?).ok()
+}
+
 /// Encodes annotations for the container of a message: a version byte and the table.
 pub(crate) fn encode(annotations: &Annotations) -> Bytes {
     let mut out = BytesMut::new();
@@ -128,7 +179,6 @@ pub(crate) fn decode(raw: &[u8]) -> Decoded<Annotations> {
 mod tests {
     use super::*;
     use crate::model::{message, number};
-    use message::Value;
 
     fn annotations(entries: &[(&str, &str)]) -> Annotations {
         let entries = entries.iter().map(|(k, v)| ((*k).into(), Value::from(*v)));

@@ -453,3 +453,64 @@ fn session_of_a_trusted_node_is_told_to_resume_its_consumers() {
     assert!(out.events.iter().any(owner), "{:?}", out.events);
     assert_eq!(ids(&credit(&mut queue, 1, 5, false)), [4, 5]);
 }
+
+/// The sessions that are told of their activity, and the activity.
+fn activity(out: &QueueOutput) -> Vec<(u64, bool)> {
+    let of = |addressed: &crate::AddressedEvent| match addressed.event {
+        QueueEvent::Activity { is_active, .. } => Some((addressed.session.number, is_active)),
+        _ => None,
+    };
+    out.events.iter().filter_map(of).collect()
+}
+
+#[test]
+fn consumers_with_credit_are_told_whether_they_are_active() {
+    let sac = |settings: &mut QueueSettings| settings.single_active_consumer = true;
+    each(sac, |queue, is_quorum| {
+        let told = |out: &QueueOutput, expected: &[(u64, bool)]| {
+            let expected = if is_quorum { expected } else { &[] };
+            assert_eq!(activity(out), expected);
+        };
+        told(&consume(queue, 1, credit_spec(false)), &[(1, true)]);
+        told(&consume(queue, 2, credit_spec(false)), &[(2, false)]);
+        // A client without credit is told nothing.
+        told(&consume(queue, 3, spec(5, 0)), &[]);
+        told(&credit(queue, 1, 5, false), &[]);
+        told(&publish(queue, 1..=3), &[]);
+        let leave = RequestBody::CancelAndRequeue { consumer: CONSUMER };
+        told(&queue.request(1, leave), &[(2, true)]);
+    });
+}
+
+#[test]
+fn consumer_of_higher_priority_replaces_the_active_one_and_both_are_told() {
+    let sac = |settings: &mut QueueSettings| settings.single_active_consumer = true;
+    each(sac, |queue, is_quorum| {
+        if !is_quorum {
+            return;
+        }
+        assert_eq!(
+            activity(&consume(queue, 1, credit_spec(false))),
+            [(1, true)]
+        );
+        let preferred = ConsumerSpec {
+            priority: 1,
+            ..credit_spec(false)
+        };
+        let changes = activity(&consume(queue, 2, preferred));
+        assert_eq!(changes, [(1, false), (2, true)]);
+    });
+}
+
+#[test]
+fn consumers_of_a_queue_without_a_single_active_one_are_active() {
+    each(
+        |_| {},
+        |queue, is_quorum| {
+            for by in 1..=2 {
+                let told = activity(&consume(queue, by, credit_spec(false)));
+                assert_eq!(told, if is_quorum { vec![(by, true)] } else { vec![] });
+            }
+        },
+    );
+}

@@ -207,6 +207,7 @@ mod tests {
             id: n,
             redelivered: false,
             attempts: None,
+            acquired: 0,
             left: 0,
             message: message(n, None, None, 8),
             annotations: None,

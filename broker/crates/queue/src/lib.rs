@@ -19,6 +19,7 @@ pub mod codec;
 mod credit_tests;
 pub mod cursor;
 mod deaths;
+mod deduplication;
 mod interface;
 #[cfg(test)]
 mod model;
@@ -28,17 +29,22 @@ mod ranges;
 use cursor::{StreamBatch, StreamReply, StreamRequest};
 
 pub use annotations::{
-    Annotations, AnnotationsError, MAX_ANNOTATION_BYTES, MAX_QUEUE_ANNOTATION_BYTES,
+    Annotations, AnnotationsError, DELIVERY_DELAY, MAX_ANNOTATION_BYTES,
+    MAX_QUEUE_ANNOTATION_BYTES, is_internal_annotation, schedule,
 };
 pub use checkout::{FLOW_WINDOW, FlowWindow};
 pub use deaths::DeathCounts;
+pub use deduplication::{
+    DEDUPLICATION_VALUE, DeduplicationId, MAX_DEDUPLICATION_BYTES, PUBLISHER_ID, PUBLISHING_ID,
+    deduplicate, deduplication_id,
+};
 pub use interface::{AddressedEvent, ConsumerInfo, Queue, QueueOutput, Timestamps};
 
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
 pub use ids::{
-    ByQueueType, ConsumerRules, DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType,
-    QuorumFeatures, SessionId,
+    ByQueueType, ConsumerRules, DeadLettering, DelayedRetry, DelayedReturns, Name, Overflow,
+    QueueId, QueueSettings, QueueType, QuorumFeatures, QuorumSettings, SessionId,
 };
 pub use message::DeadReason;
 use message::{Message, Table};
@@ -81,12 +87,59 @@ pub struct ConsumerSpec {
     pub arguments: Table,
 }
 
+/// How often a message was handed out and came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryCounts {
+    /// Failed deliveries, which count towards the delivery limit.
+    pub failed: u32,
+    /// Deliveries that were not settled for good, failed or not. A queue that does not count them has 1 from the first
+    /// on. It may be lower than `failed` in a queue that did not count them before.
+    acquired: u32,
+}
+
+impl DeliveryCounts {
+    /// The counts of a message in a queue that counts no deliveries.
+    pub(crate) fn uncounted(failed: u32, is_redelivery: bool) -> DeliveryCounts {
+        DeliveryCounts {
+            failed,
+            acquired: is_redelivery.into(),
+        }
+    }
+
+    pub(crate) fn new(failed: u32, acquired: u32) -> DeliveryCounts {
+        DeliveryCounts { failed, acquired }
+    }
+
+    /// All deliveries of the message that were not settled for good.
+    pub fn acquired(self) -> u32 {
+        self.acquired.max(self.failed)
+    }
+
+    /// Returns true if the message was delivered before.
+    pub fn is_redelivery(self) -> bool {
+        self.acquired > 0
+    }
+
+    /// The counts after another delivery. `counts_all`: the queue counts also those that did not fail.
+    pub(crate) fn after_delivery(self, has_failed: bool, counts_all: bool) -> DeliveryCounts {
+        let acquired = match counts_all {
+            true => self.acquired().saturating_add(1),
+            false => 1,
+        };
+        DeliveryCounts {
+            failed: self.failed.saturating_add(has_failed.into()),
+            acquired,
+        }
+    }
+}
+
 /// Outcome of settled deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettlementOutcome {
     /// Removes the message.
     Accepted,
-    /// Requeues the message (nack or reject with requeue). Counts as a failed delivery attempt.
+    /// Requeues the message. Counts as a failed delivery attempt, unless the queue has the feature
+    /// [`QuorumFeatures::delivery_counts`].
     Requeue,
     /// Dead-letters the message, or drops it without a dead letter exchange.
     Rejected,
@@ -121,7 +174,7 @@ pub enum RequestBody {
         spec: ConsumerSpec,
     },
     /// Adds a consumer of a session that outlives its connections. See [`EpochConsumer`].
-    Succeed(Box<EpochConsumer>),
+    TakeOver(Box<EpochConsumer>),
     /// Cancels a consumer. Its unsettled deliveries stay with the session and can still be settled.
     Cancel {
         /// The consumer.
@@ -160,7 +213,7 @@ pub enum RequestBody {
     },
     /// Cancels a consumer because its channel is closed, and requeues its unsettled deliveries. It is one step,
     /// so that no other consumer gets a later message before the requeued ones.
-    Leave {
+    CancelAndRequeue {
         /// The consumer.
         consumer: ConsumerId,
     },
@@ -228,6 +281,16 @@ pub struct Modification {
     pub annotations: Annotations,
 }
 
+impl Modification {
+    /// A failed delivery, after which the message is requeued.
+    pub fn failed() -> Modification {
+        Modification {
+            delivery_failed: true,
+            ..Modification::default()
+        }
+    }
+}
+
 /// A new consumer of a session that outlives its connections, such as an MQTT session. Each connection is a
 /// session of its own to the queue; the consumer tag in `spec` names the MQTT session.
 ///
@@ -257,7 +320,7 @@ pub struct EpochConsumer {
 pub enum SessionEpoch {
     /// The connection knows no epoch of the session and starts one.
     New,
-    /// The connection continues this epoch. The answer is [`QueueReply::GoesOn`] if it is the current one. It is
+    /// The connection continues this epoch. The answer is [`QueueReply::EpochContinues`] if it is the current one. It is
     /// [`QueueReply::Consuming`] if another connection has consumed since; then this connection starts a new epoch.
     Of(SessionId),
 }
@@ -320,6 +383,23 @@ pub enum QueueEvent {
         /// Id of the next delivery.
         next: u64,
     },
+    /// A consumer did not settle deliveries in time, and they are requeued. A consumer with [`FlowMode::Prefetch`]
+    /// has ended: its session cancels it.
+    TimedOut {
+        /// The consumer.
+        consumer: ConsumerId,
+        /// The last of these deliveries; earlier ones that were not settled are requeued too.
+        up_to: u64,
+    },
+    /// Whether a consumer gets messages. Sent for consumers with [`FlowMode::Credit`] of queue types that report
+    /// activity: once the consumer exists, after [`QueueEvent::Resumed`], and after each change. The same state may
+    /// come several times.
+    Activity {
+        /// The consumer.
+        consumer: ConsumerId,
+        /// False while another consumer is the single active one.
+        is_active: bool,
+    },
     /// The sender does not own the queue.
     NotOwner {
         /// The owner, if the sender knows it; otherwise the session waits.
@@ -351,11 +431,11 @@ impl QueueEvent {
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueReply {
-    /// `Consume` and `Succeed`: the consumer exists.
+    /// `Consume` and `TakeOver`: the consumer exists.
     Consuming,
-    /// `Succeed`: as `Consuming`, and the epoch that the [`EpochConsumer`] names is the queue's current one, or it
+    /// `TakeOver`: as `Consuming`, and the epoch that the [`EpochConsumer`] names is the queue's current one, or it
     /// named [`SessionEpoch::New`] and the queue knew no epoch.
-    GoesOn,
+    EpochContinues,
     /// `Get` found nothing. If it finds a message, a `Deliver` comes instead of an answer.
     Empty,
     /// The answer to `Purge`, `Delete` and `Stat`.
@@ -416,6 +496,8 @@ pub struct Delivery {
     pub redelivered: bool,
     /// Failed delivery attempts so far (quorum: `x-delivery-count`). None: the queue type does not count them.
     pub attempts: Option<u32>,
+    /// Deliveries before this one, failed or not (`x-acquired-count`). 0: none, or the queue does not count them.
+    pub acquired: u32,
     /// For `Get`: messages left in the queue. For the consumer of an [`EpochConsumer`]: see [`Delivery::mark`].
     pub left: u64,
     /// The message as it was published.
@@ -523,6 +605,35 @@ pub struct QueueStats {
     pub dead_bytes: u64,
     /// Messages lost to damaged files.
     pub lost: Losses,
+    /// Messages of a quorum queue that become ready later. They are neither ready nor unacknowledged.
+    pub delayed: u64,
+    /// Body bytes of these messages.
+    pub delayed_bytes: u64,
+}
+
+impl QueueStats {
+    /// All messages: ready, unacknowledged and delayed ones, and dead letters.
+    pub fn messages(&self) -> u64 {
+        self.ready + self.unacknowledged + self.delayed + self.dead
+    }
+
+    /// Body bytes of all messages.
+    pub fn all_bytes(&self) -> u64 {
+        self.bytes + self.delayed_bytes + self.dead_bytes
+    }
+}
+
+/// Delayed messages of a quorum queue. Times are in milliseconds of the wall clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DelayedDetails {
+    /// Number of messages.
+    pub messages: u64,
+    /// Their body bytes.
+    pub bytes: u64,
+    /// When the first one becomes ready.
+    pub next_at: u64,
+    /// When the last one becomes ready.
+    pub last_at: u64,
 }
 
 /// Counts of ready messages by their place in the service order.

@@ -2,9 +2,10 @@
 //! settlements, time and limits, as simple as possible.
 
 use crate::{
-    AddressedEvent, Annotations, ConsumerId, ConsumerSpec, DeadReason, EpochConsumer, FlowMode,
-    FlowWindow, Modification, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings,
-    QueueType, ReadyDetails, RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome,
+    AddressedEvent, Annotations, ConsumerId, ConsumerSpec, DELIVERY_DELAY, DeadReason,
+    DelayedDetails, DelayedRetry, DelayedReturns, EpochConsumer, FlowMode, FlowWindow,
+    Modification, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings, QueueType,
+    ReadyDetails, RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome, schedule,
 };
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use proptest::prelude::*;
@@ -28,6 +29,8 @@ struct Waiting {
     level: u8,
     expires: Option<u64>,
     attempts: u32,
+    /// Earlier deliveries, failed or not. Counted only with the feature.
+    acquired: u32,
     redelivered: bool,
     body: u64,
     /// Position among the waiting messages: a count, not a time.
@@ -42,6 +45,7 @@ pub(crate) struct AssignedDelivery {
     pub id: u64,
     pub n: u64,
     pub attempts: Option<u32>,
+    pub acquired: u32,
     pub redelivered: bool,
     pub annotations: Notes,
 }
@@ -104,10 +108,18 @@ pub(crate) struct ModelQueue {
     /// Quorum: requeued messages, in service order.
     returned: Vec<Waiting>,
     waiting: Vec<Waiting>,
+    /// Quorum: messages that become ready later, and when.
+    delayed: Vec<(u64, Waiting)>,
+    /// Quorum: messages can be delayed.
+    delays: bool,
+    /// Quorum: messages can be published for a later time.
+    schedules: bool,
     joined: u64,
     turn: u8,
     /// Quorum: strict priorities.
     is_strict: bool,
+    /// Quorum: only failures count towards the delivery limit.
+    counts_deliveries: bool,
     blocked: bool,
     /// In order of creation.
     consumers: Vec<Consumer>,
@@ -120,8 +132,10 @@ pub(crate) struct ModelQueue {
     pub dead: Vec<(DeadReason, u64)>,
     pub refused: Vec<u64>,
     credited: Vec<Credited>,
-    /// Annotations, by message.
+    /// Annotations of receivers, by message.
     notes: BTreeMap<u64, Notes>,
+    /// Annotations of the publisher, by message.
+    published_notes: BTreeMap<u64, Notes>,
 }
 
 impl ModelQueue {
@@ -132,9 +146,13 @@ impl ModelQueue {
             clock,
             returned: Vec::new(),
             waiting: Vec::new(),
+            delayed: Vec::new(),
+            delays: false,
+            schedules: false,
             joined: 0,
             turn: 0,
             is_strict: false,
+            counts_deliveries: false,
             blocked: false,
             consumers: Vec::new(),
             rotation: Vec::new(),
@@ -145,6 +163,7 @@ impl ModelQueue {
             refused: Vec::new(),
             credited: Vec::new(),
             notes: BTreeMap::new(),
+            published_notes: BTreeMap::new(),
         }
     }
 
@@ -156,9 +175,59 @@ impl ModelQueue {
         self.consumers.iter().map(|c| c.out.len() as u64).sum()
     }
 
-    fn bytes(&self) -> u64 {
-        let all = self.returned.iter().chain(&self.waiting);
-        all.map(|w| w.body).sum()
+    /// Messages that count towards the length limits, and their bytes.
+    fn limited(&self) -> (u64, u64) {
+        let delayed = self.delayed.iter().map(|(_, w)| w);
+        let all = self.returned.iter().chain(&self.waiting).chain(delayed);
+        (all.clone().count() as u64, all.map(|w| w.body).sum())
+    }
+
+    fn delayed(&self) -> Option<DelayedDetails> {
+        let due = || self.delayed.iter().map(|(due, _)| *due);
+        Some(DelayedDetails {
+            messages: self.delayed.len() as u64,
+            bytes: self.delayed.iter().map(|(_, w)| w.body).sum(),
+            next_at: due().min()?,
+            last_at: due().max()?,
+        })
+    }
+
+    /// Returns the message if it is ready at once. Otherwise it waits. `at`: the time that the client asked for.
+    fn delay(&mut self, message: Waiting, failed: bool, at: Option<u64>) -> Option<Waiting> {
+        let ms = match (
+            at.filter(|_| self.delays),
+            self.settings.quorum.delayed_retry,
+        ) {
+            (Some(at), _) => at.saturating_sub(self.clock),
+            (None, Some(retry)) => {
+                let applies = match retry.returns {
+                    DelayedReturns::All => true,
+                    DelayedReturns::Failed => failed,
+                    DelayedReturns::Returned => !failed,
+                };
+                let failures = u64::from(message.attempts.max(1));
+                u64::from(applies) * (retry.min_ms * failures).min(retry.max_ms)
+            }
+            (None, None) => 0,
+        };
+        if ms == 0 || message.expires.is_some_and(|e| e <= self.clock) {
+            return Some(message);
+        }
+        self.delayed.push((self.clock + ms, message));
+        None
+    }
+
+    /// Moves delayed messages to the requeued ones when they are due. Those that expire before are dead.
+    fn release(&mut self) {
+        let wakes = |(due, w): &(u64, Waiting)| w.expires.map_or(*due, |e| e.min(*due));
+        self.delayed.sort_by_key(|d| (wakes(d), d.1.n));
+        while self.delayed.first().is_some_and(|d| wakes(d) <= self.clock) {
+            let (_, message) = self.delayed.remove(0);
+            match message.expires.is_some_and(|e| e <= self.clock) {
+                true => self.dead.push((DeadReason::Expired, message.n)),
+                false => self.returned.push(message),
+            }
+        }
     }
 
     /// Consumer and id of each unsettled delivery of a session.
@@ -297,8 +366,15 @@ impl ModelQueue {
         self.pop()
     }
 
-    fn requeue_released(&mut self, mut message: Waiting) {
-        message.redelivered = true;
+    /// `at`: see [`ModelQueue::delay`]. `None`: the message is not delayed.
+    fn requeue_released(&mut self, mut message: Waiting, at: Option<Option<u64>>) {
+        self.count_delivery(&mut message, false);
+        if let Some(at) = at {
+            match self.delay(message, false, at) {
+                Some(ready) => message = ready,
+                None => return,
+            }
+        }
         match self.kind {
             QueueType::Classic => self.waiting.push(message),
             QueueType::Quorum => self.returned.push(message),
@@ -308,15 +384,40 @@ impl ModelQueue {
         }
     }
 
-    fn requeue(&mut self, mut message: Waiting, requested: bool) {
-        let limit = self.settings.delivery_limit;
-        message.attempts += 1;
+    fn count_delivery(&self, message: &mut Waiting, failed: bool) {
+        if self.counts_deliveries {
+            // Failures from before the feature were deliveries too.
+            message.acquired = message.acquired.max(message.attempts) + 1;
+        }
+        message.attempts += u32::from(failed);
         message.redelivered = true;
+    }
+
+    fn requeue(&mut self, message: Waiting, requested: bool, failed: bool) {
+        self.requeue_at(message, requested, failed, Some(None));
+    }
+
+    /// `at`: see [`ModelQueue::delay`]. `None`: the message is not delayed.
+    fn requeue_at(
+        &mut self,
+        mut message: Waiting,
+        requested: bool,
+        failed: bool,
+        at: Option<Option<u64>>,
+    ) {
+        let limit = self.settings.delivery_limit;
+        self.count_delivery(&mut message, failed);
         if self.kind == QueueType::Classic {
             return self.waiting.push(message);
         }
-        if limit.is_some_and(|limit| message.attempts > limit) {
+        if failed && limit.is_some_and(|limit| message.attempts > limit) {
             return self.dead.push((DeadReason::DeliveryLimit, message.n));
+        }
+        if let Some(at) = at {
+            match self.delay(message, failed, at) {
+                Some(ready) => message = ready,
+                None => return,
+            }
         }
         if limit.is_none() && requested {
             self.joined += 1;
@@ -330,8 +431,9 @@ impl ModelQueue {
 
     fn exceeds(&self, more: u64, more_bytes: u64) -> bool {
         let exceeds = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
-        exceeds(self.settings.max_length, self.ready() + more)
-            || exceeds(self.settings.max_length_bytes, self.bytes() + more_bytes)
+        let (length, bytes) = self.limited();
+        exceeds(self.settings.max_length, length + more)
+            || exceeds(self.settings.max_length_bytes, bytes + more_bytes)
     }
 
     fn enforce_limits(&mut self) {
@@ -350,8 +452,9 @@ impl ModelQueue {
             }
         } else if self.kind == QueueType::Quorum {
             let below = |limit: Option<u64>, is: u64| limit.is_none_or(|l| is * 10 <= l * 8);
-            let room = below(self.settings.max_length, self.ready())
-                && below(self.settings.max_length_bytes, self.bytes());
+            let (length, bytes) = self.limited();
+            let room = below(self.settings.max_length, length)
+                && below(self.settings.max_length_bytes, bytes);
             self.blocked = if self.blocked {
                 !room
             } else {
@@ -466,6 +569,10 @@ impl ModelQueue {
                 id,
                 n: message.n,
                 attempts: counts.then_some(message.attempts),
+                acquired: match self.counts_deliveries {
+                    true => message.acquired.max(message.attempts),
+                    false => 0,
+                },
                 redelivered: message.redelivered,
                 annotations,
             });
@@ -506,15 +613,25 @@ impl ModelQueue {
         let minimum = u64::from(self.kind == QueueType::Quorum);
         let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(minimum));
         self.joined += 1;
-        self.waiting.push(Waiting {
+        let own = notes(Annotations::of(message).as_ref());
+        let delay = own.get(DELIVERY_DELAY).copied();
+        let delay = delay.map_or(0, |delay| delay.unsigned_abs());
+        self.published_notes.insert(n, own);
+        let due = self.clock + delay;
+        let waiting = Waiting {
             n,
             level: self.level_of(message.priority()),
-            expires: ttl.map(|ttl| self.clock + ttl),
+            expires: ttl.map(|ttl| ttl + if self.schedules { due } else { self.clock }),
             attempts: 0,
+            acquired: 0,
             redelivered: false,
             body,
             joined: self.joined,
-        });
+        };
+        match self.schedules && due > self.clock {
+            true => self.delayed.push((due, waiting)),
+            false => self.waiting.push(waiting),
+        }
     }
 
     fn add(&mut self, by: u64, number: u32, spec: Option<&ConsumerSpec>) {
@@ -551,7 +668,7 @@ impl ModelQueue {
         Some((last.by, last.number, ids))
     }
 
-    fn succeed(&mut self, by: u64, next: &EpochConsumer) {
+    fn take_over(&mut self, by: u64, next: &EpochConsumer) {
         if let Some((of, number, _)) = self.persistent() {
             if let Some(settled) = &next.settled {
                 let settled_count =
@@ -581,13 +698,14 @@ impl ModelQueue {
                     SettlementOutcome::Rejected => {
                         self.dead.push((DeadReason::Rejected, message.n))
                     }
-                    SettlementOutcome::Requeue => self.requeue(message, true),
+                    SettlementOutcome::Requeue => {
+                        self.requeue(message, true, !self.counts_deliveries)
+                    }
                     SettlementOutcome::Unseen if self.kind == QueueType::Classic => {
                         self.waiting.push(message);
                     }
-                    SettlementOutcome::Released | SettlementOutcome::Unseen => {
-                        self.requeue_released(message)
-                    }
+                    SettlementOutcome::Released => self.requeue_released(message, Some(None)),
+                    SettlementOutcome::Unseen => self.requeue_released(message, None),
                 }
             }
         }
@@ -600,15 +718,18 @@ impl ModelQueue {
             let (dequeued, left): (Vec<_>, Vec<_>) =
                 (out.into_iter()).partition(|(id, _)| (from..=to).contains(id));
             self.consumer(key).out = left;
+            let newer = notes(Some(&how.annotations));
+            let at = newer.get("x-opt-delivery-time");
+            let at = at.and_then(|at| u64::try_from(*at).ok());
             for (_, message) in dequeued {
                 if self.kind == QueueType::Quorum {
-                    let newer = notes(Some(&how.annotations));
+                    let newer = newer.clone();
                     self.notes.entry(message.n).or_default().extend(newer);
                 }
                 match (how.undeliverable_here, how.delivery_failed) {
                     (true, _) => self.dead.push((DeadReason::Rejected, message.n)),
-                    (false, true) => self.requeue(message, true),
-                    (false, false) => self.requeue_released(message),
+                    (false, true) => self.requeue_at(message, true, true, Some(at)),
+                    (false, false) => self.requeue_released(message, Some(at)),
                 }
             }
         }
@@ -664,6 +785,23 @@ impl ModelQueue {
         self.refresh();
     }
 
+    /// Quorum: a consumer did not settle this delivery in time. Persistent sessions have no timeout.
+    fn time_out(&mut self, by: u64, consumer: u32, id: u64) {
+        self.expire(true);
+        let c = self.consumer((by, consumer));
+        let is_served = !c.get && !c.cancelled;
+        let ends = is_served && !c.is_credited;
+        let late = c.out.partition_point(|(out, _)| ends || *out <= id);
+        for (_, message) in c.out.drain(..late).collect::<Vec<_>>() {
+            self.requeue(message, false, false);
+        }
+        match ends {
+            true => self.consumer((by, consumer)).cancelled = true,
+            false => self.send_pending((by, consumer)),
+        }
+        self.finish();
+    }
+
     fn close(&mut self, by: u64) {
         let (mut is_own, others): (Vec<Consumer>, Vec<Consumer>) =
             self.consumers.drain(..).partition(|c| c.by == by);
@@ -673,7 +811,7 @@ impl ModelQueue {
             if c.persistent {
                 self.return_in_front(c.out);
             } else {
-                c.out.into_iter().for_each(|(_, m)| self.requeue(m, false));
+                (c.out.into_iter()).for_each(|(_, m)| self.requeue(m, false, true));
             }
         }
     }
@@ -682,7 +820,7 @@ impl ModelQueue {
         let waited = std::mem::take(&mut self.returned);
         out.into_iter()
             .rev()
-            .for_each(|(_, m)| self.requeue(m, false));
+            .for_each(|(_, m)| self.requeue_at(m, false, true, None));
         self.returned.reverse();
         self.returned.extend(waited);
     }
@@ -698,7 +836,7 @@ impl ModelQueue {
                 }
             }
             RequestBody::Consume { consumer, spec } => self.add(by, consumer.0, Some(spec)),
-            RequestBody::Succeed(next) => self.succeed(by, next),
+            RequestBody::TakeOver(next) => self.take_over(by, next),
             RequestBody::Cancel { consumer } => {
                 self.finish_drain((by, consumer.0));
                 let consumer = self.consumer((by, consumer.0));
@@ -744,6 +882,7 @@ impl ModelQueue {
             RequestBody::Purge => {
                 self.returned.clear();
                 self.waiting.clear();
+                self.delayed.clear();
             }
             RequestBody::Close => self.close(by),
             other => panic!("{other:?} is not modelled"),
@@ -768,6 +907,7 @@ impl ModelQueue {
 
     pub(crate) fn advance(&mut self, clock: u64) {
         self.clock = clock;
+        self.release();
         self.expire(true);
         self.finish();
     }
@@ -780,6 +920,35 @@ impl ModelQueue {
     /// Quorum: the order changes to strict priorities.
     fn serve_strictly(&mut self) {
         self.is_strict = true;
+        self.finish();
+    }
+
+    /// Quorum: from now on only failures count towards the delivery limit. A message that waits or is unsettled has had
+    /// one delivery at least if it has had any.
+    fn count_deliveries(&mut self) {
+        if std::mem::replace(&mut self.counts_deliveries, true) {
+            return;
+        }
+        let delayed = self.delayed.iter_mut().map(|(_, m)| m);
+        let ready = self.returned.iter_mut().chain(&mut self.waiting);
+        let ready = ready.chain(delayed);
+        let out = (self.consumers.iter_mut()).flat_map(|c| c.out.iter_mut().map(|(_, m)| m));
+        for message in ready.chain(out) {
+            message.acquired = message.redelivered.into();
+        }
+        self.finish();
+    }
+
+    /// Quorum: messages can be published for a later time from now on.
+    fn hold_back(&mut self) {
+        self.schedules = true;
+        self.finish();
+    }
+
+    /// Quorum: returned messages are delayed from now on, or no longer.
+    fn delay_returns(&mut self, retry: Option<DelayedRetry>) {
+        self.delays = true;
+        self.settings.quorum.delayed_retry = retry;
         self.finish();
     }
 
@@ -859,6 +1028,8 @@ pub(crate) enum Step {
         priority: Option<u8>,
         ttl_ms: Option<u64>,
         len: usize,
+        /// Milliseconds before the first delivery. Queues that cannot hold messages back ignore it.
+        delay: Option<u64>,
     },
     Consume {
         by: u64,
@@ -868,7 +1039,7 @@ pub(crate) enum Step {
     },
     /// The next connection of the session that outlives its connections consumes; `done` deliveries of the
     /// previous one are settled.
-    Succeed {
+    TakeOver {
         by: u64,
         prefetch: u32,
         settled_count: u8,
@@ -896,11 +1067,18 @@ pub(crate) enum Step {
         delivery_failed: bool,
         undeliverable_here: bool,
         note: Option<(u8, i64)>,
+        /// Milliseconds from now to the next delivery.
+        delay: Option<i64>,
     },
     Get {
         by: u64,
     },
     Received {
+        by: u64,
+        pick: u8,
+    },
+    /// Quorum: a consumer does not settle a delivery in time.
+    TimeOut {
         by: u64,
         pick: u8,
     },
@@ -918,6 +1096,16 @@ pub(crate) enum Step {
     Purge,
     /// Quorum: the order changes to strict priorities.
     ServeStrictly,
+    /// Quorum: only failures count towards the delivery limit.
+    CountDeliveries,
+    /// Quorum: messages can be published for a later time.
+    HoldBack,
+    /// Quorum: returned messages are delayed. `returns`: 0 for none.
+    DelayReturns {
+        returns: u8,
+        min_ms: u64,
+        max_ms: u64,
+    },
     /// Quorum: snapshot and restore. Classic: a clean restart.
     Restart,
 }
@@ -932,21 +1120,25 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
     ];
     let len = prop_oneof![3 => Just(BODY), 1 => BODY..=long.max(BODY)];
     prop_oneof![
-        10 => (priority, ttl, len).prop_map(|(priority, ttl_ms, len)| Step::Publish { priority, ttl_ms, len }),
+        10 => (priority, ttl, len, proptest::option::weighted(0.2, 0u64..100)).prop_map(|(priority, ttl_ms, len, delay)| Step::Publish { priority, ttl_ms, len, delay }),
         3 => (by.clone(), proptest::option::weighted(0.6, 0u32..4), -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
-        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, settled_count)| Step::Succeed { by, prefetch, settled_count }),
+        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, settled_count)| Step::TakeOver { by, prefetch, settled_count }),
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
         6 => (by.clone(), 0u64..12, any::<bool>(), any::<bool>()).prop_map(|(by, more, one_way, drain)| Step::Credit { by, more, one_way: one_way && !drain, drain }),
-        4 => (by.clone(), any::<u8>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), proptest::option::of((0u8..4, any::<i64>())))
-            .prop_map(|(by, pick, several, delivery_failed, undeliverable_here, note)| Step::Modify { by, pick, several, delivery_failed, undeliverable_here, note }),
+        4 => (by.clone(), any::<u8>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), proptest::option::of((0u8..4, any::<i64>())), proptest::option::weighted(0.3, -20i64..100))
+            .prop_map(|(by, pick, several, delivery_failed, undeliverable_here, note, delay)| Step::Modify { by, pick, several, delivery_failed, undeliverable_here, note, delay }),
         8 => (by.clone(), 0u8..7, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
         2 => by.clone().prop_map(|by| Step::Get { by }),
         4 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::Received { by, pick }),
+        1 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::TimeOut { by, pick }),
         1 => by.prop_map(|by| Step::Close { by }),
         3 => (0u64..80).prop_map(|ms| Step::Pass { ms }),
         1 => (proptest::option::of(0u64..8), proptest::option::of(0u64..90), any::<bool>()).prop_map(|(length, bytes, reject)| Step::Limits { length, bytes, reject }),
         1 => Just(Step::Purge),
         1 => Just(Step::ServeStrictly),
+        1 => Just(Step::CountDeliveries),
+        1 => Just(Step::HoldBack),
+        1 => (0u8..4, 1u64..60, 1u64..120).prop_map(|(returns, min_ms, max_ms)| Step::DelayReturns { returns, min_ms, max_ms }),
         2 => Just(Step::Restart),
     ]
 }
@@ -960,6 +1152,26 @@ pub(crate) trait QueueUnderTest {
     fn restart(&mut self) -> QueueOutput;
     /// Changes to strict priorities. `None`: the queue type does not have them.
     fn serve_strictly(&mut self) -> Option<QueueOutput> {
+        None
+    }
+    /// Changes to counts of all deliveries. `None`: the queue type does not have them.
+    fn count_deliveries(&mut self) -> Option<QueueOutput> {
+        None
+    }
+    /// Changes the delay of returned messages. `None`: the queue type does not have it.
+    fn delay_returns(&mut self, _retry: Option<DelayedRetry>) -> Option<QueueOutput> {
+        None
+    }
+    /// Messages can be published for a later time from now on. `None`: the queue type cannot hold messages back.
+    fn hold_back(&mut self) -> Option<QueueOutput> {
+        None
+    }
+    /// A consumer does not settle the deliveries up to this one in time. `None`: the queue type has no timeout.
+    fn time_out(&mut self, _by: u64, _consumer: u32, _up_to: u64) -> Option<QueueOutput> {
+        None
+    }
+    /// Counts of delayed messages.
+    fn delayed(&self) -> Option<DelayedDetails> {
         None
     }
     /// Counts of ready messages by priority.
@@ -1006,10 +1218,15 @@ impl<R: QueueUnderTest> Pair<R> {
                 priority,
                 ttl_ms,
                 len,
+                delay,
             } => {
                 let n = self.next_message;
                 self.next_message += 1;
                 let message = message(n, priority, ttl_ms, len);
+                let message = match delay {
+                    Some(delay) => schedule(&message, delay).unwrap(),
+                    None => message,
+                };
                 (PUBLISHER, RequestBody::Publish(message))
             }
             Step::Consume {
@@ -1020,13 +1237,13 @@ impl<R: QueueUnderTest> Pair<R> {
                 let by = session(by);
                 (by, self.consume(prefetch, priority))
             }
-            Step::Succeed {
+            Step::TakeOver {
                 by,
                 prefetch,
                 settled_count,
             } => {
                 let by = session(by);
-                (by, self.succeed(prefetch, settled_count))
+                (by, self.take_over(prefetch, settled_count))
             }
             Step::Cancel { by } => {
                 let by = session(by);
@@ -1066,6 +1283,7 @@ impl<R: QueueUnderTest> Pair<R> {
                 delivery_failed,
                 undeliverable_here,
                 note,
+                delay,
             } => {
                 let by = session(by);
                 let held = self.model.held_by(by);
@@ -1073,7 +1291,11 @@ impl<R: QueueUnderTest> Pair<R> {
                     return Ok(());
                 };
                 let entry = |(key, value): (u8, i64)| (key.to_string().into(), Value::I64(value));
-                let table = Table(note.into_iter().map(entry).collect());
+                let mut table = Table(note.into_iter().map(entry).collect());
+                if let Some(ms) = delay {
+                    let at = self.real.clock().saturating_add_signed(ms);
+                    table.set("x-opt-delivery-time", Value::I64(at as i64));
+                }
                 let modification = Box::new(Modification {
                     delivery_failed,
                     undeliverable_here,
@@ -1113,6 +1335,7 @@ impl<R: QueueUnderTest> Pair<R> {
                 (closed, RequestBody::Close)
             }
             Step::Received { by, pick } => return self.open_flow_window(session(by), pick),
+            Step::TimeOut { by, pick } => return self.time_out(session(by), pick),
             Step::Purge => (PUBLISHER, RequestBody::Purge),
             other => return self.other_step(other),
         };
@@ -1136,7 +1359,7 @@ impl<R: QueueUnderTest> Pair<R> {
         RequestBody::Consume { consumer, spec }
     }
 
-    fn succeed(&mut self, prefetch: u32, settled_count: u8) -> RequestBody {
+    fn take_over(&mut self, prefetch: u32, settled_count: u8) -> RequestBody {
         let RequestBody::Consume { consumer, spec } = self.consume(Some(prefetch), 0) else {
             panic!("a consumer");
         };
@@ -1150,7 +1373,7 @@ impl<R: QueueUnderTest> Pair<R> {
                 .map(|id| (id, id))
                 .collect(),
         });
-        RequestBody::Succeed(Box::new(EpochConsumer {
+        RequestBody::TakeOver(Box::new(EpochConsumer {
             consumer,
             spec,
             settled,
@@ -1173,6 +1396,21 @@ impl<R: QueueUnderTest> Pair<R> {
             },
             ids: vec![(if several { 1 } else { id }, id)],
         })
+    }
+
+    fn time_out(&mut self, by: u64, pick: u8) -> Result<(), TestCaseError> {
+        let held = self.model.held_by(by);
+        let Some((consumer, id)) = held.get(pick as usize % held.len().max(1)) else {
+            return Ok(());
+        };
+        if self.model.consumer((by, *consumer)).persistent {
+            return Ok(());
+        }
+        let Some(out) = self.real.time_out(by, *consumer, *id) else {
+            return Ok(());
+        };
+        self.model.time_out(by, *consumer, *id);
+        self.compare(&out)
     }
 
     fn open_flow_window(&mut self, by: u64, pick: u8) -> Result<(), TestCaseError> {
@@ -1216,6 +1454,42 @@ impl<R: QueueUnderTest> Pair<R> {
                 self.model.serve_strictly();
                 out
             }
+            Step::DelayReturns {
+                returns,
+                min_ms,
+                max_ms,
+            } => {
+                let all = [
+                    DelayedReturns::All,
+                    DelayedReturns::Failed,
+                    DelayedReturns::Returned,
+                ];
+                let returns = usize::from(returns).checked_sub(1).map(|n| all[n]);
+                let retry = returns.map(|returns| DelayedRetry {
+                    returns,
+                    min_ms,
+                    max_ms,
+                });
+                let Some(out) = self.real.delay_returns(retry) else {
+                    return Ok(());
+                };
+                self.model.delay_returns(retry);
+                out
+            }
+            Step::HoldBack => {
+                let Some(out) = self.real.hold_back() else {
+                    return Ok(());
+                };
+                self.model.hold_back();
+                out
+            }
+            Step::CountDeliveries => {
+                let Some(out) = self.real.count_deliveries() else {
+                    return Ok(());
+                };
+                self.model.count_deliveries();
+                out
+            }
             _ => {
                 if self.model.kind == QueueType::Classic {
                     self.model.restart();
@@ -1246,6 +1520,7 @@ impl<R: QueueUnderTest> Pair<R> {
                 id: d.id,
                 n: number(&d.message),
                 attempts: d.attempts,
+                acquired: d.acquired,
                 redelivered: d.redelivered,
                 annotations: notes(d.annotations.as_deref()),
             }));
@@ -1281,12 +1556,16 @@ impl<R: QueueUnderTest> Pair<R> {
         let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
         prop_assert_eq!(&dead, &self.model.dead);
         for (_, message) in &out.dead {
-            let known = self.model.notes.get(&number(message));
+            let n = number(message);
+            let mut known = self.model.published_notes.get(&n).cloned();
+            let known = known.get_or_insert_default();
+            known.extend(self.model.notes.get(&n).cloned().unwrap_or_default());
             let own = notes(Annotations::of(message).as_ref());
-            prop_assert_eq!(own, known.cloned().unwrap_or_default());
+            prop_assert_eq!(&own, known);
         }
         let counts = (self.model.ready(), self.model.out());
         prop_assert_eq!(self.real.counts(), counts);
+        prop_assert_eq!(self.real.delayed(), self.model.delayed());
         prop_assert_eq!(self.real.ready_details(), self.model.ready_details());
         prop_assert_eq!(&out.faults, &Vec::<String>::new());
         self.model.deliveries.clear();

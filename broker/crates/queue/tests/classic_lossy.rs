@@ -65,6 +65,7 @@ impl World {
             single_active_consumer: false,
             max_priority: None,
             dead_letter: DeadLettering::Off,
+            quorum: Default::default(),
         };
         let disk = Arc::new(SimDisk::new());
         let at = Timestamps::default();

@@ -26,6 +26,7 @@ fn settings(dead_letter: DeadLettering) -> QueueSettings {
         single_active_consumer: false,
         max_priority: None,
         dead_letter,
+        quorum: Default::default(),
     }
 }
 

@@ -47,6 +47,7 @@ fn settings() -> QueueSettings {
         single_active_consumer: false,
         max_priority: None,
         dead_letter: DeadLettering::AtMostOnce,
+        quorum: Default::default(),
     }
 }
 
@@ -269,7 +270,10 @@ impl World {
                         "{answer:?}"
                     );
                 }
-                ClientEvent::Cancelled { consumer } => panic!("{consumer:?} was ended"),
+                ClientEvent::Cancelled { consumer } | ClientEvent::TimedOut { consumer, .. } => {
+                    panic!("{consumer:?} was ended")
+                }
+                ClientEvent::Activity { .. } => {}
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The state of a client connection in the event loop.
 
-use crate::held::RareConnectionState;
+use crate::held::TlsAndPartialFrame;
 use crate::secure::TlsConnection;
 use mio::net::TcpStream;
 use session::ProtocolId;
@@ -26,7 +26,7 @@ const _: () = assert!(size_of::<Option<Connection>>() <= 32);
 pub(crate) struct Connection {
     pub socket: TcpStream,
     pub protocol: ProtocolId,
-    pub held: RareConnectionState,
+    pub held: TlsAndPartialFrame,
     /// Distinguishes this connection from earlier ones in the same slot. It only has to be unique
     /// within the close timeout, so it may wrap around.
     pub serial: u32,
@@ -65,7 +65,7 @@ impl Connection {
         Connection {
             socket,
             protocol,
-            held: RareConnectionState::new(secure),
+            held: TlsAndPartialFrame::new(secure),
             serial,
             discarded: 0,
             phase,

@@ -2,7 +2,7 @@
 
 use crate::connection::ConnectionPhase;
 use crate::event_loop::{CLOSE_TIMEOUT, ShardLoop};
-use crate::held::RareConnectionState;
+use crate::held::TlsAndPartialFrame;
 use crate::sockets::READS_PER_TURN;
 use shard::ConnectionKey;
 use std::io::{ErrorKind, Read};
@@ -30,7 +30,7 @@ impl ShardLoop {
         };
         let known = connection.is_known();
         connection.phase = ConnectionPhase::Lingering;
-        connection.held = RareConnectionState::default();
+        connection.held = TlsAndPartialFrame::default();
         let shut = connection.socket.shutdown(Shutdown::Write);
         if known {
             self.driver.gone(ConnectionKey(key));

@@ -11,6 +11,7 @@ use crate::ring::Receiver;
 use crate::scratch::Scratch;
 use crate::secure::TlsBuffers;
 use crate::wake::ThreadWaker;
+use control::NodeTimings;
 use env::{Clock, Time};
 use mio::{Events, Interest, Poll, Token};
 use shard::{Effect, ShardDriver};
@@ -18,6 +19,7 @@ use slots::Slab;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 /// The token of the waker. Listeners count down from the next lower value; connections count up
@@ -48,8 +50,8 @@ pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct LoopConfig {
     /// Maximum number of connections of this shard. Further ones are closed directly after they are
-    /// accepted.
-    pub max_connections: usize,
+    /// accepted. The node may change it.
+    pub max_connections: Arc<AtomicUsize>,
     /// Connections accepted per listener and turn, so that mass reconnects do not block other work.
     pub accepts_per_turn: usize,
     /// Connections accepted per second by this shard; 0: unlimited.
@@ -74,7 +76,7 @@ pub struct LoopConfig {
 impl Default for LoopConfig {
     fn default() -> LoopConfig {
         LoopConfig {
-            max_connections: 1 << 20,
+            max_connections: Arc::new(AtomicUsize::new(1 << 20)),
             accepts_per_turn: 64,
             accepts_per_second: 0,
             bytes_per_turn: 2 << 20,
@@ -129,6 +131,8 @@ pub struct LoopParts {
     pub listeners: Vec<ClientListener>,
     /// Receives reports.
     pub report: Box<dyn FnMut(LoopReport)>,
+    /// Takes the durations of turns, and the index of the shard.
+    pub timings: (Arc<NodeTimings>, u16),
 }
 
 /// The event loop of a shard.
@@ -136,6 +140,7 @@ pub struct ShardLoop {
     pub(crate) driver: Box<dyn ShardDriver>,
     pub(crate) config: LoopConfig,
     clock: Arc<dyn Clock + Send + Sync>,
+    timings: (Arc<NodeTimings>, u16),
     pub(crate) poll: Poll,
     wake: Arc<ThreadWaker>,
     rings: Vec<Receiver<ShardMessage>>,
@@ -204,6 +209,7 @@ impl ShardLoop {
             mailbox: parts.mailbox,
             links: parts.links,
             report: parts.report,
+            timings: parts.timings,
             listeners: parts.listeners.into_iter().map(Listener::of).collect(),
             listening: false,
             accept_paused_until: None,
@@ -247,6 +253,10 @@ impl ShardLoop {
                 self.note(event);
             }
             let more = self.turn()?;
+            let (timings, shard) = &self.timings;
+            if let Some(turns) = timings.turns_of(*shard) {
+                turns.observe(self.clock.now().since(self.now));
+            }
             let bytes_read = std::mem::take(&mut self.bytes_read);
             timeout = if more {
                 Some(Duration::ZERO)
@@ -347,6 +357,7 @@ impl ShardLoop {
             ShardMessage::Join(node) => self.driver.join_requested(node),
             ShardMessage::Alarm { reason, on } => self.driver.alarm(reason, on),
             ShardMessage::Checked { id, right } => self.driver.checked(id, right),
+            ShardMessage::Identified { id, result } => self.driver.identified(id, result),
             ShardMessage::Control(request) => self.driver.control(request),
             ShardMessage::ShutDown if !self.shutting_down => {
                 self.shutting_down = true;

@@ -6,7 +6,7 @@ use bytes::BytesMut;
 
 /// The TLS state and an incomplete frame.
 #[derive(Default)]
-pub(crate) struct RareConnectionState(Option<Box<AllocatedState>>);
+pub(crate) struct TlsAndPartialFrame(Option<Box<AllocatedState>>);
 
 #[derive(Default)]
 struct AllocatedState {
@@ -18,9 +18,9 @@ struct AllocatedState {
 /// grows in its own buffer.
 const SMALL_PARTIAL: usize = 4 * 1024;
 
-impl RareConnectionState {
-    pub(crate) fn new(secure: Option<Box<TlsConnection>>) -> RareConnectionState {
-        RareConnectionState(secure.map(|secure| {
+impl TlsAndPartialFrame {
+    pub(crate) fn new(secure: Option<Box<TlsConnection>>) -> TlsAndPartialFrame {
+        TlsAndPartialFrame(secure.map(|secure| {
             Box::new(AllocatedState {
                 secure: Some(secure),
                 partial: BytesMut::new(),
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn partial_frame_is_stored_compactly_and_taken_once() {
-        let mut held = RareConnectionState::default();
+        let mut held = TlsAndPartialFrame::default();
         held.store_partial(BytesMut::new(), false);
         assert!(held.0.is_none() && held.take_partial().is_none());
         for is_own in [false, true] {
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn partial_frame_does_not_retain_the_read_buffer() -> std::io::Result<()> {
         let mut scratch = crate::scratch::Scratch::default();
-        let mut held = RareConnectionState::default();
+        let mut held = TlsAndPartialFrame::default();
         let Some((mut read, _)) = scratch.read(b"", &mut &b"a whole frame and a part"[..])? else {
             panic!("24 bytes were read");
         };
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn large_partial_frame_grows_in_its_own_buffer() {
-        let mut held = RareConnectionState::default();
+        let mut held = TlsAndPartialFrame::default();
         let mut large = BytesMut::new();
         large.extend_from_slice(&vec![1; 3 * SMALL_PARTIAL]);
         let start = large.as_ptr();

@@ -80,6 +80,13 @@ pub enum ShardMessage {
         /// The password matches.
         right: bool,
     },
+    /// An external backend has checked a password.
+    Identified {
+        /// The id of the identification.
+        id: u64,
+        /// The answer.
+        result: shard::IdentificationResult,
+    },
     /// A request of the control plane.
     Control(ControlRequest),
     /// Start to drain. The loop reports [`crate::LoopReport::Drained`] when done.

@@ -11,6 +11,7 @@ use session::{Outbox, SessionState};
 use shard::ConnectionKey;
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Maximum number of reads of one connection per turn.
@@ -166,10 +167,10 @@ impl ShardLoop {
 
     /// Registers an accepted connection, or closes it if the connection limit is reached.
     fn admit(&mut self, i: usize, mut socket: TcpStream, peer: SocketAddr) {
-        if self.connections.len() >= self.config.max_connections {
+        let limit = self.config.max_connections.load(Ordering::Relaxed);
+        if self.connections.len() >= limit {
             if !self.refusing {
                 self.refusing = true;
-                let limit = self.config.max_connections;
                 tracing::warn!(
                     event = "listener.connection_limit",
                     limit,

@@ -8,6 +8,8 @@ use lines::{Harness, connect, read_flood, read_line};
 use reactor::{LoopConfig, LoopReport, ShardMessage};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
 
@@ -140,9 +142,10 @@ fn last_output_arrives_before_the_close() -> Result {
 #[test]
 fn connections_above_the_limit_are_closed() -> Result {
     let config = LoopConfig {
-        max_connections: 3,
+        max_connections: Arc::new(AtomicUsize::new(3)),
         ..LoopConfig::default()
     };
+    let limit = config.max_connections.clone();
     let node = Harness::start(config)?;
     let mut admitted = Vec::new();
     for _ in 0..3 {
@@ -161,6 +164,10 @@ fn connections_above_the_limit_are_closed() -> Result {
     let mut next = connect(&node)?;
     next.write_all(b"room\n")?;
     assert_eq!(read_line(&mut next)?, "room");
+    limit.store(4, Ordering::Relaxed);
+    let mut fourth = connect(&node)?;
+    fourth.write_all(b"raised\n")?;
+    assert_eq!(read_line(&mut fourth)?, "raised");
     Ok(())
 }
 

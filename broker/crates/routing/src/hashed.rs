@@ -1,15 +1,16 @@
 //! `x-consistent-hash` exchanges: each message goes to one destination, selected by a hash of its routing
 //! key, a header or a property.
 //!
-//! Weighted rendezvous hashing: each destination computes a score from the message's hash and its own, and
-//! the highest score wins. Shares follow the weights exactly, an added or removed destination affects only
-//! its own share, and the result depends on the set of bindings, not on their order, so all nodes agree. The
-//! cost is one logarithm per destination and message.
+//! Weighted rendezvous hashing in a [`HashTree`]: the result depends on the set of bindings, not on their order, so all
+//! nodes agree. Until the cluster enables the tree, all destinations compute a score for each message, as in version
+//! 0.2, at the cost of one logarithm per destination and message.
 
+use crate::hash_tree::{HashTree, WeightedDestination};
 use crate::{
     BindingArgumentError, DestinationHandle, ExchangeArgumentError, HashedProperty, RoutingInput,
 };
 use message::{Table, Value};
+use std::cmp::Ordering;
 
 /// The part of a message that is hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,16 +21,11 @@ enum HashInput {
 }
 
 #[derive(Clone, Debug)]
-struct WeightedDestination<D> {
-    to: D,
-    identity: u64,
-    weight: u64,
-}
-
-#[derive(Clone, Debug)]
 pub(crate) struct ConsistentHashBindings<D> {
     hash_input: HashInput,
-    entries: Vec<WeightedDestination<D>>,
+    bindings: HashTree<D>,
+    /// The tree selects the destination. Otherwise all destinations are compared.
+    uses_tree: bool,
 }
 
 /// The part to hash, as the arguments of an exchange select it.
@@ -78,36 +74,24 @@ impl<D: DestinationHandle> ConsistentHashBindings<D> {
         ConsistentHashBindings {
             // Validated when declared; an exchange stored by another version hashes the routing key.
             hash_input: hash_input(arguments).unwrap_or(HashInput::RoutingKey),
-            entries: Vec::new(),
+            bindings: HashTree::default(),
+            uses_tree: false,
         }
     }
 
-    pub(crate) fn add(&mut self, key: &str, to: D, identity: u64) {
-        debug_assert!(
-            weight(key) != Ok(0),
-            "binding to {to:?}: weight 0 selects no message"
-        );
-        self.entries.push(WeightedDestination {
-            to,
-            identity,
-            weight: weight(key).unwrap_or(1),
-        });
+    pub(crate) fn use_tree(&mut self) {
+        self.uses_tree = true;
     }
 
-    pub(crate) fn remove(&mut self, key: &str, to: D) -> bool {
-        let weight = weight(key).unwrap_or(1);
-        let is_entry = |e: &WeightedDestination<D>| e.to == to && e.weight == weight;
-        let at = self.entries.iter().position(is_entry);
-        if let Some(at) = at {
-            self.entries.swap_remove(at);
-        }
-        at.is_some()
+    pub(crate) fn add(&mut self, key: &str, to: D, name: &str) {
+        self.bindings.add(weighted(key, to, name));
+    }
+
+    pub(crate) fn remove(&mut self, key: &str, to: D, name: &str) -> bool {
+        self.bindings.remove(&weighted(key, to, name))
     }
 
     pub(crate) fn route(&self, keys: &[&str], message: &dyn RoutingInput, out: &mut Vec<D>) {
-        if let [only] = &self.entries[..] {
-            return out.push(only.to);
-        }
         let hash = match &self.hash_input {
             HashInput::RoutingKey => keys
                 .first()
@@ -120,12 +104,35 @@ impl<D: DestinationHandle> ConsistentHashBindings<D> {
                 .property(*property)
                 .map_or(EMPTY, |text| hash_bytes(EMPTY, text.as_bytes())),
         };
-        let best = self.entries.iter().max_by(|a, b| {
-            score(hash, a)
-                .total_cmp(&score(hash, b))
-                .then(b.to.cmp(&a.to))
+        out.extend(match self.uses_tree {
+            true => self.bindings.find(hash),
+            false => self.compare_all(hash),
         });
-        out.extend(best.map(|e| e.to));
+    }
+
+    /// The destination with the highest score.
+    fn compare_all(&self, hash: u64) -> Option<D> {
+        let mut best: Option<(f64, D)> = None;
+        self.bindings.for_each(|binding| {
+            let score = score(hash, binding);
+            let is_better = best.is_none_or(|(highest, to)| match score.total_cmp(&highest) {
+                Ordering::Equal => binding.to < to,
+                order => order == Ordering::Greater,
+            });
+            if is_better {
+                best = Some((score, binding.to));
+            }
+        });
+        best.map(|(_, to)| to)
+    }
+}
+
+fn weighted<D>(key: &str, to: D, name: &str) -> WeightedDestination<D> {
+    WeightedDestination {
+        to,
+        identity: identity(name),
+        // Validated when the binding was declared.
+        weight: weight(key).unwrap_or(1),
     }
 }
 
@@ -138,7 +145,7 @@ fn score<D>(hash: u64, entry: &WeightedDestination<D>) -> f64 {
 }
 
 /// The hash of the empty string (FNV-1a's offset basis).
-const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
+pub(crate) const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// 64-bit FNV-1a: the same on every node and in every version.
 pub(crate) fn hash_bytes(start: u64, bytes: &[u8]) -> u64 {
@@ -177,7 +184,7 @@ fn hash_value(start: u64, value: &Value) -> u64 {
 }
 
 /// Finalizer of splitmix64: every input bit changes about half of the output bits.
-fn mix(mut n: u64) -> u64 {
+pub(crate) fn mix(mut n: u64) -> u64 {
     n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     n ^ (n >> 31)
@@ -193,10 +200,13 @@ mod tests {
         Table(pairs.map(|(k, v)| ((*k).into(), v.clone())).collect())
     }
 
-    fn bound(weights: &[(u64, &str)]) -> ConsistentHashBindings<u64> {
+    fn bound(weights: &[(u64, &str)], uses_tree: bool) -> ConsistentHashBindings<u64> {
         let mut all = ConsistentHashBindings::new(&Table::default());
+        if uses_tree {
+            all.use_tree();
+        }
         for (to, weight) in weights {
-            all.add(weight, *to, identity(&format!("q{to}")));
+            all.add(weight, *to, &format!("q{to}"));
         }
         all
     }
@@ -212,35 +222,52 @@ mod tests {
 
     #[test]
     fn shares_are_proportional_to_weights() {
-        let all = bound(&[(1, "1"), (2, "1"), (3, "2"), (4, "4")]);
-        let mut counts = BTreeMap::new();
-        for n in 0..KEYS {
-            *counts.entry(destination(&all, &n.to_string())).or_insert(0) += 1;
-        }
-        for (to, weight) in [(1, 1), (2, 1), (3, 2), (4, 4)] {
-            let (actual, expected) = (counts[&to], KEYS * weight / 8);
-            assert!(
-                actual * 20 > expected * 19 && actual * 20 < expected * 21,
-                "{counts:?}"
-            );
+        for uses_tree in [false, true] {
+            let all = bound(&[(1, "1"), (2, "1"), (3, "2"), (4, "4")], uses_tree);
+            let mut counts = BTreeMap::new();
+            for n in 0..KEYS {
+                *counts.entry(destination(&all, &n.to_string())).or_insert(0) += 1;
+            }
+            for (to, weight) in [(1, 1), (2, 1), (3, 2), (4, 4)] {
+                let (actual, expected) = (counts[&to], KEYS * weight / 8);
+                assert!(
+                    actual * 20 > expected * 19 && actual * 20 < expected * 21,
+                    "{counts:?}"
+                );
+            }
         }
     }
 
     #[test]
     fn removed_destination_gives_up_only_its_share_in_any_order() {
-        let all = bound(&[(1, "3"), (2, "1"), (3, "2")]);
-        let mut fewer = bound(&[(3, "2"), (2, "1"), (1, "3")]);
-        for n in 0..1000 {
-            let key = format!("key {n}");
-            assert_eq!(destination(&all, &key), destination(&fewer, &key));
+        for uses_tree in [false, true] {
+            let all = bound(&[(1, "3"), (2, "1"), (3, "2")], uses_tree);
+            let mut fewer = bound(&[(3, "2"), (2, "1"), (1, "3")], uses_tree);
+            for n in 0..1000 {
+                let key = format!("key {n}");
+                assert_eq!(destination(&all, &key), destination(&fewer, &key));
+            }
+            assert!(
+                !fewer.remove("2", 2, "q2"),
+                "another weight is another binding"
+            );
+            assert!(fewer.remove("1", 2, "q2"));
+            for n in 0..1000 {
+                let key = format!("key {n}");
+                let before = destination(&all, &key);
+                assert!(before == 2 || before == destination(&fewer, &key));
+            }
         }
-        assert!(!fewer.remove("2", 2), "another weight is another binding");
-        assert!(fewer.remove("1", 2));
-        for n in 0..1000 {
-            let key = format!("key {n}");
-            let before = destination(&all, &key);
-            assert!(before == 2 || before == destination(&fewer, &key));
-        }
+    }
+
+    /// Nodes of version 0.2 select these destinations.
+    #[test]
+    fn comparison_of_all_destinations_keeps_the_results_of_version_0_2() {
+        let all = bound(&[(1, "3"), (2, "1"), (3, "2"), (4, "1")], false);
+        let selected: Vec<u64> = (0..12)
+            .map(|n| destination(&all, &format!("key {n}")))
+            .collect();
+        assert_eq!(selected, [2, 1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 1]);
     }
 
     #[test]
@@ -256,7 +283,7 @@ mod tests {
         }
         let to = |arguments: &Table, key: &str, headers: Table| {
             let mut all = ConsistentHashBindings::new(arguments);
-            (0..50).for_each(|n| all.add("1", n, identity(&n.to_string())));
+            (0..50).for_each(|n| all.add("1", n, &n.to_string()));
             let mut out = Vec::new();
             all.route(&[key], &MessageWithId(headers), &mut out);
             out[0]

@@ -9,8 +9,10 @@
 
 mod destinations;
 mod direct_reply;
+mod hash_tree;
 mod hashed;
 mod headers;
+mod listed;
 mod topic;
 mod words;
 
@@ -18,13 +20,18 @@ use destinations::{Destinations, NameMap};
 pub use direct_reply::{DIRECT_REPLY_PREFIX, DIRECT_REPLY_TO, is_direct_reply_name};
 use hashed::ConsistentHashBindings;
 use headers::HeaderBindings;
-use message::Table;
+use listed::DestinationList;
+use message::{Table, Value};
+use std::cell::Cell;
 use std::sync::Arc;
 use topic::TopicTrie;
 
 /// A destination handle.
 pub trait DestinationHandle: Copy + Ord + std::fmt::Debug {}
 impl<T: Copy + Ord + std::fmt::Debug> DestinationHandle for T {}
+
+/// The argument of a delayed message exchange that names the type by which it selects destinations.
+const DELAYED_TYPE: &str = "x-delayed-type";
 
 /// The type of an exchange: how it selects destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,15 +49,26 @@ pub enum ExchangeType {
     /// One random destination on the publisher's node (`x-local-random`). Routing yields all destinations
     /// here, because only the caller knows their nodes.
     LocalRandom,
+    /// One destination, selected by the hash of the routing keys modulo the number of destinations
+    /// (`x-modulus-hash`).
+    ModulusHash,
+    /// One random destination (`x-random`).
+    Random,
+    /// Like the exchange type in the argument `x-delayed-type`, for messages that are delivered after the delay in their
+    /// header `x-delay` (`x-delayed-message`).
+    DelayedMessage,
 }
 
-const EXCHANGE_TYPES: [ExchangeType; 6] = [
+const EXCHANGE_TYPES: [ExchangeType; 9] = [
     ExchangeType::Direct,
     ExchangeType::Fanout,
     ExchangeType::Topic,
     ExchangeType::Headers,
     ExchangeType::ConsistentHash,
     ExchangeType::LocalRandom,
+    ExchangeType::ModulusHash,
+    ExchangeType::Random,
+    ExchangeType::DelayedMessage,
 ];
 
 impl ExchangeType {
@@ -63,6 +81,9 @@ impl ExchangeType {
             ExchangeType::Headers => "headers",
             ExchangeType::ConsistentHash => "x-consistent-hash",
             ExchangeType::LocalRandom => "x-local-random",
+            ExchangeType::ModulusHash => "x-modulus-hash",
+            ExchangeType::Random => "x-random",
+            ExchangeType::DelayedMessage => "x-delayed-message",
         }
     }
 
@@ -71,19 +92,43 @@ impl ExchangeType {
         EXCHANGE_TYPES.into_iter().find(|k| k.name() == name)
     }
 
+    /// Returns the type by which an exchange with these arguments selects destinations: the one in `x-delayed-type` for
+    /// [`ExchangeType::DelayedMessage`], and the exchange's own type otherwise.
+    ///
+    /// # Errors
+    ///
+    /// If the argument does not name a type that a delayed message exchange can have.
+    pub fn selecting_type(self, arguments: &Table) -> Result<ExchangeType, ExchangeArgumentError> {
+        if self != ExchangeType::DelayedMessage {
+            return Ok(self);
+        }
+        let name = arguments.get(DELAYED_TYPE).and_then(Value::as_str);
+        let found = name.and_then(ExchangeType::from_name);
+        // Queues that hold messages back are on several nodes, and none of them is local.
+        let is_possible = |kind: &ExchangeType| {
+            !matches!(
+                kind,
+                ExchangeType::DelayedMessage | ExchangeType::LocalRandom
+            )
+        };
+        found
+            .filter(is_possible)
+            .ok_or(ExchangeArgumentError::DelayedType)
+    }
+
     /// Validates the arguments of an exchange of this type.
     ///
     /// # Errors
     ///
     /// If RabbitMQ refuses the arguments too.
     pub fn check_exchange(self, arguments: &Table) -> Result<(), ExchangeArgumentError> {
-        match self {
+        match self.selecting_type(arguments)? {
             ExchangeType::ConsistentHash => hashed::check_exchange(arguments),
             _ => Ok(()),
         }
     }
 
-    /// Validates the key and arguments of a binding to an exchange of this type.
+    /// Validates the key and arguments of a binding to an exchange with this [selecting type](Self::selecting_type).
     ///
     /// # Errors
     ///
@@ -112,6 +157,9 @@ pub enum ExchangeArgumentError {
     /// The named argument is not a string.
     #[error("{0} is not a string")]
     NotText(&'static str),
+    /// `x-delayed-type` is missing or names no type that a delayed message exchange can have.
+    #[error("Invalid argument, 'x-delayed-type' must be an existing exchange type")]
+    DelayedType,
 }
 
 /// Why a binding cannot be declared. Clients know the texts from RabbitMQ.
@@ -208,13 +256,20 @@ enum BindingIndex<D> {
     Topic(TopicTrie<D>),
     Headers(HeaderBindings<D>),
     ConsistentHash(ConsistentHashBindings<D>),
+    ModulusHash(DestinationList<D>),
+    /// With the number of messages without an origin.
+    Random(DestinationList<D>, Cell<u64>),
 }
 
 impl<D: DestinationHandle> Bindings<D> {
     /// Creates the empty bindings of an exchange of this type with these arguments.
     pub fn new(kind: ExchangeType, arguments: &Table) -> Bindings<D> {
-        let index = match kind {
-            ExchangeType::Direct => BindingIndex::Direct(NameMap::default()),
+        let selecting_type = kind.selecting_type(arguments);
+        debug_assert!(selecting_type.is_ok(), "the arguments were checked");
+        let index = match selecting_type.unwrap_or(ExchangeType::Direct) {
+            ExchangeType::Direct | ExchangeType::DelayedMessage => {
+                BindingIndex::Direct(NameMap::default())
+            }
             ExchangeType::Fanout | ExchangeType::LocalRandom => {
                 BindingIndex::Fanout(Destinations::default())
             }
@@ -223,8 +278,20 @@ impl<D: DestinationHandle> Bindings<D> {
             ExchangeType::ConsistentHash => {
                 BindingIndex::ConsistentHash(ConsistentHashBindings::new(arguments))
             }
+            ExchangeType::ModulusHash => BindingIndex::ModulusHash(DestinationList::default()),
+            ExchangeType::Random => {
+                BindingIndex::Random(DestinationList::default(), Cell::default())
+            }
         };
         Bindings { index, len: 0 }
+    }
+
+    /// Makes a consistent-hash exchange select destinations in logarithmic time. All nodes must do so at the same entry of
+    /// the log, because the selected destinations are others. Exchanges of other types do not change.
+    pub fn use_hash_tree(&mut self) {
+        if let BindingIndex::ConsistentHash(all) = &mut self.index {
+            all.use_tree();
+        }
     }
 
     /// Number of bindings.
@@ -245,13 +312,13 @@ impl<D: DestinationHandle> Bindings<D> {
             BindingIndex::Fanout(all) => all.add(to),
             BindingIndex::Topic(trie) => trie.add(key, to),
             BindingIndex::Headers(list) => list.add(arguments, to),
-            BindingIndex::ConsistentHash(all) => all.add(key, to, hashed::identity(name)),
+            BindingIndex::ConsistentHash(all) => all.add(key, to, name),
+            BindingIndex::ModulusHash(list) | BindingIndex::Random(list, _) => list.add(to, name),
         }
     }
 
-    /// Undoes one [`Bindings::add`] with the same key, arguments and destination; does nothing if there was
-    /// none.
-    pub fn remove(&mut self, key: &str, arguments: &Table, to: D) {
+    /// Undoes one [`Bindings::add`] with the same parameters; does nothing if there was none.
+    pub fn remove(&mut self, key: &str, arguments: &Table, to: D, name: &str) {
         let removed = match &mut self.index {
             BindingIndex::Direct(map) => match map.get_mut(key) {
                 Some(destinations) => {
@@ -266,7 +333,10 @@ impl<D: DestinationHandle> Bindings<D> {
             BindingIndex::Fanout(all) => all.remove(to),
             BindingIndex::Topic(trie) => trie.remove(key, to),
             BindingIndex::Headers(list) => list.remove(arguments, to),
-            BindingIndex::ConsistentHash(all) => all.remove(key, to),
+            BindingIndex::ConsistentHash(all) => all.remove(key, to, name),
+            BindingIndex::ModulusHash(list) | BindingIndex::Random(list, _) => {
+                list.remove(to, name)
+            }
         };
         debug_assert!(
             !removed || self.len > 0,
@@ -298,6 +368,8 @@ impl<D: DestinationHandle> Bindings<D> {
                 }
             }
             BindingIndex::ConsistentHash(all) => all.route(keys, message, out),
+            BindingIndex::ModulusHash(list) => list.route_by_hash(keys, out),
+            BindingIndex::Random(list, turn) => list.route_at_random(message, turn, out),
         }
     }
 

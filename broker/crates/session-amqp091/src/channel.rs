@@ -1,7 +1,7 @@
 //! The state of a channel and the dispatch of its methods.
 
 use crate::confirms::{Confirms, SettledPublish};
-use crate::connection_state::{ConnectionState, StepContext};
+use crate::connection_state::{ClientOutcome, ConnectionState, StepContext};
 use crate::content::PublishAssembly;
 use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
 use crate::left_queues::LeftQueues;
@@ -363,7 +363,7 @@ impl Channel {
             } => self.settle(
                 delivery_tag,
                 multiple,
-                queue::SettlementOutcome::Accepted,
+                queue::SettlementOutcome::Accepted.into(),
                 conn,
                 cx,
             ),
@@ -371,11 +371,23 @@ impl Channel {
                 delivery_tag,
                 multiple,
                 requeue,
-            } => self.settle(delivery_tag, multiple, rejection(requeue), conn, cx),
+            } => {
+                let outcome = match requeue {
+                    true => queue::SettlementOutcome::Requeue,
+                    false => queue::SettlementOutcome::Rejected,
+                };
+                self.settle(delivery_tag, multiple, outcome.into(), conn, cx)
+            }
             Method::BasicReject {
                 delivery_tag,
                 requeue,
-            } => self.settle(delivery_tag, false, rejection(requeue), conn, cx),
+            } => {
+                let outcome = match requeue {
+                    true => ClientOutcome::Failed,
+                    false => queue::SettlementOutcome::Rejected.into(),
+                };
+                self.settle(delivery_tag, false, outcome, conn, cx)
+            }
             other => self.handle_rare_method(other, conn, cx),
         }
     }
@@ -587,11 +599,9 @@ impl Channel {
                     conn.send_oneway(cx, queue, RequestBody::Cancel { consumer });
                 }
             }
+            // The deliveries count as failed, also those of basic.get and of cancelled consumers.
             for &(queue, _, consumer) in per_queue {
-                let body = match has_ended(queue, consumer) {
-                    true => RequestBody::Leave { consumer },
-                    false => RequestBody::Recover { consumer },
-                };
+                let body = RequestBody::CancelAndRequeue { consumer };
                 conn.send_oneway(cx, queue, body);
             }
         }
@@ -652,11 +662,3 @@ fn is_publish(frame: &Frame<'_>) -> bool {
 
 /// Octets of a basic.ack or basic.nack frame: 8 frame overhead, 4 ids, 8 tag, 1 flags.
 const ACK_FRAME: usize = 21;
-
-fn rejection(requeue: bool) -> queue::SettlementOutcome {
-    if requeue {
-        queue::SettlementOutcome::Requeue
-    } else {
-        queue::SettlementOutcome::Rejected
-    }
-}

@@ -7,7 +7,7 @@ mod time;
 pub(crate) use ending::shutdown;
 
 use crate::channel::{Channel, ChannelState};
-use crate::connection_state::{ConnectionState, PROTOCOL, StepContext};
+use crate::connection_state::{ConnectionState, PROTOCOL, StepContext, TOKEN_HANDSHAKE_FRAME_MAX};
 use crate::failure::{Failure, MethodResult, ReplyCode};
 use crate::left_queues::LeftQueues;
 use crate::method_failure::MethodFailure;
@@ -102,10 +102,14 @@ impl AmqpSession {
     /// Creates the session of a connection accepted at `now`.
     pub fn new(config: SessionConfig, now: Time) -> AmqpSession {
         let limits: Arc<Limits> = config.limits.clone();
+        let mut conn = ConnectionState::new(limits.clone());
+        if config.logins.has_external_backend {
+            conn.frame_max = TOKEN_HANDSHAKE_FRAME_MAX;
+        }
         AmqpSession {
             config,
             phase: Phase::Header,
-            conn: ConnectionState::new(limits.clone()),
+            conn,
             channels: HashMap::with_hasher(FixedState::default()),
             channel_max: 0,
             mechanism: None,
@@ -181,8 +185,8 @@ impl AmqpSession {
     }
 
     fn is_paused(&self) -> bool {
-        // The client's password is being checked.
-        (self.phase == Phase::Verifying && self.login.is_some())
+        // The client's password or new secret is being checked.
+        (matches!(self.phase, Phase::Verifying | Phase::Running) && self.login.is_some())
             || self.phase == Phase::Running
                 && (self.stalled
                     || self.conn.blocked
@@ -461,9 +465,8 @@ impl AmqpSession {
                 Ok(())
             }
             (Phase::Closing | Phase::Leaving, _) => Ok(()),
-            (Phase::Running, Method::ConnectionUpdateSecret { reason, .. }) => {
-                self.update_secret(reason, cx);
-                Ok(())
+            (Phase::Running, Method::ConnectionUpdateSecret { new_secret, reason }) => {
+                self.update_secret(new_secret, reason, cx)
             }
             (Phase::Running, _) => Err(Failure::new(
                 ReplyCode::ChannelError,
@@ -528,8 +531,20 @@ impl AmqpSession {
                     Ok(())
                 });
             }
+            QueueNotification::TimedOut { consumer, .. } => {
+                let number = self.conn.subscriptions.get(&consumer.0).map(|s| s.channel);
+                let Some(number) = number else { return };
+                self.with_channel(number, cx, |channel, conn, cx| {
+                    channel.fail_cancelled_wait(consumer, conn)?;
+                    let result = channel.handle_timed_out(consumer, conn, cx);
+                    result.map_err(|failure| MethodFailure {
+                        failure,
+                        ids: (0, 0),
+                    })
+                });
+            }
             // This session has no cursors.
-            QueueNotification::Cursor { .. } => {}
+            QueueNotification::Cursor { .. } | QueueNotification::Activity { .. } => {}
         }
     }
 
@@ -546,7 +561,8 @@ impl AmqpSession {
                 });
             }
             ControlEvent::Unblocked => self.conn.behind = false,
-            ControlEvent::Verified { right } => self.handle_verified(right, cx),
+            ControlEvent::Verified { verdict } => self.handle_verified(verdict, cx),
+            ControlEvent::Expired => self.force_close("credential expired", cx),
             ControlEvent::Blocked(alarm) => self.handle_alarm(alarm, cx),
             ControlEvent::Close { text } => self.force_close(&text, cx),
             ControlEvent::Shed { text, can_hear } => self.shed(&text, can_hear, cx),

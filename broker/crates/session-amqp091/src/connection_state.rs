@@ -11,8 +11,8 @@ use env::{Time, WallTime};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use message::Message;
-use metadata::{Name, QueueType};
-use queue::{ConsumerId, Delivery, QueueId, RequestBody, SettlementOutcome};
+use metadata::{Identity, Name, QueueType};
+use queue::{ConsumerId, Delivery, Modification, QueueId, RequestBody, SettlementOutcome};
 use session::{
     Broker, MessageCounters, Outbox, RequestSeq, TraceEvent, TracedMessage, WrittenDeliveries,
 };
@@ -61,12 +61,26 @@ pub(crate) struct Subscription {
     pub credit: Option<u64>,
 }
 
+/// The effect of a client's settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientOutcome {
+    Settled(SettlementOutcome),
+    /// basic.reject with requeue: the delivery has failed. basic.nack leaves open whether it has.
+    Failed,
+}
+
+impl From<SettlementOutcome> for ClientOutcome {
+    fn from(outcome: SettlementOutcome) -> ClientOutcome {
+        ClientOutcome::Settled(outcome)
+    }
+}
+
 /// Settlements collected during a step and sent as one request.
 #[derive(Debug)]
 struct Settlement {
     queue: QueueId,
     consumer: ConsumerId,
-    outcome: SettlementOutcome,
+    outcome: ClientOutcome,
     ids: Vec<(u64, u64)>,
 }
 
@@ -75,6 +89,8 @@ pub(crate) struct ConnectionState {
     pub limits: Arc<Limits>,
     pub vhost: Name,
     pub user: Name,
+    /// The identity from an external backend.
+    pub identity: Option<Arc<Identity>>,
     /// May publish with the user id of another user (tag `impersonator`).
     pub impersonator: bool,
     pub capabilities: Capabilities,
@@ -147,6 +163,7 @@ impl ConnectionState {
             limits,
             vhost: "".into(),
             user: "".into(),
+            identity: None,
             impersonator: false,
             capabilities: Capabilities::default(),
             frame_max: HANDSHAKE_FRAME_MAX,
@@ -277,7 +294,7 @@ impl ConnectionState {
     }
 
     /// Settles a delivery at the end of the step, merged with adjacent ones.
-    pub(crate) fn settle(&mut self, origin: DeliveryOrigin, outcome: SettlementOutcome) {
+    pub(crate) fn settle(&mut self, origin: DeliveryOrigin, outcome: impl Into<ClientOutcome>) {
         self.settle_range(
             origin.queue,
             origin.consumer,
@@ -290,9 +307,10 @@ impl ConnectionState {
         &mut self,
         queue: QueueId,
         consumer: ConsumerId,
-        outcome: SettlementOutcome,
+        outcome: impl Into<ClientOutcome>,
         (from, to): (u64, u64),
     ) {
+        let outcome = outcome.into();
         if let Some(last) = self.settlements.back_mut()
             && last.queue == queue
             && last.consumer == consumer
@@ -367,7 +385,7 @@ impl ConnectionState {
 
     /// Counts the acknowledgements of one settlement.
     fn count_acks(&mut self, s: &Settlement, cx: &StepContext<'_>) {
-        if s.outcome != SettlementOutcome::Accepted {
+        if s.outcome != SettlementOutcome::Accepted.into() {
             return;
         }
         let kind = match self.subscriptions.get(&s.consumer.0) {
@@ -385,10 +403,17 @@ impl ConnectionState {
     pub(crate) fn flush_settlements(&mut self, cx: &mut StepContext<'_>) {
         while let Some(s) = self.settlements.pop_front() {
             self.count_acks(&s, cx);
-            let body = RequestBody::Settle {
-                consumer: s.consumer,
-                outcome: s.outcome,
-                ids: s.ids,
+            let body = match s.outcome {
+                ClientOutcome::Settled(outcome) => RequestBody::Settle {
+                    consumer: s.consumer,
+                    outcome,
+                    ids: s.ids,
+                },
+                ClientOutcome::Failed => RequestBody::Modify {
+                    consumer: s.consumer,
+                    ids: s.ids,
+                    modification: Box::new(Modification::failed()),
+                },
             };
             cx.broker.request(s.queue, body);
         }
@@ -440,3 +465,6 @@ pub(crate) const PROTOCOL: &str = "amqp091";
 /// Before tune-ok the frame size is limited to the protocol's minimum (section 4.2.3), as in
 /// RabbitMQ 4.0. It limits the payload, as after tune-ok.
 pub(crate) const HANDSHAKE_FRAME_MAX: u32 = codec_amqp091::FRAME_MIN_SIZE;
+
+/// The same where passwords may be access tokens, which are long.
+pub(crate) const TOKEN_HANDSHAKE_FRAME_MAX: u32 = 20 * 1024;

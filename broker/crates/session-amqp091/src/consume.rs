@@ -2,9 +2,10 @@
 
 use crate::channel::{Channel, ChannelState};
 use crate::channel_prefetch::effective_prefetch;
-use crate::connection_state::{ConnectionState, StepContext, Subscription};
+use crate::connection_state::{ClientOutcome, ConnectionState, StepContext, Subscription};
+use crate::consumer_arguments::ConsumerArguments;
 use crate::directory;
-use crate::failure::{Failure, MethodResult, refuse};
+use crate::failure::{MethodResult, refuse};
 use crate::left_queues::LeftQueues;
 use crate::names;
 use crate::replies::REPLY_TO;
@@ -12,6 +13,7 @@ use crate::unacked::UnackedDelivery;
 use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
+use metadata::features::QUEUE_ARGUMENT_CHECKS;
 use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, ConsumerSpec, RequestBody};
 use session::WrittenDeliveries;
@@ -32,7 +34,7 @@ impl Channel {
                 global,
                 ..
             } => {
-                if global {
+                if global && conn.limits.permits_global_qos {
                     self.limit_channel(prefetch_count.into(), conn, cx);
                 } else {
                     // As in RabbitMQ, setting the prefetch of consumers removes the channel's
@@ -142,7 +144,16 @@ impl Channel {
                 message::MAX_TABLE_DEPTH
             );
         }
-        let priority = consumer_priority(&requested.arguments, &name, record.kind, conn)?;
+        let checked = ConsumerArguments {
+            arguments: &requested.arguments,
+            queue: &name,
+            kind: record.kind,
+            vhost: &conn.vhost,
+        };
+        let priority = checked.priority()?;
+        if (cx.broker.tree()).feature_enabled(QUEUE_ARGUMENT_CHECKS.name) {
+            checked.check_timeout()?;
+        }
         let (queue, kind) = (record.id, record.kind);
         if requested.no_ack && kind.descriptor().cursors {
             refuse!(
@@ -340,6 +351,37 @@ impl Channel {
         }
     }
 
+    /// Handles a consumer that its queue has ended because it did not acknowledge in time. A client that cannot learn
+    /// of that loses its channel.
+    pub(crate) fn handle_timed_out(
+        &mut self,
+        consumer: ConsumerId,
+        conn: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
+        let Some(subscription) = conn.subscriptions.get(&consumer.0) else {
+            return Ok(());
+        };
+        let queue = subscription.queue;
+        tracing::info!(
+            channel = self.number,
+            consumer = &*subscription.tag,
+            queue = queue.0,
+            "consumer did not acknowledge in time"
+        );
+        if !conn.capabilities.consumer_cancel_notify {
+            refuse!(
+                PreconditionFailed,
+                "delivery acknowledgement on channel {} timed out. This timeout value can be configured, see consumers \
+                 doc guide to learn more",
+                self.number
+            );
+        }
+        conn.send_oneway(cx, queue, RequestBody::Cancel { consumer });
+        self.handle_queue_cancel(consumer, conn, cx);
+        Ok(())
+    }
+
     fn get(
         &mut self,
         queue: &str,
@@ -378,7 +420,7 @@ impl Channel {
         &mut self,
         tag: u64,
         multiple: bool,
-        outcome: queue::SettlementOutcome,
+        outcome: ClientOutcome,
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
@@ -406,7 +448,7 @@ impl Channel {
             Some(settled) => settled?,
             None => refuse!(PreconditionFailed, "unknown delivery tag {tag}"),
         }
-        if outcome == queue::SettlementOutcome::Accepted && count > 0 {
+        if outcome == queue::SettlementOutcome::Accepted.into() && count > 0 {
             self.counts().deliveries.ack += count;
         }
         if !self.held_deliveries.is_empty() {
@@ -464,40 +506,4 @@ struct ConsumeRequest<'a> {
     exclusive: bool,
     no_wait: bool,
     arguments: Table,
-}
-
-fn consumer_priority(
-    arguments: &Table,
-    queue: &str,
-    kind: QueueType,
-    conn: &ConnectionState,
-) -> Result<i32, Failure> {
-    // Arguments that only stream queues support.
-    for key in [
-        "x-stream-offset",
-        "x-stream-filter",
-        "x-stream-match-unfiltered",
-    ] {
-        if arguments.get(key).is_some() && !kind.descriptor().cursors {
-            refuse!(
-                PreconditionFailed,
-                "invalid arg '{key}' for queue '{queue}' in vhost '{}' of queue type {}",
-                conn.vhost,
-                kind.module()
-            );
-        }
-    }
-    let Some(value) = arguments.get("x-priority") else {
-        return Ok(0);
-    };
-    match value.as_integer() {
-        // Clients send any width. Values outside 32 bits are clamped.
-        Some(n) => Ok(i32::try_from(n).unwrap_or(if n < 0 { i32::MIN } else { i32::MAX })),
-        None => refuse!(
-            PreconditionFailed,
-            "invalid arg 'x-priority' for queue '{queue}' in vhost '{}': \"expected integer, got {}\"",
-            conn.vhost,
-            value.type_name()
-        ),
-    }
 }

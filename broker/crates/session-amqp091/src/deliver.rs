@@ -13,6 +13,7 @@ use env::Time;
 use message::{Message, Value};
 use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, Delivery};
+use session::interceptors::SENT_TIME;
 use session::{DeliveryCounters, Outbox, WrittenDeliveries};
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -47,19 +48,22 @@ fn failed_attempts(delivery: &Delivery) -> Option<i64> {
     (inherited > 0).then(|| i64::try_from(inherited).unwrap_or(i64::MAX))
 }
 
-/// Appends header and body of a delivery. The number of failed attempts goes into the header
-/// `x-delivery-count`, as in RabbitMQ.
+/// Appends header and body of a delivery. As in RabbitMQ, the number of failed attempts goes into
+/// the header `x-delivery-count`, and that of all attempts into `x-acquired-count`.
 fn send_content(
     channel: u16,
     delivery: &Delivery,
     attempts: Option<i64>,
     conn: &mut ConnectionState,
-    out: &mut Outbox,
+    cx: &mut StepContext<'_>,
 ) {
     let message = &delivery.message;
     let amqp091::Encoded { properties, body } = amqp091::convert(message);
     let size = body.bytes().len() as u64;
-    let changed = attempts.is_some() || message.has_died();
+    let sent = conn.limits.interceptors.sent_time.then(|| cx.broker.wall());
+    let changed =
+        attempts.is_some() || delivery.acquired > 0 || message.has_died() || sent.is_some();
+    let out = &mut *cx.out;
     let edited = changed.then(|| Properties::received(&properties).ok());
     if let Some(mut decoded) = edited.flatten() {
         let mut edits = Vec::new();
@@ -70,6 +74,14 @@ fn send_content(
         edits.extend(attempts.map(|attempts| HeaderEdit {
             key: "x-delivery-count",
             value: Some(Value::I64(attempts)),
+        }));
+        edits.extend((delivery.acquired > 0).then(|| HeaderEdit {
+            key: "x-acquired-count",
+            value: Some(Value::I64(delivery.acquired.into())),
+        }));
+        edits.extend(sent.map(|sent| HeaderEdit {
+            key: SENT_TIME,
+            value: Some(Value::I64(i64::try_from(sent.0).unwrap_or(i64::MAX))),
         }));
         conn.scratch.clear();
         decoded.encode_edited(&edits, &mut conn.scratch);
@@ -150,12 +162,8 @@ impl Channel {
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        // As in RabbitMQ, replies of direct reply-to do not advance the delivery tag: each has the
-        // tag of the next delivery.
-        let delivery_tag = self.next_delivery + 1;
-        if self.replies.as_ref().is_none_or(|r| r.tag != to.tag) {
-            self.next_delivery = delivery_tag;
-        }
+        self.next_delivery += 1;
+        let delivery_tag = self.next_delivery;
         self.last_served = consumer;
         let attempts = failed_attempts(delivery);
         let redelivered = delivery.redelivered || attempts.is_some();
@@ -167,7 +175,7 @@ impl Channel {
             routing_key: delivery.message.raw_routing_key(),
         };
         deliver.encode(cx.out.tail(), self.number);
-        send_content(self.number, delivery, attempts, conn, cx.out);
+        send_content(self.number, delivery, attempts, conn, cx);
         if cx.broker.tree().traces() {
             conn.trace_delivery(self.number, queue, delivery, cx);
         }
@@ -230,9 +238,12 @@ impl Channel {
                 continue;
             }
             seen.push(queue);
-            let queue_limit = tree
-                .queue_by_id(queue)
-                .and_then(|q| tree.consumer_timeout(q));
+            let record = tree.queue_by_id(queue);
+            if record.is_some_and(|q| tree.times_out_consumers(q.kind)) {
+                // The queue itself ends the consumer.
+                continue;
+            }
+            let queue_limit = record.and_then(|q| tree.consumer_timeout(q));
             let Some(limit) = queue_limit.map(Duration::from_millis).or(limit) else {
                 continue;
             };
@@ -270,7 +281,7 @@ impl Channel {
             message_count: u32::try_from(delivery.left).unwrap_or(u32::MAX),
         };
         cx.send(self.number, &method);
-        send_content(self.number, delivery, attempts, conn, cx.out);
+        send_content(self.number, delivery, attempts, conn, cx);
         self.count_get(origin.queue, no_ack, redelivered, conn, cx);
         if cx.broker.tree().traces() {
             conn.trace_delivery(self.number, origin.queue, delivery, cx);

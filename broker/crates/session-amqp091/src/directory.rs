@@ -1,8 +1,8 @@
-//! The connection as the caller of operations, and lookups of users.
+//! The connection as the caller of operations, and permission checks.
 
 use crate::connection_state::ConnectionState;
 use crate::failure::MethodResult;
-use metadata::{QueueRecord, Right, Tree};
+use metadata::{QueueRecord, Right};
 use operations::{Caller, Resource};
 use session::Broker;
 use std::sync::Arc;
@@ -12,9 +12,11 @@ pub(crate) fn caller<'a>(broker: &'a dyn Broker, conn: &'a ConnectionState) -> C
     Caller {
         tree: broker.tree(),
         user: &conn.user,
+        identity: conn.identity.as_deref(),
         vhost: &conn.vhost,
         session: Some(broker.id()),
         is_operator: false,
+        refusals: broker.refusals(),
     }
 }
 
@@ -67,9 +69,4 @@ pub(crate) fn check_publish(
     caller(broker, conn).check(Right::Write, Resource::Exchange(exchange))?;
     conn.writable = Some((applied, exchange.into()));
     Ok(())
-}
-
-pub(crate) fn has_tag(tree: &Tree, user: &str, tag: &str) -> bool {
-    tree.user(user)
-        .is_some_and(|record| record.tags.iter().any(|t| **t == *tag))
 }

@@ -139,7 +139,7 @@ impl From<OperationError> for Failure {
             ErrorKind::ResourceLocked => ReplyCode::ResourceLocked,
             ErrorKind::PreconditionFailed => ReplyCode::PreconditionFailed,
             ErrorKind::NotImplemented => ReplyCode::NotImplemented,
-            ErrorKind::Unavailable => ReplyCode::InternalError,
+            ErrorKind::NotPermitted | ErrorKind::Unavailable => ReplyCode::InternalError,
         };
         Failure {
             unknown: error.missing,

@@ -3,14 +3,17 @@
 
 use crate::connection::{AmqpSession, Phase, shutdown};
 use crate::connection_state::{Capabilities, PROTOCOL, StepContext};
-use crate::directory;
 use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
 use crate::limits::SessionConfig;
 use auth::Mechanism;
 use bytes::BytesMut;
 use codec_amqp091::{FRAME_MIN_SIZE, Method, table};
 use message::{Table, Value};
-use session::{AdmissionError, Login, LoginCheck, LoginOrigin};
+use metadata::Identity;
+use session::{
+    AdmissionError, Login, LoginAttempt, LoginCheck, LoginOrigin, LoginVerdict, PasswordCheck,
+};
+use std::sync::Arc;
 use std::time::Duration;
 
 impl AmqpSession {
@@ -119,13 +122,9 @@ impl AmqpSession {
                 "unknown authentication mechanism '{mechanism}'"
             );
         };
-        let origin = LoginOrigin {
-            tls: self.config.tls.as_deref(),
-            is_loopback: self.config.peer_is_loopback,
-        };
         let logins = self.config.logins.clone();
-        match logins.check(parsed, response, origin, cx.broker) {
-            LoginCheck::Accepted(login) => self.accept_login(&login, cx),
+        match logins.check(parsed, response, self.origin(), cx.broker) {
+            LoginCheck::Accepted(login) => self.accept_login(login, cx),
             LoginCheck::Refused(login, why) => self.refuse_login(&login, &why, cx),
             LoginCheck::Pending(login) => {
                 self.login = Some(Box::new(login));
@@ -143,33 +142,50 @@ impl AmqpSession {
             // An undecodable response is not a refused login: the connection is closed without an
             // answer.
             LoginCheck::Malformed(error) => {
-                cx.broker.count_login(PROTOCOL, false);
-                Err(Failure::new(ReplyCode::FrameError, error.to_string()))
+                let error = error.to_string();
+                note_login(cx, "", mechanism, Some(&error));
+                Err(Failure::new(ReplyCode::FrameError, error))
             }
         }
     }
 
     /// Handles the result of a password check.
-    pub(crate) fn handle_verified(&mut self, right: bool, cx: &mut StepContext<'_>) {
+    pub(crate) fn handle_verified(&mut self, verdict: LoginVerdict, cx: &mut StepContext<'_>) {
         let Some(login) = self.login.take() else {
             return;
         };
-        if self.phase != Phase::Verifying {
-            return;
+        match self.phase {
+            Phase::Verifying => {
+                let logins = self.config.logins.clone();
+                let outcome = match logins.decide(*login, verdict, self.origin()) {
+                    LoginCheck::Accepted(login) => self.accept_login(login, cx),
+                    LoginCheck::Refused(login, why) => self.refuse_login(&login, &why, cx),
+                    _ => Ok(()),
+                };
+                if let Err(failure) = outcome {
+                    self.refuse(&failure, START_OK, cx);
+                }
+            }
+            Phase::Running => {
+                if let Err(failure) = self.renew(verdict, cx) {
+                    self.refuse(&failure, UPDATE_SECRET, cx);
+                }
+            }
+            _ => {}
         }
-        let outcome = match right {
-            true => self.accept_login(&login, cx),
-            false => self.refuse_login(&login, &login.wrong_password(), cx),
-        };
-        if let Err(failure) = outcome {
-            self.refuse(&failure, START_OK, cx);
+    }
+
+    fn origin(&self) -> LoginOrigin<'_> {
+        LoginOrigin {
+            tls: self.config.tls.as_deref(),
+            is_loopback: self.config.peer_is_loopback,
         }
     }
 
     /// Refuses a login. The reason is logged but not sent to the client.
     fn refuse_login(&self, login: &Login, why: &str, cx: &mut StepContext<'_>) -> MethodResult {
-        cx.broker.count_login(PROTOCOL, false);
         let mechanism = login.mechanism.name();
+        note_login(cx, &login.user, mechanism, Some(why));
         tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
         refuse!(
             AccessRefused,
@@ -178,11 +194,11 @@ impl AmqpSession {
     }
 
     /// Completes the authentication and sends connection.tune.
-    fn accept_login(&mut self, login: &Login, cx: &mut StepContext<'_>) -> MethodResult {
-        cx.broker.count_login(PROTOCOL, true);
+    fn accept_login(&mut self, login: Login, cx: &mut StepContext<'_>) -> MethodResult {
+        note_login(cx, &login.user, login.mechanism.name(), None);
         self.conn.user = login.user.as_str().into();
         self.mechanism = Some(login.mechanism);
-        self.conn.impersonator = directory::has_tag(cx.broker.tree(), &login.user, "impersonator");
+        self.set_identity(login.identity, cx);
         let limits = &self.config.limits;
         let tune = Method::ConnectionTune {
             channel_max: limits.channel_max,
@@ -192,6 +208,14 @@ impl AmqpSession {
         cx.send(0, &tune);
         self.phase = Phase::Tuning;
         Ok(())
+    }
+
+    fn set_identity(&mut self, identity: Option<Arc<Identity>>, cx: &StepContext<'_>) {
+        self.conn.identity = identity;
+        self.conn.writable = None;
+        let (user, identity) = (&self.conn.user, self.conn.identity.as_deref());
+        let access = cx.broker.tree().access_of(user, identity);
+        self.conn.impersonator = access.has_tag("impersonator");
     }
 
     fn tune(&mut self, channel_max: u16, frame_max: u32, heartbeat: u16) -> MethodResult {
@@ -212,7 +236,8 @@ impl AmqpSession {
 
     fn open(&mut self, vhost: &str, cx: &mut StepContext<'_>) -> MethodResult {
         let user = self.conn.user.clone();
-        session::admit(cx.broker, &user, vhost).map_err(|error| {
+        let identity = self.conn.identity.clone();
+        session::admit(cx.broker, (&user, identity.as_deref()), vhost).map_err(|error| {
             let code = match error {
                 AdmissionError::Draining => ReplyCode::ConnectionForced,
                 _ => ReplyCode::NotAllowed,
@@ -220,6 +245,7 @@ impl AmqpSession {
             Failure::new(code, error.to_string())
         })?;
         self.conn.vhost = vhost.into();
+        self.conn.identity = identity.map(|identity| Arc::new(identity.in_vhost(vhost)));
         cx.send(0, &Method::ConnectionOpenOk {});
         self.phase = Phase::Running;
         self.deadline = None;
@@ -229,14 +255,73 @@ impl AmqpSession {
 
     /// Handles connection.update-secret, which renews an expiring login. A password login does not
     /// expire; as in RabbitMQ, any secret is accepted then.
-    pub(crate) fn update_secret(&mut self, reason: &str, cx: &mut StepContext<'_>) {
-        tracing::info!(peer = %self.config.peer, user = %self.conn.user, reason, "secret updated");
+    pub(crate) fn update_secret(
+        &mut self,
+        secret: &[u8],
+        reason: &str,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
+        tracing::info!(peer = %self.config.peer, user = %self.conn.user, reason, "secret update requested");
+        let Some(identity) = self.conn.identity.clone() else {
+            cx.send(0, &Method::ConnectionUpdateSecretOk {});
+            return Ok(());
+        };
+        match cx.broker.renew(&identity, secret) {
+            PasswordCheck::Later => {
+                self.login = Some(Box::new(Login {
+                    mechanism: self.mechanism.unwrap_or(Mechanism::Plain),
+                    user: self.conn.user.to_string(),
+                    identity: None,
+                }));
+                Ok(())
+            }
+            PasswordCheck::Right => self.renew(LoginVerdict::Identified(identity), cx),
+            PasswordCheck::Wrong => self.renew(LoginVerdict::Wrong(None), cx),
+            PasswordCheck::Busy => refuse!(
+                ConnectionForced,
+                "too many logins are waiting to be checked; try again"
+            ),
+        }
+    }
+
+    /// Replaces the identity after connection.update-secret, or closes the connection as RabbitMQ does.
+    fn renew(&mut self, verdict: LoginVerdict, cx: &mut StepContext<'_>) -> MethodResult {
+        let user = self.conn.user.clone();
+        let mechanism = self.mechanism.map_or("", Mechanism::name);
+        let identity = match verdict {
+            LoginVerdict::Identified(identity) if identity.user == user => identity,
+            refused => {
+                let why = match refused {
+                    LoginVerdict::Identified(other) => {
+                        format!("the new secret is of user '{}'", other.user)
+                    }
+                    LoginVerdict::Wrong(Some(why)) => why.to_string(),
+                    _ => "the new secret is not valid".to_owned(),
+                };
+                note_login(cx, &user, mechanism, Some(&why));
+                tracing::warn!(peer = %self.config.peer, user = %user, why, "secret update refused");
+                refuse!(NotAllowed, "New secret was refused by one of the backends");
+            }
+        };
+        note_login(cx, &user, mechanism, None);
+        let vhost = self.conn.vhost.clone();
+        let access = cx.broker.tree().access_of(&user, Some(&identity));
+        if !access.has_vhost(&vhost) {
+            let text = format!("access to vhost '{vhost}' refused for user '{user}'");
+            cx.broker.note_refused_vhost(&user, &vhost, &text);
+            refuse!(NotAllowed, "{text}");
+        }
+        self.set_identity(Some(Arc::new(identity.in_vhost(&vhost))), cx);
         cx.send(0, &Method::ConnectionUpdateSecretOk {});
+        Ok(())
     }
 }
 
 /// Class and method id of connection.start-ok.
 const START_OK: (u16, u16) = (10, 11);
+
+/// Class and method id of connection.update-secret.
+const UPDATE_SECRET: (u16, u16) = (10, 70);
 
 /// The name of this broker in the property `platform`. Clients evaluate `product` and `version`,
 /// but only display `platform`.
@@ -290,4 +375,13 @@ fn server_properties(config: &SessionConfig) -> Table {
     properties.set("product_version", env!("CARGO_PKG_VERSION").into());
     properties.set("version", (*config.version).into());
     properties
+}
+
+fn note_login(cx: &mut StepContext<'_>, user: &str, mechanism: &str, refusal: Option<&str>) {
+    cx.broker.note_login(&LoginAttempt {
+        protocol: PROTOCOL,
+        user,
+        mechanism,
+        refusal,
+    });
 }

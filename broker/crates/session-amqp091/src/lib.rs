@@ -16,6 +16,7 @@ mod confirms;
 mod connection;
 mod connection_state;
 mod consume;
+mod consumer_arguments;
 mod content;
 mod deliver;
 mod directory;

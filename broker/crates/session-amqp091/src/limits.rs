@@ -2,6 +2,7 @@
 
 use auth::TlsPeer;
 use session::LoginConfig;
+use session::interceptors::Interceptors;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,11 @@ pub struct Limits {
     pub unacknowledged_in_alarm: usize,
     /// Maximum size of the messages in one transaction.
     pub transaction: usize,
+    /// basic.qos with `global` limits the channel (`deprecated_features.permit.global_qos`). Otherwise it sets the
+    /// prefetch of later consumers, as without `global`.
+    pub permits_global_qos: bool,
+    /// Headers that the node adds to messages.
+    pub interceptors: Interceptors,
     /// Time that a queue has to answer (`channel_operation_timeout`).
     pub operation: Duration,
 }
@@ -83,6 +89,8 @@ impl Default for Limits {
             acknowledgement: Some(Duration::from_secs(1800)),
             unacknowledged_in_alarm: 65_535,
             transaction: 64 << 20,
+            permits_global_qos: true,
+            interceptors: Interceptors::default(),
             operation: Duration::from_secs(15),
         }
     }

@@ -11,10 +11,12 @@ use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, Short, encode_content_header, table};
 use conversion::Part;
 use conversion::amqp091::property_text;
+use env::WallTime;
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{Right, Traffic};
 use operations::is_direct_reply_name;
 use routing::{HashedProperty, PublishOrigin, RoutingInput};
+use session::interceptors::{self, Interceptors};
 use session::{FlowState, Outbox, PublishCounters, PublishTag, TraceEvent};
 use smallvec::SmallVec;
 
@@ -78,17 +80,11 @@ pub(crate) fn dispatch(
     if routed > bound {
         count_traffic(0, routed - bound, &message, conn, cx);
     }
-    // A direct reply is not stored in a queue. As in RabbitMQ, a mandatory one is returned although
-    // a consumer waits for it.
-    let receivers = match mandatory && is_direct_reply(&message, &routes, cx.broker.tree()) {
-        true => announced.receivers,
-        false => routed,
-    };
     // basic.return precedes the confirm.
-    if receivers == 0 && mandatory {
+    if routed == 0 && mandatory {
         send_return(channel.number, &message, conn, cx.out);
     }
-    count(channel, receivers as u64, mandatory, conn);
+    count(channel, routed as u64, mandatory, conn);
     if cx.broker.tree().traces() {
         let what = TraceEvent::Published { routes: &routes };
         conn.trace(channel.number, &message, what, cx);
@@ -112,17 +108,6 @@ pub(crate) fn dispatch(
         conn.behind |= cx.broker.publish(last, tag, message) == FlowState::Behind;
     }
     routes
-}
-
-/// Returns true if the message goes only to queues of direct reply-to.
-fn is_direct_reply(message: &Message, routes: &[metadata::QueueId], tree: &metadata::Tree) -> bool {
-    let to_reply = |id: &metadata::QueueId| {
-        let queue = tree.queue_by_id(*id);
-        queue.is_some_and(|queue| is_direct_reply_name(&queue.name))
-    };
-    message.exchange().is_empty()
-        && message.routing_keys().any(is_direct_reply_name)
-        && routes.iter().all(to_reply)
 }
 
 /// Adds to the traffic counters of the message's exchange.
@@ -200,9 +185,14 @@ fn route(
             caller.check_topic(Right::Write, record, key)?;
         }
     }
+    let reads_delays = operations::reads_delays(record);
     check_user(&properties, conn)?;
 
-    let rewritten = rewrite(&properties, &copies, channel.replies.as_deref())?;
+    let added = match conn.limits.interceptors.is_incoming() {
+        true => added_headers(&conn.limits.interceptors, &properties, received, cx.broker),
+        false => AddedHeaders::default(),
+    };
+    let rewritten = rewrite(&properties, &copies, added, channel.replies.as_deref())?;
     let raw = rewritten.as_deref().unwrap_or(&assembly.properties);
     let builder = MessageBuilder {
         protocol: Protocol::Amqp091,
@@ -214,7 +204,7 @@ fn route(
         routing_keys: &keys,
         properties: raw,
     };
-    let message = match builder.build_blind(blind, body.len(), [body]) {
+    let mut message = match builder.build_blind(blind, body.len(), [body]) {
         Ok(message) => message,
         Err(error) => refuse!(PreconditionFailed, "invalid message: {error}"),
     };
@@ -233,7 +223,44 @@ fn route(
         true => tree.route(&conn.vhost, exchange, &keys, &view, &mut routes),
         false => tree.publish(&conn.vhost, exchange, &keys, &view, &mut routes),
     };
+    if tree.has_deduplicating_queues() {
+        identify(&mut message, &routes, &view, tree)?;
+    }
+    if reads_delays && let Some(delay) = operations::delay_of(&view.headers()) {
+        let scheduled = schedule(&message, delay, &routes, cx)?;
+        return Ok((scheduled, routes));
+    }
     Ok((message, routes))
+}
+
+/// Adds what queues recognise the message by, if one of them does.
+#[cold]
+#[inline(never)]
+fn identify(
+    message: &mut Message,
+    routes: &[metadata::QueueId],
+    view: &PublishView<'_>,
+    tree: &metadata::Tree,
+) -> MethodResult {
+    if let Some(identified) = operations::deduplicate(tree, routes, message, || view.headers())? {
+        *message = identified;
+    }
+    Ok(())
+}
+
+/// Gives the message a delay in milliseconds, if all its queues can hold it back.
+#[cold]
+fn schedule(
+    message: &Message,
+    delay: u64,
+    routes: &[metadata::QueueId],
+    cx: &StepContext<'_>,
+) -> MethodResult<Message> {
+    operations::check_scheduled(cx.broker.tree(), routes)?;
+    match queue::schedule(message, delay) {
+        Ok(message) => Ok(message),
+        Err(error) => refuse!(PreconditionFailed, "invalid message: {error}"),
+    }
 }
 
 /// The view of exchanges on a publish.
@@ -257,31 +284,76 @@ impl RoutingInput for PublishView<'_> {
     }
 }
 
-/// Rewrites properties that must not be forwarded as they are: removes the BCC header and replaces
-/// the direct reply-to address by the queue behind it. None: no change is needed.
+/// Headers and the timestamp that interceptors add to a publish.
+#[derive(Default)]
+struct AddedHeaders {
+    headers: SmallVec<[HeaderEdit<'static>; 2]>,
+    /// The property `timestamp`, in seconds since the Unix epoch.
+    timestamp: Option<u64>,
+}
+
+/// The header with the time of arrival in milliseconds, under the name that RabbitMQ's plugin gave it.
+const TIMESTAMP_IN_MS: &str = "timestamp_in_ms";
+
+fn added_headers(
+    interceptors: &Interceptors,
+    properties: &Properties<'_, Short<'_>>,
+    received: WallTime,
+    broker: &dyn session::Broker,
+) -> AddedHeaders {
+    let published = properties.header_table().unwrap_or_default();
+    let mut added = AddedHeaders::default();
+    let mut add = |key: &'static str, value: Value, is_overwritten: bool| {
+        if is_overwritten || published.get(key).is_none() {
+            let value = Some(value);
+            added.headers.push(HeaderEdit { key, value });
+        }
+    };
+    if let Some(is_overwritten) = interceptors.received_time {
+        let ms = i64::try_from(received.0).unwrap_or(i64::MAX);
+        add(TIMESTAMP_IN_MS, Value::I64(ms), is_overwritten);
+    }
+    if let Some(is_overwritten) = interceptors.routing_node {
+        let node = interceptors::routing_node(broker);
+        add(interceptors::ROUTED_BY, Value::from(&*node), is_overwritten);
+    }
+    if let Some(is_overwritten) = interceptors.received_time
+        && (is_overwritten || properties.timestamp.is_none())
+    {
+        added.timestamp = Some(received.0 / 1000);
+    }
+    added
+}
+
+/// Rewrites properties that must not be forwarded as they are: removes the BCC header, replaces the
+/// direct reply-to address by the queue behind it, and adds what interceptors add. None: no change is
+/// needed.
 fn rewrite<'a>(
     properties: &Properties<'a, Short<'a>>,
     copies: &[table::Entry<'_>],
+    added: AddedHeaders,
     replies: Option<&'a ReplyConsumer>,
 ) -> MethodResult<Option<BytesMut>> {
     let direct = properties.reply_to == Some(REPLY_TO.into());
     let blind = copies.iter().any(|c| c.key == "BCC");
-    if !direct && !blind {
+    if !direct && !blind && added.headers.is_empty() && added.timestamp.is_none() {
         return Ok(None);
     }
     let mut properties = *properties;
+    properties.timestamp = added.timestamp.or(properties.timestamp);
     if direct {
         match replies {
             Some(replies) => properties.reply_to = Some((&*replies.queue).into()),
             None => refuse!(PreconditionFailed, "fast reply consumer does not exist"),
         }
     }
-    let edit = HeaderEdit {
+    let mut edits = added.headers;
+    edits.push(HeaderEdit {
         key: "BCC",
         value: None,
-    };
+    });
     let mut out = BytesMut::new();
-    properties.encode_edited(&[edit], &mut out);
+    properties.encode_edited(&edits, &mut out);
     Ok(Some(out))
 }
 

@@ -4,7 +4,7 @@
 //! queues.
 
 use crate::channel::Channel;
-use crate::connection_state::{ConnectionState, StepContext};
+use crate::connection_state::{ClientOutcome, ConnectionState, StepContext};
 use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
 use crate::method_failure::MethodFailure;
 use crate::publish::{count_traffic, dispatch};
@@ -18,7 +18,7 @@ use metadata::QueueId;
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     messages: Vec<PendingOperation>,
-    settlements: Vec<(UnackedDelivery, queue::SettlementOutcome)>,
+    settlements: Vec<(UnackedDelivery, ClientOutcome)>,
     consumed: usize,
     octets: usize,
     /// A queue rejected a message of the last commit.
@@ -56,15 +56,12 @@ impl Transaction {
     pub(crate) fn settle(
         &mut self,
         unacked: UnackedDelivery,
-        outcome: queue::SettlementOutcome,
+        outcome: ClientOutcome,
         conn: &ConnectionState,
     ) -> MethodResult {
         self.consumed += usize::from(!unacked.by_get);
         self.settlements.push((unacked, outcome));
-        self.grow(
-            size_of::<(UnackedDelivery, queue::SettlementOutcome)>(),
-            conn,
-        )
+        self.grow(size_of::<(UnackedDelivery, ClientOutcome)>(), conn)
     }
 
     fn grow(&mut self, octets: usize, conn: &ConnectionState) -> MethodResult {

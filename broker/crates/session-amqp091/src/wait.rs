@@ -421,7 +421,7 @@ impl Channel {
             waiting.wait
             && let Some(queue) = conn.subscriptions.get(&consumer.0).map(|s| s.queue)
         {
-            conn.send_oneway(cx, queue, RequestBody::Leave { consumer });
+            conn.send_oneway(cx, queue, RequestBody::CancelAndRequeue { consumer });
         }
         self.abandon(&waiting.wait, conn);
         let text = "the operation timed out";

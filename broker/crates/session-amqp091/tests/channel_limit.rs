@@ -4,6 +4,7 @@ mod fake;
 
 use codec_amqp091::Method;
 use fake::{Conn, ready, with_queue};
+use session_amqp091::Limits;
 
 fn limit_channel(conn: &mut Conn, prefetch_count: u16) {
     let qos = Method::BasicQos {
@@ -162,4 +163,27 @@ fn consumers_of_a_full_channel_take_turns() {
     bodies.sort();
     let all: Vec<_> = (1..=9).map(|n| n.to_string().into_bytes()).collect();
     assert_eq!(bodies, all);
+}
+
+/// As in RabbitMQ, where the deprecated feature `global_qos` is denied.
+#[test]
+fn denied_channel_limit_sets_the_prefetch_of_later_consumers() {
+    let mut conn = Conn::open_with(Limits {
+        permits_global_qos: false,
+        ..Limits::default()
+    });
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    for n in 1..=6 {
+        conn.publish(1, "", "q", n.to_string().as_bytes());
+    }
+    limit_channel(&mut conn, 2);
+    conn.consume(1, "q", "a", false);
+    conn.expect_deliver(1, "a", 1, "q", b"1");
+    conn.expect_deliver(1, "a", 2, "q", b"2");
+    conn.expect_nothing();
+    conn.consume(1, "q", "b", false);
+    conn.expect_deliver(1, "b", 3, "q", b"3");
+    conn.expect_deliver(1, "b", 4, "q", b"4");
+    conn.expect_nothing();
 }

@@ -5,6 +5,8 @@ mod fake;
 use codec_amqp091::{Method, Properties};
 use fake::{Conn, consume, queue_declare, queue_delete, ready, with_queue};
 use message::{Table, Value};
+use metadata::Change;
+use metadata::features::QUEUE_ARGUMENT_CHECKS;
 use queue::RequestBody;
 use session::{Session, SessionState};
 use session_amqp091::{Limits, SessionConfig};
@@ -108,6 +110,7 @@ fn nack_requeues_and_reject_drops() {
     assert_eq!(body, b"1");
     let headers = Properties::decode(&raw).unwrap().header_table().unwrap();
     assert_eq!(headers.get("x-delivery-count"), Some(&Value::I64(1)));
+    assert_eq!(headers.get("x-acquired-count"), Some(&Value::I64(1)));
     conn.expect_redeliver(1, "c", 6, true, "q", b"2");
     conn.expect_nothing();
 }
@@ -462,6 +465,7 @@ fn deliveries_that_cross_the_cancel_are_requeued() {
             id: n,
             redelivered: true,
             attempts: None,
+            acquired: 0,
             left: 0,
             message: m.clone(),
             annotations: None,
@@ -597,7 +601,7 @@ fn consumers_that_end_together_get_no_requeued_deliveries() {
         let before = conn.broker.requests.len();
         conn.send(closing, close(closing));
         let requests = conn.broker.requests.get(before..).unwrap();
-        let is_leave = |r: &RequestBody| matches!(r, RequestBody::Leave { .. });
+        let is_leave = |r: &RequestBody| matches!(r, RequestBody::CancelAndRequeue { .. });
         let stopped = requests.iter().take_while(|r| !is_leave(&r.1));
         assert_eq!(
             stopped
@@ -648,13 +652,12 @@ fn channel_close_requeues_by_consumer_and_then_basic_get() {
         .iter()
         .filter_map(|r| match &r.1 {
             RequestBody::Cancel { consumer } => Some(("cancel", consumer.0)),
-            RequestBody::Recover { consumer } => Some(("recover", consumer.0)),
-            RequestBody::Leave { consumer } => Some(("leave", consumer.0)),
+            RequestBody::CancelAndRequeue { consumer } => Some(("leave", consumer.0)),
             _ => None,
         })
         .collect();
     // Consumer 1 is the first one, 2 is basic.get, 3 is the last one.
-    let order = [("cancel", 3), ("recover", 1), ("leave", 3), ("recover", 2)];
+    let order = [("cancel", 3), ("leave", 1), ("leave", 3), ("leave", 2)];
     assert_eq!(ended, order);
     assert_eq!(ready(&conn).len(), 4);
 }
@@ -1237,4 +1240,87 @@ fn last_cancel_deletes_an_auto_delete_queue() {
             conn.expect_channel_close(1, 404, text, (60, 20));
         }
     }
+}
+
+#[test]
+fn consumer_whose_time_is_over_is_cancelled_and_its_channel_stays() {
+    let mut conn = with_queue(1);
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    let queues = conn.broker.queues.iter();
+    let mut consumers = queues.flat_map(|(queue, q)| q.consumers.keys().map(|c| (*queue, *c)));
+    let (queue, consumer) = consumers.next().expect("a consumer");
+    let timed_out = session::QueueNotification::TimedOut {
+        queue,
+        consumer: queue::ConsumerId(consumer),
+        up_to: u64::MAX,
+    };
+    conn.broker.notices.push_back(timed_out.into());
+    conn.settle();
+    conn.expect(
+        1,
+        Method::BasicCancel {
+            consumer_tag: "c",
+            no_wait: true,
+        },
+    );
+    // A late acknowledgement is no error, and the tag is free.
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.expect_nothing();
+    conn.consume(1, "q", "c", false);
+}
+
+#[test]
+fn consumer_timeout_is_checked_once_the_flag_is_enabled() {
+    let mut conn = with_queue(0);
+    consume_with(&mut conn, "x-consumer-timeout", "long");
+    conn.expect(1, Method::BasicConsumeOk { consumer_tag: "x" });
+    conn.broker.must(Change::EnableFeature {
+        name: QUEUE_ARGUMENT_CHECKS.name.into(),
+    });
+    conn.open_channel(2);
+    let consume = |queue| {
+        let mut arguments = Table::default();
+        arguments.set("x-consumer-timeout", "long".into());
+        Method::BasicConsume {
+            queue,
+            consumer_tag: "y",
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments,
+        }
+    };
+    conn.send(2, consume("q"));
+    conn.expect_channel_close(
+        2,
+        406,
+        "PRECONDITION_FAILED - invalid arg 'x-consumer-timeout' for queue 'q' in vhost '/' of queue type rabbit_classic_queue",
+        (60, 20),
+    );
+    conn.open_channel(2);
+    let mut declare = queue_declare("quorum");
+    if let Method::QueueDeclare {
+        durable, arguments, ..
+    } = &mut declare
+    {
+        *durable = true;
+        arguments.set("x-queue-type", "quorum".into());
+    }
+    conn.send(2, declare);
+    assert_eq!(conn.next_method(), (2, "queue.declare-ok"));
+    conn.send(2, consume("quorum"));
+    conn.expect_channel_close(
+        2,
+        406,
+        "PRECONDITION_FAILED - invalid arg 'x-consumer-timeout' for queue 'quorum' in vhost '/': \"expected integer, got longstr\"",
+        (60, 20),
+    );
 }

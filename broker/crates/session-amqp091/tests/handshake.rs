@@ -140,9 +140,12 @@ fn pending_password_check_pauses_the_connection() {
         conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
         conn.expect_nothing();
         assert_eq!(conn.broker.logins, (0, 0));
-        conn.broker
-            .notices
-            .push_back(ControlEvent::Verified { right }.into());
+        conn.broker.notices.push_back(
+            ControlEvent::Verified {
+                verdict: right.into(),
+            }
+            .into(),
+        );
         conn.settle();
         assert_eq!(conn.broker.logins, (u32::from(right), u32::from(!right)));
         if right {
@@ -163,9 +166,12 @@ fn handshake_timeout_ends_a_pending_password_check() {
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
     conn.advance(Duration::from_secs(11));
     assert_eq!(conn.session_state, SessionState::Closing);
-    conn.broker
-        .notices
-        .push_back(ControlEvent::Verified { right: true }.into());
+    conn.broker.notices.push_back(
+        ControlEvent::Verified {
+            verdict: true.into(),
+        }
+        .into(),
+    );
     conn.settle();
     conn.expect_nothing();
 }

@@ -43,6 +43,11 @@ const DYNAMIC_PREFIX: &str = "amq.dyn-";
 /// The link property with the priority of a consumer.
 const PRIORITY: &str = "rabbitmq:priority";
 
+/// The link property with the time in milliseconds in which the client must settle a delivery.
+const CONSUMER_TIMEOUT: &str = "rabbitmq:consumer-timeout";
+/// The argument of a consumer with the same meaning.
+const CONSUMER_TIMEOUT_ARGUMENT: &str = "x-consumer-timeout";
+
 /// The reason why an attach was not answered at once.
 enum AttachError {
     Refused(Refusal),
@@ -302,6 +307,11 @@ impl Amqp10Session {
             true => SourceFilters::read(requested),
             false => SourceFilters::default(),
         };
+        let mut arguments = filters.arguments;
+        // As with queues, a value that is not a number is ignored.
+        if let Some(Ok(ms)) = integer_property(attach.properties, CONSUMER_TIMEOUT) {
+            arguments.set(CONSUMER_TIMEOUT_ARGUMENT, message::Value::I64(ms));
+        }
         consumer.conditions = filters.conditions;
         consumer.effective_filters = filters.effective;
         let end = attach.name.floor_char_boundary(MAX_TAG);
@@ -319,7 +329,7 @@ impl Amqp10Session {
             no_ack: false,
             exclusive: false,
             priority,
-            arguments: filters.arguments,
+            arguments,
         };
         let body = RequestBody::Consume {
             consumer: consumer.id,
@@ -600,21 +610,25 @@ fn parse_target(target: &Value<'_>) -> Result<address::Destination, Refusal> {
 
 /// The priority in the link properties; values outside of 32 bits are clamped.
 fn consumer_priority(properties: Option<Map<'_>>) -> Result<i32, Refusal> {
-    let number = match properties.and_then(|properties| properties.get(PRIORITY)) {
-        None => return Ok(0),
-        Some(Value::Byte(n)) => n.into(),
-        Some(Value::Short(n)) => n.into(),
-        Some(Value::Int(n)) => n.into(),
-        Some(Value::Long(n)) => n,
-        Some(Value::Ubyte(n)) => n.into(),
-        Some(Value::Ushort(n)) => n.into(),
-        Some(Value::Uint(n)) => n.into(),
-        Some(other) => {
-            let text = format!("link property '{PRIORITY}' must be an integer, got {other:?}");
-            return Err(invalid(text));
-        }
-    };
+    let number = integer_property(properties, PRIORITY).unwrap_or(Ok(0))?;
     Ok(i32::try_from(number).unwrap_or(if number < 0 { i32::MIN } else { i32::MAX }))
+}
+
+/// A link property that is an integer. `None`: the link does not have it.
+fn integer_property(properties: Option<Map<'_>>, key: &str) -> Option<Result<i64, Refusal>> {
+    Some(Ok(match properties?.get(key)? {
+        Value::Byte(n) => n.into(),
+        Value::Short(n) => n.into(),
+        Value::Int(n) => n.into(),
+        Value::Long(n) => n,
+        Value::Ubyte(n) => n.into(),
+        Value::Ushort(n) => n.into(),
+        Value::Uint(n) => n.into(),
+        other => {
+            let text = format!("link property '{key}' must be an integer, got {other:?}");
+            return Some(Err(invalid(text)));
+        }
+    }))
 }
 
 /// The properties of the queue of a dynamic terminus: it is deleted with the link, and moves its messages.

@@ -4,6 +4,7 @@ use crate::Amqp10Session;
 use codec_amqp10::{Symbol, map};
 use env::Time;
 use metadata::Name;
+use session::interceptors::Interceptors;
 use session::{ConnectionInfo, LoginConfig, Protocol, Session};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +46,8 @@ pub struct Limits {
     pub transactions: usize,
     /// Memory of the open transactions of a session.
     pub transaction_bytes: usize,
+    /// Annotations that the node adds to messages.
+    pub interceptors: Interceptors,
     /// Time that a queue or the metadata group has to answer (`channel_operation_timeout`).
     pub operation: Duration,
 }
@@ -83,6 +86,7 @@ impl Default for Limits {
             response: 8 << 20,
             transactions: 64,
             transaction_bytes: 64 << 20,
+            interceptors: Interceptors::default(),
             operation: Duration::from_secs(15),
         }
     }

@@ -82,6 +82,8 @@ pub struct Amqp10Session {
     pub(crate) mechanism: Option<Mechanism>,
     /// The login whose password check is pending.
     pub(crate) login: Option<Box<(PendingSasl, Login)>>,
+    /// The management link whose new token is being checked.
+    pub(crate) renewal: Option<LinkId>,
     pub(crate) client_name: String,
     pub(crate) client_properties: Option<Box<Table>>,
     pub(crate) frame_max: u32,
@@ -121,6 +123,7 @@ impl Amqp10Session {
             tls: connection.tls.clone(),
             mechanism: None,
             login: None,
+            renewal: None,
             client_name: String::new(),
             client_properties: None,
             input: BytesMut::new(),
@@ -175,6 +178,7 @@ impl Amqp10Session {
     fn is_paused(&self) -> bool {
         let limits = &self.state.settings.limits;
         self.login.is_some()
+            || self.renewal.is_some()
             || self.state.in_flight_exceeded
             || self.is_congested
             || self.state.waits.len() >= limits.pending_requests
@@ -515,7 +519,7 @@ impl Amqp10Session {
             }
             Link::Consumer(consumer) => {
                 self.fail_transactions_of(consumer.link);
-                let body = RequestBody::Leave {
+                let body = RequestBody::CancelAndRequeue {
                     consumer: consumer.id,
                 };
                 self.state.send_oneway(consumer.queue, body, cx);
@@ -648,7 +652,7 @@ impl Amqp10Session {
                 deliveries,
                 ..
             } => {
-                // Deliveries for a link that has ended return to the queue with its `Leave`.
+                // Deliveries for a link that has ended return to the queue with its `CancelAndRequeue`.
                 self.with_consumer(consumer.0, cx, |consumer, engine, state, cx| {
                     consumer.deliver(deliveries, engine, state, cx)
                 });
@@ -673,6 +677,18 @@ impl Amqp10Session {
             QueueNotification::Cancelled { queue, consumer } => {
                 self.handle_cancelled(queue, consumer.0, cx);
             }
+            QueueNotification::TimedOut {
+                consumer, up_to, ..
+            } => self.handle_timed_out(consumer.0, up_to, cx),
+            QueueNotification::Activity {
+                consumer,
+                is_active,
+                owner,
+                ..
+            } => self.with_consumer(consumer.0, cx, |consumer, engine, _, cx| {
+                consumer.handle_activity(is_active, owner, engine, cx);
+                Ok(())
+            }),
             // This session has no cursors.
             QueueNotification::Cursor { .. } => {}
         }
@@ -703,7 +719,11 @@ impl Amqp10Session {
                 }
             }
             ControlEvent::Blocked(alarm) => self.set_alarm(alarm, cx),
-            ControlEvent::Verified { right } => self.handle_verified(right, cx),
+            ControlEvent::Verified { verdict } => self.handle_verified(verdict, cx),
+            ControlEvent::Expired => {
+                let refusal = Refusal::new(Condition::UnauthorizedAccess, "credential expired");
+                self.close(&refusal, cx);
+            }
             ControlEvent::Close { text } => self.force_close(&text, cx),
             ControlEvent::Shed { text, can_hear } => match can_hear {
                 true => {
@@ -790,6 +810,23 @@ impl Amqp10Session {
         self.detach(link, &refusal, cx);
     }
 
+    /// Releases deliveries that the client did not settle in time. The link stays attached.
+    fn handle_timed_out(&mut self, number: u32, up_to: u64, cx: &mut StepContext<'_>) {
+        let Some(Link::Consumer(consumer)) = self.links.get(&number) else {
+            return;
+        };
+        tracing::info!(
+            peer = %self.peer,
+            queue = %consumer.queue_name,
+            "receiver did not settle deliveries in time"
+        );
+        let (link, released) = (consumer.link, DeliveryState::RELEASED);
+        ended(
+            self.engine
+                .settle_link(link, up_to, &released, cx.out.tail()),
+        );
+    }
+
     /// Closes the windows of the sessions during an alarm, which stops publishers only.
     pub(crate) fn set_alarm(&mut self, alarm: Option<&'static str>, cx: &mut StepContext<'_>) {
         let is_blocked = alarm.is_some();
@@ -806,7 +843,7 @@ impl Amqp10Session {
         self.close(&Refusal::new(Condition::InternalError, text), cx);
     }
 
-    fn close(&mut self, refusal: &Refusal, cx: &mut StepContext<'_>) {
+    pub(crate) fn close(&mut self, refusal: &Refusal, cx: &mut StepContext<'_>) {
         tracing::info!(peer = %self.peer, user = %self.state.user, error = %refusal.text, "connection closed");
         self.release(cx);
         let error: AmqpError<'_> = refusal.to_error();

@@ -7,7 +7,9 @@ use crate::stored::encode_delivery;
 use crate::wait::WaitReason;
 use ::filter::Filter;
 use amqp10::{Connection, CreditState, LinkId, OutgoingDelivery, SendError};
-use metadata::{Name, QueueId, QueueRecord, QueueType};
+use codec_amqp10::{Map, Reader, Symbol, map};
+use env::NodeId;
+use metadata::{Name, QueueId, QueueRecord, QueueType, Tree};
 use queue::{ConsumerId, Delivery, RequestBody, SettlementOutcome};
 use session::{TraceEvent, WrittenDeliveries};
 use std::collections::VecDeque;
@@ -58,6 +60,38 @@ pub(crate) struct Consumer {
     expected: ExpectedFlow,
     /// A flow that waits until the held deliveries are sent.
     due: ExpectedFlow,
+    /// The queue has answered a credit.
+    was_credited: bool,
+    /// State that the client does not know.
+    unreported: LinkProperties,
+    /// The state that the client knows.
+    reported: LinkProperties,
+}
+
+/// State of a link that flows report as properties.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LinkProperties {
+    /// This is the active consumer. RabbitMQ has this property.
+    is_active: Option<bool>,
+    /// The node that leads the queue, to which the client may move its connection.
+    leader: Option<NodeId>,
+}
+
+impl LinkProperties {
+    fn encode(&self, tree: &Tree) -> Vec<u8> {
+        let mut encoded = Vec::new();
+        let mut properties = map(&mut encoded);
+        if let Some(is_active) = self.is_active {
+            properties.push(&const { Symbol::from_static("rabbitmq:active") });
+            properties.push(&is_active);
+        }
+        if let Some(node) = self.leader.and_then(|leader| tree.node(leader)) {
+            properties.push(&const { Symbol::from_static("posthorn:leader") });
+            properties.push(&*node.name);
+        }
+        properties.finish();
+        encoded
+    }
 }
 
 /// Capacity that the list of held deliveries keeps.
@@ -86,6 +120,9 @@ impl Consumer {
             is_credit_due: false,
             expected: ExpectedFlow::default(),
             due: ExpectedFlow::default(),
+            was_credited: false,
+            unreported: LinkProperties::default(),
+            reported: LinkProperties::default(),
         }
     }
 
@@ -155,6 +192,8 @@ impl Consumer {
         cx: &mut StepContext<'_>,
     ) {
         self.is_crediting = false;
+        self.was_credited = true;
+        self.report_activity(engine, cx);
         let available = available.saturating_add(self.held.len() as u64);
         let available = u32::try_from(available).unwrap_or(u32::MAX);
         ended(engine.set_available(self.link, available));
@@ -177,6 +216,45 @@ impl Consumer {
         self.send_due_flow(engine, cx);
     }
 
+    /// Handles a change of the single active consumer that concerns this one, or of the queue's owner.
+    pub(crate) fn handle_activity(
+        &mut self,
+        is_active: bool,
+        owner: NodeId,
+        engine: &mut Connection,
+        cx: &mut StepContext<'_>,
+    ) {
+        self.unreported = LinkProperties {
+            is_active: Some(is_active),
+            leader: Some(owner),
+        };
+        self.report_activity(engine, cx);
+    }
+
+    /// Tells the client what it does not know of the link's state: as in RabbitMQ after the first credit, and after
+    /// each change. A client that drains takes the next flow for the answer, so the state follows it.
+    fn report_activity(&mut self, engine: &mut Connection, cx: &mut StepContext<'_>) {
+        if !self.was_credited || self.expected.drain || self.due.drain {
+            return;
+        }
+        let unreported = std::mem::take(&mut self.unreported);
+        let news = LinkProperties {
+            is_active: unreported
+                .is_active
+                .filter(|it| self.reported.is_active != Some(*it)),
+            leader: unreported
+                .leader
+                .filter(|it| self.reported.leader != Some(*it)),
+        };
+        if news != LinkProperties::default() {
+            self.reported = unreported;
+            let encoded = news.encode(cx.broker.tree());
+            if let Ok(properties) = Reader::new(&encoded).read::<Map<'_>>() {
+                ended(engine.report_properties(self.link, properties, cx.tail()));
+            }
+        }
+    }
+
     /// Answers the client's flow. The answer must not overtake deliveries.
     fn send_due_flow(&mut self, engine: &mut Connection, cx: &mut StepContext<'_>) {
         if self.due == ExpectedFlow::default() || !self.held.is_empty() {
@@ -186,6 +264,7 @@ impl Consumer {
         if due.drain {
             self.credit = 0;
             ended(engine.drained(self.link, cx.tail()));
+            self.report_activity(engine, cx);
         } else {
             ended(engine.report_flow(self.link, false, cx.tail()));
         }
@@ -328,7 +407,9 @@ impl Consumer {
         cx: &mut StepContext<'_>,
     ) -> Result<(), SendError> {
         engine.check_send(self.link, self.is_settled, cx.tail())?;
-        let parts = encode_delivery(delivery, &mut state.scratch);
+        let sends_time = state.settings.limits.interceptors.sent_time;
+        let sent = sends_time.then(|| cx.broker.wall());
+        let parts = encode_delivery(delivery, sent, &mut state.scratch);
         let (short, long);
         let tag: &[u8] = match u32::try_from(delivery.id) {
             Ok(id) => {

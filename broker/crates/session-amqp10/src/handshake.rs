@@ -9,7 +9,12 @@ use crate::values::to_table;
 use amqp10::{OpenReply, PendingOpen, PendingSasl, SaslDecision};
 use auth::Mechanism;
 use codec_amqp10::{Condition, Map, Multiple, Open, Reader, Symbol};
-use session::{AdmissionError, Login, LoginCheck, LoginOrigin, SILENT_CLOSE_DELAY};
+use metadata::Identity;
+use metadata::features::SCHEDULED_DELIVERY;
+use session::{
+    AdmissionError, Login, LoginAttempt, LoginCheck, LoginOrigin, LoginVerdict, SILENT_CLOSE_DELAY,
+};
+use std::sync::Arc;
 
 /// Prefix of host names that name a vhost.
 const VHOST_PREFIX: &str = "vhost:";
@@ -17,10 +22,12 @@ const VHOST_PREFIX: &str = "vhost:";
 /// Longest container id that is kept for listings, in characters.
 const MAX_CONTAINER_ID: usize = 255;
 
-/// Extensions that the server offers: management over a pair of links, and the anonymous terminus.
-const CAPABILITIES: [Symbol<'static>; 2] = [
+/// Extensions that the server offers: management over a pair of links, the anonymous terminus, and the time of delivery
+/// of a message, which JMS clients do not set otherwise. The last one needs its feature flag.
+const CAPABILITIES: [Symbol<'static>; 3] = [
     Symbol::from_static("LINK_PAIR_V1_0"),
     Symbol::from_static("ANONYMOUS-RELAY"),
+    Symbol::from_static("DELAYED_DELIVERY"),
 ];
 
 impl Amqp10Session {
@@ -32,25 +39,24 @@ impl Amqp10Session {
         cx: &mut StepContext<'_>,
     ) {
         let settings = self.state.settings.clone();
-        let origin = LoginOrigin {
-            tls: self.tls.as_deref(),
-            is_loopback: self.is_loopback,
-        };
         let check = match Mechanism::from_name(mechanism) {
             Some(mechanism) => settings
                 .logins
-                .check(mechanism, response, origin, cx.broker),
+                .check(mechanism, response, self.origin(), cx.broker),
             None => LoginCheck::NotOffered,
         };
         match check {
             LoginCheck::Accepted(login) => self.accept_login(login, pending, cx),
             LoginCheck::Pending(login) => self.login = Some(Box::new((pending, login))),
-            LoginCheck::Refused(_, why) => self.refuse_login(mechanism, &why, pending, cx),
+            LoginCheck::Refused(login, why) => {
+                self.refuse_login((&login.user, mechanism), &why, pending, cx);
+            }
             LoginCheck::Malformed(error) => {
-                self.refuse_login(mechanism, &error.to_string(), pending, cx);
+                self.refuse_login(("", mechanism), &error.to_string(), pending, cx);
             }
             LoginCheck::NotOffered => {
-                self.refuse_login(mechanism, "the mechanism is not offered", pending, cx);
+                let why = "the mechanism is not offered";
+                self.refuse_login(("", mechanism), why, pending, cx);
             }
             LoginCheck::Busy => {
                 self.engine
@@ -60,26 +66,51 @@ impl Amqp10Session {
     }
 
     fn accept_login(&mut self, login: Login, pending: PendingSasl, cx: &mut StepContext<'_>) {
-        cx.broker.count_login(PROTOCOL, true);
+        cx.broker.note_login(&LoginAttempt {
+            protocol: PROTOCOL,
+            user: &login.user,
+            mechanism: login.mechanism.name(),
+            refusal: None,
+        });
         self.state.user = login.user.as_str().into();
         self.mechanism = Some(login.mechanism);
-        let record = cx.broker.tree().user(&login.user);
-        let tags = record.map_or(&[][..], |record| &record.tags);
-        self.state.impersonator = tags.iter().any(|tag| &**tag == "impersonator");
+        self.set_identity(login.identity, cx);
         self.engine
             .answer_sasl(pending, SaslDecision::Accept, cx.tail());
+    }
+
+    pub(crate) fn set_identity(
+        &mut self,
+        identity: Option<Arc<Identity>>,
+        cx: &mut StepContext<'_>,
+    ) {
+        self.state.identity = identity;
+        let caller = self.state.caller(cx.broker);
+        self.state.impersonator = caller.access().has_tag("impersonator");
+    }
+
+    fn origin(&self) -> LoginOrigin<'_> {
+        LoginOrigin {
+            tls: self.tls.as_deref(),
+            is_loopback: self.is_loopback,
+        }
     }
 
     /// Refuses a login. The reason is logged but not sent to the client. The socket closes after a delay, to slow down
     /// password guessing.
     pub(crate) fn refuse_login(
         &mut self,
-        mechanism: &str,
+        (user, mechanism): (&str, &str),
         why: &str,
         pending: PendingSasl,
         cx: &mut StepContext<'_>,
     ) {
-        cx.broker.count_login(PROTOCOL, false);
+        cx.broker.note_login(&LoginAttempt {
+            protocol: PROTOCOL,
+            user,
+            mechanism,
+            refusal: Some(why),
+        });
         tracing::warn!(peer = %self.peer, mechanism, why, "login refused");
         self.engine
             .answer_sasl(pending, SaslDecision::Reject, cx.tail());
@@ -97,17 +128,22 @@ impl Amqp10Session {
     }
 
     /// Handles the result of a password check.
-    pub(crate) fn handle_verified(&mut self, is_right: bool, cx: &mut StepContext<'_>) {
+    pub(crate) fn handle_verified(&mut self, verdict: LoginVerdict, cx: &mut StepContext<'_>) {
+        if let Some(link) = self.renewal.take() {
+            return self.renew(link, verdict, cx);
+        }
         let Some(login) = self.login.take() else {
             return;
         };
         let (pending, login) = *login;
-        match is_right {
-            true => self.accept_login(login, pending, cx),
-            false => {
-                let why = login.wrong_password();
-                self.refuse_login(login.mechanism.name(), &why, pending, cx);
+        let settings = self.state.settings.clone();
+        match settings.logins.decide(login, verdict, self.origin()) {
+            LoginCheck::Accepted(login) => self.accept_login(login, pending, cx),
+            LoginCheck::Refused(login, why) => {
+                let attempt = (&*login.user, login.mechanism.name());
+                self.refuse_login(attempt, &why, pending, cx);
             }
+            _ => {}
         }
     }
 
@@ -115,8 +151,12 @@ impl Amqp10Session {
         let node = cx.broker.tree().node(cx.broker.id().node);
         let node = node.map_or("", |node| &*node.name);
         let properties = connection_properties(&self.state.settings.properties, node);
+        let capabilities = match cx.broker.tree().feature_enabled(SCHEDULED_DELIVERY.name) {
+            true => &CAPABILITIES[..],
+            false => &CAPABILITIES[..CAPABILITIES.len() - 1],
+        };
         let reply = OpenReply {
-            offered_capabilities: Multiple::new(&CAPABILITIES),
+            offered_capabilities: Multiple::new(capabilities),
             properties: Reader::new(&properties).read::<Map<'_>>().ok(),
         };
         let vhost = match open
@@ -126,7 +166,8 @@ impl Amqp10Session {
             Some(vhost) => vhost.into(),
             None => self.state.settings.default_vhost.clone(),
         };
-        if let Err(error) = session::admit(cx.broker, &self.state.user, &vhost) {
+        let user = (&self.state.user, self.state.identity.as_deref());
+        if let Err(error) = session::admit(cx.broker, user, &vhost) {
             let condition = match error {
                 AdmissionError::Draining => Condition::InternalError,
                 AdmissionError::UnknownVhost { .. } => Condition::NotFound,
@@ -142,6 +183,8 @@ impl Amqp10Session {
                 .refuse_open(pending, reply, &refusal.to_error(), cx.tail());
             return;
         }
+        let identity = self.state.identity.take();
+        self.state.identity = identity.map(|identity| Arc::new(identity.in_vhost(&vhost)));
         self.state.vhost = vhost;
         self.client_name = open.container_id.chars().take(MAX_CONTAINER_ID).collect();
         self.client_properties = open.properties.map(to_table).map(Box::new);

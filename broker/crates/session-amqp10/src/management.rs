@@ -3,6 +3,7 @@
 //! A client attaches a pair of links with the same name, one in each direction. A pair performs one request after the
 //! other. The credit of the incoming link bounds the waiting requests.
 
+mod renewal;
 mod request;
 mod response;
 
@@ -95,6 +96,8 @@ enum Next {
     Respond(Response),
     Change(Change, Continuation),
     Ask(QueueId, RequestBody, Continuation),
+    /// The node checks the new token.
+    Renew,
     /// The tree may be outdated: perform the request again after it has caught up.
     CatchUp(Name),
 }
@@ -122,7 +125,7 @@ fn refused(error: &OperationError) -> RequestError {
         ErrorKind::AccessRefused => 403,
         ErrorKind::NotFound => 404,
         ErrorKind::PreconditionFailed => 409,
-        ErrorKind::ResourceLocked | ErrorKind::NotImplemented => 400,
+        ErrorKind::ResourceLocked | ErrorKind::NotImplemented | ErrorKind::NotPermitted => 400,
         ErrorKind::Unavailable => 503,
     };
     Response::error(status, &error.text).into()
@@ -306,6 +309,7 @@ impl Amqp10Session {
                 let reason = WaitReason::Management(Box::new((link, continuation)));
                 self.state.request(queue, body, number, reason, cx);
             }
+            Ok(Next::Renew) => self.renewal = Some(link),
             Ok(Next::CatchUp(name)) => match request {
                 Some(request) => {
                     let continuation = Continuation::Retry(request);
@@ -366,6 +370,7 @@ impl Amqp10Session {
                 drop(found);
                 self.plan_binding(BindingOperation::Unbind, &body, cx)
             }
+            Request::RenewToken(token) => self.plan_renewal(token, cx),
             Request::GetBindings(body) => {
                 let found = self.bindings(body, cx);
                 Ok(Next::Respond(Response::bindings(found)))
@@ -732,10 +737,12 @@ fn queue_status<'a>(
 ) -> QueueStatus<'a> {
     let tree = cx.broker.tree();
     let nodes = record.members.iter().filter_map(|&id| tree.node(id));
+    let leader = cx.broker.leader_of(record).and_then(|id| tree.node(id));
     QueueStatus {
         record,
         messages,
         consumers,
+        leader: leader.map(|node| &*node.name),
         replicas: nodes.map(|node| &*node.name).collect(),
     }
 }

@@ -7,13 +7,19 @@ use crate::state::{ConnectionState, StepContext};
 use crate::stored::{PublishView, ReceivedMessage};
 use crate::unconfirmed::{PublishOutcome, QueueAnswer, SettledMessage, Unconfirmed};
 use amqp10::{Connection, LinkId, ShortBytes};
-use codec_amqp10::{AmqpError, Condition, DeliveryState, Map, Outcome, Reader, Symbol, map};
+use codec_amqp10::{
+    AmqpError, Condition, DeliveryState, Map, Outcome, Reader, Symbol, Timestamp, map,
+};
+use conversion::amqp10::{AddedAnnotation, add_annotations};
+use env::WallTime;
 use message::{Message, MessageBuilder, Protocol};
+use metadata::features::SCHEDULED_DELIVERY;
 use metadata::{Name, QueueId, Right, RouteResult, Traffic};
 use operations::Resource;
 use queue::RejectReason;
-use routing::PublishOrigin;
-use session::{FlowState, PublishTag, TraceEvent};
+use routing::{PublishOrigin, RoutingInput};
+use session::interceptors::{self, Interceptors};
+use session::{Broker, FlowState, PublishTag, TraceEvent};
 use smallvec::SmallVec;
 
 /// The target of a link.
@@ -144,6 +150,21 @@ pub(crate) enum PublishError {
     Unknown(Name, Box<PublishError>),
 }
 
+/// Gives the message a delay in milliseconds, if all its queues can hold it back. Otherwise it is rejected.
+#[cold]
+fn schedule(
+    message: &Message,
+    delay: u64,
+    routes: &[QueueId],
+    cx: &StepContext<'_>,
+) -> Result<Message, PublishError> {
+    let checked = operations::check_scheduled(cx.broker.tree(), routes);
+    checked.map_err(|error| PublishError::Rejected(error.into()))?;
+    queue::schedule(message, delay).map_err(|error| {
+        PublishError::Rejected(Refusal::new(Condition::InvalidField, error.to_string()))
+    })
+}
+
 /// The tag of a publish: the number of its link and its number within the link. Never 0.
 pub(crate) fn publish_tag(link: u32, number: u32) -> PublishTag {
     PublishTag(u64::from(link) << 32 | u64::from(number))
@@ -155,6 +176,11 @@ pub(crate) fn split_tag(tag: PublishTag) -> (u32, u32) {
 }
 
 impl Publisher {
+    /// The user may have other permissions now.
+    pub(crate) fn forget_permission(&mut self) {
+        self.writable = None;
+    }
+
     pub(crate) fn new(
         link: LinkId,
         target: PublishTarget,
@@ -258,6 +284,7 @@ impl Publisher {
                 .try_for_each(|key| caller.check_topic(Right::Write, record, key))
                 .map_err(|error| PublishError::EndSession(error.into()))?;
         }
+        let reads_delays = operations::reads_delays(record);
         if let Some(user_id) = properties.user_id
             && user_id != state.user.as_bytes()
             && !state.impersonator
@@ -274,6 +301,10 @@ impl Publisher {
             self.writable = Some((applied, exchange.into()));
         }
         let now = cx.broker.wall();
+        let interceptors = &state.settings.limits.interceptors;
+        let annotated = interceptors
+            .is_incoming()
+            .then(|| annotated(interceptors, received.properties_part(), now, cx.broker));
         let builder = MessageBuilder {
             protocol: Protocol::Amqp10,
             durable: received.durable,
@@ -282,10 +313,10 @@ impl Publisher {
             received: now,
             exchange,
             routing_keys: &keys,
-            properties: received.properties_part(),
+            properties: annotated.as_deref().unwrap_or(received.properties_part()),
         };
         let body = received.body_part();
-        let message = builder.build(body.len(), [body]).map_err(|error| {
+        let mut message = builder.build(body.len(), [body]).map_err(|error| {
             PublishError::Detach(Refusal::new(Condition::InvalidField, error.to_string()))
         })?;
         let view = PublishView {
@@ -307,9 +338,26 @@ impl Publisher {
             RouteResult::NoExchange,
             "the exchange was found above"
         );
+        let delayed = match reads_delays {
+            true => operations::delay_of(&view.headers()),
+            false => None,
+        };
+        let asked = received.delivery_delay(now);
+        let asked = asked.filter(|_| tree.feature_enabled(SCHEDULED_DELIVERY.name));
         if routes.is_empty() && self.is_target_deleted(state, cx) {
             state.routes = routes;
             return Err(PublishError::ReleaseAndDetach(self.target_deleted(state)));
+        }
+        if tree.has_deduplicating_queues() {
+            let identified = operations::deduplicate(tree, &routes, &message, || view.headers());
+            let identified = identified.map_err(|error| PublishError::Rejected(error.into()))?;
+            if let Some(identified) = identified {
+                message = identified;
+            }
+        }
+        if let Some(delay) = asked.or(delayed) {
+            let message = schedule(&message, delay, &routes, cx)?;
+            return Ok((message, routes));
         }
         Ok((message, routes))
     }
@@ -482,4 +530,36 @@ fn destination_of(to: Option<&str>) -> Result<Destination, PublishError> {
         Some(to) => address::parse_target(to)
             .map_err(|error| refuse(format!("bad 'to' address string: {error}"))),
     }
+}
+
+/// The stored properties with the annotations of interceptors.
+fn annotated(
+    interceptors: &Interceptors,
+    properties: &[u8],
+    received: WallTime,
+    broker: &dyn Broker,
+) -> Vec<u8> {
+    let node = interceptors::routing_node(broker);
+    let mut added: SmallVec<[AddedAnnotation<'_>; 2]> = SmallVec::new();
+    added.extend(
+        interceptors
+            .received_time
+            .map(|is_overwritten| AddedAnnotation {
+                name: interceptors::RECEIVED_TIME,
+                value: codec_amqp10::Value::Timestamp(Timestamp(
+                    i64::try_from(received.0).unwrap_or(i64::MAX),
+                )),
+                is_overwritten,
+            }),
+    );
+    added.extend(
+        interceptors
+            .routing_node
+            .map(|is_overwritten| AddedAnnotation {
+                name: interceptors::ROUTED_BY,
+                value: codec_amqp10::Value::String(&node),
+                is_overwritten,
+            }),
+    );
+    add_annotations(properties, &added)
 }

@@ -31,7 +31,7 @@ impl From<OperationError> for Refusal {
             ErrorKind::ResourceLocked => Condition::ResourceLocked,
             ErrorKind::PreconditionFailed => Condition::PreconditionFailed,
             ErrorKind::NotImplemented => Condition::NotImplemented,
-            ErrorKind::Unavailable => Condition::InternalError,
+            ErrorKind::NotPermitted | ErrorKind::Unavailable => Condition::InternalError,
         };
         Refusal::new(condition, error.text)
     }

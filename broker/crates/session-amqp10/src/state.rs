@@ -5,7 +5,7 @@ use crate::wait::{Wait, WaitKey, WaitReason};
 use bytes::BytesMut;
 use env::{Time, WallTime};
 use message::Message;
-use metadata::{Change, Name, QueueType};
+use metadata::{Change, Identity, Name, QueueType};
 use operations::Caller;
 use queue::{ConsumerId, Delivery, Modification, QueueId, RequestBody, SettlementOutcome};
 use session::{Broker, MessageCounters, Outbox, TraceEvent, TracedMessage};
@@ -46,6 +46,8 @@ struct Settlement {
 pub(crate) struct ConnectionState {
     pub settings: Arc<Settings>,
     pub user: Name,
+    /// The identity from an external backend.
+    pub identity: Option<Arc<Identity>>,
     pub vhost: Name,
     /// May publish with the user id of another user (tag `impersonator`).
     pub impersonator: bool,
@@ -75,6 +77,7 @@ impl ConnectionState {
         ConnectionState {
             settings,
             user: "".into(),
+            identity: None,
             vhost: "".into(),
             impersonator: false,
             owns_queues: false,
@@ -97,9 +100,11 @@ impl ConnectionState {
         Caller {
             tree: broker.tree(),
             user: &self.user,
+            identity: self.identity.as_deref(),
             vhost: &self.vhost,
             session: Some(broker.id()),
             is_operator: false,
+            refusals: broker.refusals(),
         }
     }
 

@@ -4,14 +4,18 @@ use bytes::{Bytes, BytesMut};
 use codec_amqp10::{DecodeError, Encode, Header, Properties, Reader, Section, Value};
 use conversion::MessageEnvelope;
 use conversion::amqp10::{Received, convert, encode_annotations};
+use env::WallTime;
 use message::{Message, Table};
-use queue::{Annotations, Delivery};
+use queue::{Annotations, DELIVERY_DELAY, Delivery};
 use routing::{HashedProperty, PublishOrigin, RoutingInput};
 use session::BY_REFERENCE;
+use session::interceptors::SENT_TIME;
 use smallvec::SmallVec;
 
 /// The annotation with additional routing keys.
 const CC: &str = "x-cc";
+/// The annotation with the time before which a message is not delivered, in milliseconds. JMS clients set it.
+const DELIVERY_TIME: &str = "x-opt-delivery-time";
 
 /// A message as a client sent it.
 #[derive(Debug)]
@@ -65,6 +69,28 @@ impl<'a> ReceivedMessage<'a> {
             Some(other) => Err(other),
         }
     }
+
+    /// The delay in milliseconds that the annotations set: until `x-opt-delivery-time`, or `x-opt-delivery-delay`. `None`:
+    /// there is none.
+    pub(crate) fn delivery_delay(&self, now: WallTime) -> Option<u64> {
+        let sections = &self.received.sections;
+        let annotations = sections.read_map(sections.message_annotations, self.bytes);
+        let annotations = annotations.unwrap_or_default();
+        if annotations.is_empty() {
+            return None;
+        }
+        let ms = |name| match annotations.get(name)? {
+            Value::Timestamp(at) => u64::try_from(at.0).ok(),
+            Value::Ulong(ms) => Some(ms),
+            Value::Uint(ms) => Some(ms.into()),
+            Value::Long(ms) => u64::try_from(ms).ok(),
+            Value::Int(ms) => u64::try_from(ms).ok(),
+            _ => None,
+        };
+        let until = ms(DELIVERY_TIME).map(|at| at.saturating_sub(now.0));
+        let delay = until.or_else(|| ms(DELIVERY_DELAY))?;
+        (delay > 0).then_some(delay)
+    }
 }
 
 /// Returns true if the header sets the priority. The codec returns the default otherwise, but a message without a
@@ -111,7 +137,11 @@ pub(crate) type Parts = SmallVec<[Bytes; 2]>;
 
 /// Encodes a delivery for a client: header and message annotations of this delivery, then the bare message. `scratch`
 /// is reused for small messages.
-pub(crate) fn encode_delivery(delivery: &Delivery, scratch: &mut BytesMut) -> Parts {
+pub(crate) fn encode_delivery(
+    delivery: &Delivery,
+    sent: Option<WallTime>,
+    scratch: &mut BytesMut,
+) -> Parts {
     let message = &delivery.message;
     let attempts = failed_attempts(delivery);
     let header = Header {
@@ -122,7 +152,11 @@ pub(crate) fn encode_delivery(delivery: &Delivery, scratch: &mut BytesMut) -> Pa
     };
     header.encode(scratch);
     let encoded = convert(message);
-    let modified = modified_annotations(delivery);
+    let mut modified = modified_annotations(delivery);
+    if let Some(sent) = sent {
+        let ms = i64::try_from(sent.0).unwrap_or(i64::MAX);
+        modified.set(SENT_TIME, message::Value::I64(ms));
+    }
     encode_annotations(message, &encoded.annotations, &modified, scratch);
     scratch.extend_from_slice(&encoded.properties);
     scratch.extend_from_slice(&encoded.body_start);
@@ -153,14 +187,27 @@ fn failed_attempts(delivery: &Delivery) -> u32 {
     u32::try_from(inherited.unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
-/// The annotations of receivers that modified the message: before it was dead-lettered, and in this queue.
+/// The number of deliveries before this one, failed or not, as in RabbitMQ.
+const ACQUIRED_COUNT: &str = "x-acquired-count";
+
+/// The annotations of receivers that modified the message: before it was dead-lettered, and in this queue. The number of
+/// deliveries is another one.
 fn modified_annotations(delivery: &Delivery) -> Table {
     let mut table = Table::default();
     let earlier = Annotations::of(&delivery.message);
     for annotations in earlier.iter().chain(delivery.annotations.as_deref()) {
         for (key, value) in &annotations.table().0 {
-            table.set(key, value.clone());
+            // A delay is over, and must not begin again where the receiver forwards the message to.
+            if !queue::is_internal_annotation(key) {
+                table.set(key, value.clone());
+            }
         }
+    }
+    if delivery.acquired > 0 {
+        table.set(
+            ACQUIRED_COUNT,
+            message::Value::I64(delivery.acquired.into()),
+        );
     }
     table
 }
@@ -169,7 +216,6 @@ fn modified_annotations(delivery: &Delivery) -> Table {
 mod tests {
     use super::*;
     use codec_amqp10::Sections;
-    use env::WallTime;
     use message::{DeadReason, Deaths, Dying, MessageBuilder, Protocol};
 
     fn message() -> Message {
@@ -208,11 +254,12 @@ mod tests {
             id: 1,
             redelivered,
             attempts,
+            acquired: 0,
             left: 0,
             message,
             annotations: None,
         };
-        let parts = encode_delivery(&delivery, &mut BytesMut::new());
+        let parts = encode_delivery(&delivery, None, &mut BytesMut::new());
         let encoded = parts.concat();
         let sections = Sections::parse(&encoded).unwrap();
         let header = sections.read_header(&encoded).unwrap();
@@ -224,6 +271,27 @@ mod tests {
         assert_eq!(header(message(), Some(0), false), (true, 0));
         assert_eq!(header(message(), Some(0), true), (false, 0));
         assert_eq!(header(message(), Some(3), true), (false, 3));
+    }
+
+    #[test]
+    fn annotation_counts_all_deliveries() {
+        let delivery = |acquired| Delivery {
+            id: 1,
+            redelivered: acquired > 0,
+            attempts: Some(0),
+            acquired,
+            left: 0,
+            message: message(),
+            annotations: None,
+        };
+        for (acquired, expected) in [(0, None), (3, Some(Value::Long(3)))] {
+            let parts = encode_delivery(&delivery(acquired), None, &mut BytesMut::new());
+            let encoded = parts.concat();
+            let sections = Sections::parse(&encoded).unwrap();
+            let annotations = sections.read_map(sections.message_annotations, &encoded);
+            let count = annotations.unwrap_or_default().get(ACQUIRED_COUNT);
+            assert_eq!(count, expected);
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use codec_amqp10::{
 };
 use message::Message;
 use metadata::{QueueId, QueueType};
-use queue::{ConsumerId, QueueReply, RejectReason, RequestBody, SettlementOutcome};
+use queue::{ConsumerId, Modification, QueueReply, RejectReason, RequestBody, SettlementOutcome};
 
 /// Capabilities of the coordinator: transactions end with their session, which may have several.
 const CAPABILITIES: [Symbol<'static>; 2] = [
@@ -457,7 +457,7 @@ impl Amqp10Session {
     /// (section 4.4.2).
     fn give_back(&mut self, settlements: &[PendingSettlement]) {
         for settlement in settlements.iter().filter(|s| s.is_settled) {
-            let outcome = DeliveryOutcome::Settled(SettlementOutcome::Requeue);
+            let outcome = DeliveryOutcome::Modified(Box::new(Modification::failed()));
             let token = settlement.delivery.token;
             self.state
                 .settle(settlement.queue, settlement.consumer, outcome, token);

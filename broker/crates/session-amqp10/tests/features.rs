@@ -6,12 +6,14 @@ use amqp10::{ClientSasl, LinkId, SessionId};
 use auth::{Mechanism, TlsPeer};
 use codec_amqp10::{
     AnyTarget, Attach, Encode, ExpiryPolicy, Multiple, Properties, Role, SectionKind, Source,
-    Symbol, Target, Value, encode_data_section, encode_section_descriptor, list, map,
+    Symbol, Target, Timestamp, Value, encode_data_section, encode_section_descriptor, list, map,
 };
 use fake::{Client, Seen, link, message};
 use message::Table;
-use metadata::{Change, ExchangeRecord};
-use session::{LoginConfig, Session};
+use metadata::features::{PUBLISHER_DEDUPLICATION, SCHEDULED_DELIVERY};
+use metadata::{Change, ExchangeRecord, QueueId, QueueType};
+use queue::DeduplicationId;
+use session::{Broker, LoginConfig, Session};
 use session_amqp10::Amqp10Config;
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,6 +222,127 @@ impl Encode for Keys<'_> {
         }
         writer.finish();
     }
+}
+
+/// A message with this annotation.
+fn annotated(name: &'static str, value: &impl Encode) -> Vec<u8> {
+    let mut all = Vec::new();
+    encode_section_descriptor(&mut all, SectionKind::MessageAnnotations);
+    let mut annotations = map(&mut all);
+    annotations.push(&Symbol::from_static(name));
+    annotations.push(value);
+    annotations.finish();
+    all.extend(message(None, "a"));
+    all
+}
+
+/// The delay of the newest message of a queue in milliseconds.
+fn delay(client: &Client, queue: QueueId) -> Option<i64> {
+    let (newest, _) = client.broker.queues[&queue]
+        .ready
+        .back()
+        .expect("a message");
+    let annotations = queue::Annotations::of(newest)?;
+    annotations.table().get(queue::DELIVERY_DELAY)?.as_integer()
+}
+
+#[test]
+fn annotations_delay_messages_in_queues_that_hold_them_back() {
+    let (mut client, session) = Client::open();
+    let quorum = client.declare_type("quorum", QueueType::Quorum);
+    client.declare("classic");
+    let link = client.publisher(session, "/queues/quorum");
+    let in_a_minute = Timestamp(client.broker.wall().0 as i64 + 60_000);
+    // Without the feature flag the annotation is one like any other.
+    let id = client.send_message(link, annotated("x-opt-delivery-time", &in_a_minute), false);
+    client.expect(accepted(id));
+    assert_eq!(delay(&client, quorum), None);
+    client.broker.must(Change::EnableFeature {
+        name: SCHEDULED_DELIVERY.name.into(),
+    });
+    let id = client.send_message(link, annotated("x-opt-delivery-time", &in_a_minute), false);
+    client.expect(accepted(id));
+    assert_eq!(delay(&client, quorum), Some(60_000));
+    let id = client.send_message(link, annotated("x-opt-delivery-delay", &5000u64), false);
+    client.expect(accepted(id));
+    assert_eq!(delay(&client, quorum), Some(5000));
+    for none in [0, -1, i64::MIN] {
+        let id = client.send_message(link, annotated("x-opt-delivery-time", &none), false);
+        client.expect(accepted(id));
+        assert_eq!(delay(&client, quorum), None);
+    }
+    let link = client.publisher(session, "/queues/classic");
+    let id = client.send_message(link, annotated("x-opt-delivery-delay", &5000u64), false);
+    client.expect(Seen::Outcome(id, "rejected amqp:not-implemented".into()));
+    // A delay does not hide that the queue is gone.
+    client.broker.must(Change::DeleteQueue {
+        vhost: "/".into(),
+        name: "classic".into(),
+        id: None,
+    });
+    let id = client.send_message(link, annotated("x-opt-delivery-delay", &5000u64), false);
+    client.expect(Seen::Outcome(id, "released".into()));
+    client.expect(Seen::Detached(Some("amqp:resource-deleted".into())));
+}
+
+/// A message with these application properties, and `x-publishing-id` if it has one.
+fn with_properties(texts: &[(&str, &str)], publishing_id: Option<u64>) -> Vec<u8> {
+    let mut all = Vec::new();
+    encode_section_descriptor(&mut all, SectionKind::ApplicationProperties);
+    let mut properties = map(&mut all);
+    for (key, value) in texts {
+        properties.push(key);
+        properties.push(value);
+    }
+    if let Some(number) = publishing_id {
+        properties.push(&queue::PUBLISHING_ID);
+        properties.push(&number);
+    }
+    properties.finish();
+    all.extend(message(None, "a"));
+    all
+}
+
+#[test]
+fn application_properties_identify_messages_for_queues_that_recognise_copies() {
+    let (mut client, session) = Client::open();
+    client.broker.must(Change::EnableFeature {
+        name: PUBLISHER_DEDUPLICATION.name.into(),
+    });
+    let mut arguments = Table::default();
+    arguments.set("x-message-deduplication", message::Value::Bool(true));
+    let queue = client.declare_with("orders", QueueType::Quorum, arguments);
+    let link = client.publisher(session, "/queues/orders");
+    let newest_id = |client: &Client| {
+        let ready = &client.broker.queues[&queue].ready;
+        let (newest, _) = ready.back().expect("a message");
+        queue::deduplication_id(newest)
+    };
+    let numbered = with_properties(&[("x-publisher-id", "shop")], Some(7));
+    let id = client.send_message(link, numbered, false);
+    client.expect(accepted(id));
+    let numbered = DeduplicationId::Numbered {
+        publisher: "shop".into(),
+        number: 7,
+    };
+    assert_eq!(newest_id(&client), Some(numbered));
+    let id = client.send_message(
+        link,
+        with_properties(&[("x-deduplication-header", "v")], None),
+        false,
+    );
+    client.expect(accepted(id));
+    assert_eq!(newest_id(&client), Some(DeduplicationId::Value("v".into())));
+    let id = client.send_message(link, with_properties(&[], Some(7)), false);
+    client.expect(Seen::Outcome(
+        id,
+        "rejected amqp:precondition-failed".into(),
+    ));
+    // Other queues do not need what the headers say.
+    client.declare("classic");
+    let link = client.publisher(session, "/queues/classic");
+    let id = client.send_message(link, with_properties(&[], Some(7)), false);
+    client.expect(accepted(id));
 }
 
 #[test]

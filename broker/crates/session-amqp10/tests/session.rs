@@ -9,7 +9,7 @@ use codec_amqp10::{
 };
 use fake::{Client, Seen, message};
 use queue::{Modification, RejectReason, RequestBody, SettlementOutcome};
-use session::{ControlEvent, PasswordCheck, QueueNotification, SessionState};
+use session::{ControlEvent, PasswordCheck, QueueNotification, SessionEvent, SessionState};
 use session_amqp10::{Amqp10Config, Limits};
 
 const ACCEPTED: DeliveryState<'static> = DeliveryState::ACCEPTED;
@@ -51,10 +51,12 @@ fn login_waits_for_a_password_check_on_another_thread() {
     client.pump();
     client.nothing_seen();
     assert_eq!(client.state, SessionState::Paused);
-    client
-        .broker
-        .notices
-        .push_back(ControlEvent::Verified { right: true }.into());
+    client.broker.notices.push_back(
+        ControlEvent::Verified {
+            verdict: true.into(),
+        }
+        .into(),
+    );
     client.deliver_events();
     client.pump();
     client.expect(Seen::Opened);
@@ -309,6 +311,65 @@ fn consumer_gets_as_many_messages_as_it_has_credit() {
     assert_eq!((delivered.deliver, delivered.ack), (3, 2));
 }
 
+/// The node of the session.
+const OWN_NODE: env::NodeId = env::NodeId(1);
+
+/// The values of the link state property with which the client was told its activity, in order.
+fn told_activity(client: &Client) -> Vec<bool> {
+    const KEY: &[u8] = b"rabbitmq:active";
+    let values = client.received.windows(KEY.len() + 1);
+    let told = values.filter_map(|bytes| match bytes.split_at(KEY.len()) {
+        (KEY, [0x41]) => Some(true),
+        (KEY, [0x42]) => Some(false),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn receiver_is_told_its_activity_after_the_first_credit_and_after_changes() {
+    let (mut client, session) = Client::open();
+    let queue = client.declare("q");
+    let from = client.consumer(session, "/queues/q");
+    let change = |client: &mut Client, is_active, owner| {
+        client
+            .broker
+            .notices
+            .push_back(SessionEvent::Queue(QueueNotification::Activity {
+                queue,
+                consumer: queue::ConsumerId(from.number()),
+                is_active,
+                owner,
+            }));
+        client.deliver_events();
+        client.pump();
+    };
+    change(&mut client, false, OWN_NODE);
+    assert!(told_activity(&client).is_empty());
+    client.credit(from, 1, false);
+    assert_eq!(told_activity(&client), [false]);
+    client.credit(from, 2, false);
+    change(&mut client, true, OWN_NODE);
+    assert_eq!(told_activity(&client), [false, true]);
+    let told_leaders = |client: &Client| {
+        let key = b"posthorn:leader";
+        let values = client.received.windows(key.len());
+        values.filter(|bytes| bytes == key).count()
+    };
+    assert_eq!(told_leaders(&client), 1);
+    // A node that is not in the cluster has no name.
+    change(&mut client, true, env::NodeId(99));
+    assert_eq!(
+        (told_activity(&client).len(), told_leaders(&client)),
+        (2, 1)
+    );
+    change(&mut client, true, OWN_NODE);
+    assert_eq!(
+        (told_activity(&client).len(), told_leaders(&client)),
+        (2, 2)
+    );
+}
+
 #[test]
 fn drain_uses_up_the_credit_after_the_ready_messages() {
     let (mut client, session) = Client::open();
@@ -327,6 +388,32 @@ fn drain_uses_up_the_credit_after_the_ready_messages() {
     client.nothing_seen();
     client.credit(from, 1, false);
     client.expect_message("b");
+}
+
+#[test]
+fn draining_receiver_is_told_its_activity() {
+    let (mut client, session) = Client::open();
+    let queue = client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    client.send(to, "a");
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    let activity = QueueNotification::Activity {
+        queue,
+        consumer: queue::ConsumerId(from.number()),
+        is_active: true,
+        owner: OWN_NODE,
+    };
+    client
+        .broker
+        .notices
+        .push_back(SessionEvent::Queue(activity));
+    client.deliver_events();
+    client.seen.clear();
+    client.credit(from, 10, true);
+    client.expect_message("a");
+    client.expect(Seen::Drained(from));
+    assert_eq!(told_activity(&client), [true]);
 }
 
 #[test]
@@ -458,7 +545,7 @@ fn end_of_a_session_stops_its_consumers_before_it_returns_deliveries() {
         .iter()
         .map(|(_, body)| match body {
             RequestBody::Cancel { .. } => "cancel",
-            RequestBody::Leave { .. } => "leave",
+            RequestBody::CancelAndRequeue { .. } => "leave",
             _ => "other",
         })
         .collect();
@@ -690,6 +777,36 @@ fn operator_closes_the_connection_with_the_reason() {
     assert!(
         requests
             .iter()
-            .any(|(_, body)| matches!(body, RequestBody::Leave { .. }))
+            .any(|(_, body)| matches!(body, RequestBody::CancelAndRequeue { .. }))
     );
+}
+
+#[test]
+fn late_deliveries_are_released_and_their_link_stays() {
+    let (mut client, session) = Client::open();
+    let queue = client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    for body in ["a", "b"] {
+        client.send(to, body);
+    }
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    client.credit(from, 2, false);
+    let ids = [client.expect_message("a"), client.expect_message("b")];
+    client
+        .broker
+        .notices
+        .push_back(SessionEvent::Queue(QueueNotification::TimedOut {
+            queue,
+            consumer: queue::ConsumerId(from.number()),
+            up_to: 1,
+        }));
+    client.deliver_events();
+    client.pump();
+    // The broker has settled the first one, so its outcome goes nowhere.
+    client.settle(from, ids[0], &ACCEPTED);
+    assert!(settlements(&client).is_empty());
+    client.settle(from, ids[1], &ACCEPTED);
+    let expected = [(SettlementOutcome::Accepted, vec![(2, 2)])];
+    assert_eq!(settlements(&client), expected);
 }

@@ -165,6 +165,10 @@ impl Controller {
         let requests = self.client.broker.requests.iter();
         let outcomes = requests.filter_map(|(_, body)| match body {
             RequestBody::Settle { outcome, .. } => Some(*outcome),
+            // A failed delivery is requeued.
+            RequestBody::Modify { modification, .. } if modification.delivery_failed => {
+                Some(SettlementOutcome::Requeue)
+            }
             _ => None,
         });
         outcomes.collect()

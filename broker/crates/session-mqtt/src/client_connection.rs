@@ -13,7 +13,9 @@ use bytes::{Bytes, BytesMut};
 use codec_mqtt::{Qos, ReasonCode, Version};
 use message::Message;
 use metadata::{Right, Tree};
-use session::{Broker, MessageCounters, Outbox, SessionOwner, TraceEvent, TracedMessage};
+use session::{
+    Broker, MessageCounters, Outbox, RefusedPermission, SessionOwner, TraceEvent, TracedMessage,
+};
 use std::sync::Arc;
 use topics::SubscriberId;
 
@@ -194,30 +196,42 @@ impl ClientConnection {
         (self.has_published, self.is_consumer) = (false, false);
     }
 
+    /// Notes a refused permission for the audit log.
+    pub(crate) fn note_refusal(
+        &self,
+        (kind, name): (&'static str, &str),
+        permission: &'static str,
+        error: &str,
+        cx: &StepContext<'_>,
+    ) {
+        if let Some(refusals) = cx.broker.refusals() {
+            refusals.add(RefusedPermission {
+                user: self.account.user.clone(),
+                vhost: self.account.vhost.clone(),
+                kind,
+                name: name.to_owned(),
+                permission,
+                error: error.to_owned(),
+            });
+        }
+    }
+
     /// Returns true if the user may publish with this routing key. The permission on the exchange
     /// is cached.
     pub(crate) fn may_publish(&mut self, tree: &Tree, key: &str) -> bool {
         let applied = tree.applied();
         if self.write_allowed_at != Some(applied) {
             let exchange = &self.settings.exchange;
-            if !tree.permitted(
-                &self.account.user,
-                &self.account.vhost,
-                Right::Write,
-                exchange,
-            ) {
+            let access = self.account.access(tree);
+            if !access.permits(&self.account.vhost, Right::Write, exchange) {
                 return false;
             }
             self.write_allowed_at = Some(applied);
         }
         let exchange = &self.settings.exchange;
-        tree.topic_permitted(
-            &self.account.user,
-            &self.account.vhost,
-            exchange,
-            Right::Write,
-            key,
-        )
+        let vhost = &self.account.vhost;
+        let access = self.account.access(tree);
+        access.permits_topic(vhost, exchange, Right::Write, key)
     }
 
     /// Returns true if the user may subscribe. Like RabbitMQ, requires permissions on the exchange
@@ -227,26 +241,18 @@ impl ClientConnection {
         let qos_bit = u8::from(qos != Qos::AtMostOnce);
         let queue = format!("mqtt-subscription-{}qos{qos_bit}", self.client_id(cx));
         let tree = cx.broker.tree();
-        tree.permitted(
-            &self.account.user,
-            &self.account.vhost,
-            Right::Read,
-            exchange,
-        ) && self.may_use(tree, &queue)
-            && tree.topic_permitted(
-                &self.account.user,
-                &self.account.vhost,
-                exchange,
-                Right::Read,
-                key,
-            )
+        let (access, vhost) = (self.account.access(tree), &self.account.vhost);
+        access.permits(vhost, Right::Read, exchange)
+            && self.may_use(tree, &queue)
+            && access.permits_topic(vhost, exchange, Right::Read, key)
     }
 
     /// Returns true if the user has all permissions on a queue.
     pub(crate) fn may_use(&self, tree: &Tree, queue: &str) -> bool {
         let all = [Right::Configure, Right::Write, Right::Read];
+        let access = self.account.access(tree);
         all.into_iter()
-            .all(|right| tree.permitted(&self.account.user, &self.account.vhost, right, queue))
+            .all(|right| access.permits(&self.account.vhost, right, queue))
     }
 
     /// Checks that the user may use the queue that this client id has now.

@@ -85,6 +85,7 @@ mod tests {
             id: 1,
             redelivered: true,
             attempts: None,
+            acquired: 0,
             left: number,
             message: builder.build(0, []).expect("a message"),
             annotations: None,

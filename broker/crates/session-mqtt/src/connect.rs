@@ -17,13 +17,17 @@ use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, ReasonCode, Version};
 use conversion::mqtt::key_of;
 use metadata::{Change, Tree};
-use session::{PasswordCheck, SessionOwner};
+use session::{LoginAttempt, LoginVerdict, PasswordCheck, SessionOwner};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use topics::{ClaimOutcome, SessionRelease, SubscriberId};
 
 /// The protocol label of login metrics, the same for all versions as in RabbitMQ.
 const LOGIN_PROTOCOL: &str = "mqtt";
+
+const WRONG_PASSWORD: &str = "wrong user name or password";
+
+const LOOPBACK_ONLY: &str = "the user can only connect via localhost";
 
 /// The user that a client claims to be, with the proof.
 enum ClaimedIdentity {
@@ -73,8 +77,14 @@ impl MqttSession {
             return Ok(());
         };
         let certificate = unknown.tls.take();
-        let (vhost, identity) = identity(&unknown.settings, certificate, connect)
-            .inspect_err(|_| cx.broker.count_login(LOGIN_PROTOCOL, false))?;
+        let (vhost, identity) =
+            identity(&unknown.settings, certificate, connect).inspect_err(|refusal| {
+                note_login(
+                    connect.user_name.unwrap_or_default(),
+                    Some(&refusal.text),
+                    cx,
+                );
+            })?;
         let account = cx.broker.account(identity.user(), &vhost);
         let mut connection = new_connection(&unknown.settings, connect, account, cx)?;
         if is_bridge {
@@ -84,7 +94,7 @@ impl MqttSession {
         self.client = ClientPhase::Known(connection);
         match verdict? {
             PasswordCheck::Right => self.authorize(cx),
-            PasswordCheck::Wrong => Err(wrong_password(cx)),
+            PasswordCheck::Wrong => Err(wrong_password(identity.user(), WRONG_PASSWORD, cx)),
             PasswordCheck::Later => {
                 self.phase = SessionPhase::Verifying;
                 Ok(())
@@ -97,14 +107,33 @@ impl MqttSession {
     }
 
     /// The node has checked the password.
-    pub(crate) fn password_checked(&mut self, right: bool, cx: &mut StepContext<'_>) {
+    pub(crate) fn password_checked(&mut self, verdict: LoginVerdict, cx: &mut StepContext<'_>) {
         if self.phase != SessionPhase::Verifying {
             return;
         }
         self.phase = SessionPhase::Connecting;
-        let outcome = match right {
-            true => self.authorize(cx),
-            false => Err(wrong_password(cx)),
+        let outcome = match verdict {
+            LoginVerdict::Right => self.authorize(cx),
+            LoginVerdict::Identified(identity) => {
+                if let Some(connection) = self.client.connection_mut() {
+                    let vhost = connection.account.vhost.clone();
+                    connection.account = Arc::new(SessionOwner {
+                        user: identity.user.clone(),
+                        identity: Some(Arc::new(identity.in_vhost(&vhost))),
+                        vhost,
+                    });
+                }
+                self.authorize(cx)
+            }
+            LoginVerdict::Wrong(why) => {
+                let account = self.client.connection().map(|c| c.account.clone());
+                let user = account.as_ref().map_or("", |account| &account.user);
+                Err(wrong_password(
+                    user,
+                    why.as_deref().unwrap_or(WRONG_PASSWORD),
+                    cx,
+                ))
+            }
         };
         if let Err(failure) = outcome {
             self.fail(failure, cx);
@@ -113,19 +142,32 @@ impl MqttSession {
 
     /// The client is authenticated: checks whether it may connect.
     fn authorize(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
-        cx.broker.count_login(LOGIN_PROTOCOL, true);
         let Some(connection) = self.client.connection_mut() else {
             return Ok(());
         };
         let account = connection.account.clone();
-        let SessionOwner { user, vhost } = &*account;
-        check_vhost_access(cx.broker.tree(), user, vhost)?;
+        let SessionOwner { user, vhost, .. } = &*account;
+        let mut restricted = connection.settings.loopback_users.iter();
+        let is_remote = !cx.broker.peer().ip().to_canonical().is_loopback();
+        if connection.settings.has_external_backend
+            && is_remote
+            && restricted.any(|name| **name == **user)
+        {
+            return Err(wrong_password(user, LOOPBACK_ONLY, cx));
+        }
+        note_login(user, None, cx);
+        let refuse = |failure: ConnectionFailure, cx: &mut StepContext<'_>| {
+            cx.broker.note_refused_vhost(user, vhost, &failure.text);
+            failure
+        };
+        check_vhost_access(cx.broker.tree(), &account).map_err(|f| refuse(f, cx))?;
         let topic = connection.rare.will.as_ref().map(|d| d.will.topic.clone());
         if let Some(topic) = topic
             && (publish::is_reserved(&topic)
                 || !connection.may_publish(cx.broker.tree(), &key_of(&topic)))
         {
             let text = "the user may not publish to the will's topic";
+            connection.note_refusal(("topic", &topic), "write", text, cx);
             return Err(ConnectionFailure::new(ReasonCode::NotAuthorized, text));
         }
         if connection.connack().is_none() {
@@ -134,11 +176,13 @@ impl MqttSession {
         }
         if let Err(limit) = cx.broker.admit(user) {
             let text = format!("user '{user}' may have {limit} connections");
-            return Err(ConnectionFailure::new(ReasonCode::QuotaExceeded, text));
+            let failure = ConnectionFailure::new(ReasonCode::QuotaExceeded, text);
+            return Err(refuse(failure, cx));
         }
         if let Err(limit) = cx.broker.admit_to(vhost) {
             let text = format!("vhost '{vhost}' may have {limit} connections");
-            return Err(ConnectionFailure::new(ReasonCode::QuotaExceeded, text));
+            let failure = ConnectionFailure::new(ReasonCode::QuotaExceeded, text);
+            return Err(refuse(failure, cx));
         }
         // Another node may just have created or ended the session or changed its subscriptions.
         if connection.rare.session_expiry > 0 && !cx.broker.knows_all() {
@@ -158,6 +202,9 @@ impl MqttSession {
         };
         // Check first: a rejected client must not disconnect the one that holds the client id.
         if let Err(failure) = connection.may_open(cx.broker.tree()) {
+            let client_id = connection.rare.client_id.as_deref();
+            let queue = client_id.and_then(queue_name).unwrap_or_default();
+            connection.note_refusal(("queue", &queue), "configure", &failure.text, cx);
             return self.fail(failure, cx);
         }
         let Some(router) = cx.broker.router() else {
@@ -258,6 +305,15 @@ fn identity(
     let named = certificate.as_deref().and_then(|tls| tls.name.as_deref());
     if let (Some(user), None, None) = (named, connect.user_name, connect.password) {
         return Ok((vhost, ClaimedIdentity::Certificate(user.to_owned())));
+    }
+    // An access token names its user.
+    if let (None, Some(token)) = (connect.user_name, connect.password)
+        && settings.has_external_backend
+    {
+        let password = token.to_vec();
+        let user = String::new();
+        let shown = ClaimedIdentity::Password(Credentials { user, password });
+        return Ok((vhost, shown));
     }
     match settings.anonymous.clone() {
         Some(anonymous) => Ok((vhost, ClaimedIdentity::Password(anonymous))),
@@ -395,16 +451,24 @@ fn verify(
     let (peer, user) = (cx.broker.peer(), identity.user());
     let refused = |why: &str, cx: &mut StepContext<'_>| {
         tracing::warn!(%peer, user, why, "MQTT login refused");
-        wrong_password(cx)
+        wrong_password(user, why, cx)
     };
     let mut at_home = unknown.settings.loopback_users.iter();
-    if !unknown.peer_is_loopback && at_home.any(|name| **name == *user) {
-        return Err(refused("the user can only connect via localhost", cx));
+    // Another backend may know the password of another user.
+    if !unknown.settings.has_external_backend
+        && !unknown.peer_is_loopback
+        && at_home.any(|name| **name == *user)
+    {
+        return Err(refused(LOOPBACK_ONLY, cx));
     }
     let record = cx.broker.tree().user(user);
     let ClaimedIdentity::Password(credentials) = identity else {
         return match record {
-            Some(_) => Ok(PasswordCheck::Right),
+            Some(_) if unknown.settings.has_internal_backend => Ok(PasswordCheck::Right),
+            Some(_) => Err(refused(
+                "`auth_backends` has no backend that knows users by name",
+                cx,
+            )),
             None => Err(refused("no such user", cx)),
         };
     };
@@ -484,22 +548,30 @@ impl ClientConnection {
     }
 }
 
-fn check_vhost_access(tree: &Tree, user: &str, vhost: &str) -> PacketResult {
+fn check_vhost_access(tree: &Tree, account: &SessionOwner) -> PacketResult {
+    let (user, vhost) = (&account.user, &account.vhost);
     if !tree.vhost_exists(vhost) {
         let text = format!("vhost '{vhost}' not found");
         return Err(ConnectionFailure::new(ReasonCode::NotAuthorized, text));
     }
-    if !tree.vhost_access(user, vhost) {
+    if !account.access(tree).has_vhost(vhost) {
         let text = format!("access to vhost '{vhost}' refused for user '{user}'");
         return Err(ConnectionFailure::new(ReasonCode::NotAuthorized, text));
     }
     Ok(())
 }
 
-fn wrong_password(cx: &mut StepContext<'_>) -> ConnectionFailure {
-    cx.broker.count_login(LOGIN_PROTOCOL, false);
-    ConnectionFailure::new(
-        ReasonCode::BadUserNameOrPassword,
-        "wrong user name or password",
-    )
+/// The failure for the client does not name the reason `why` of the refusal.
+fn wrong_password(user: &str, why: &str, cx: &mut StepContext<'_>) -> ConnectionFailure {
+    note_login(user, Some(why), cx);
+    ConnectionFailure::new(ReasonCode::BadUserNameOrPassword, WRONG_PASSWORD)
+}
+
+fn note_login(user: &str, refusal: Option<&str>, cx: &mut StepContext<'_>) {
+    cx.broker.note_login(&LoginAttempt {
+        protocol: LOGIN_PROTOCOL,
+        user,
+        mechanism: "",
+        refusal,
+    });
 }

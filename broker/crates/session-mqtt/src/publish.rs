@@ -5,14 +5,19 @@ use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
 use crate::session::{ConnectionFailure, PacketResult};
 use crate::session_queue::is_session_queue;
 use crate::shard_service::{self, RouterAccess};
-use codec_mqtt::{Ack, AckKind, Publish, Qos, ReasonCode};
+use bytes::BytesMut;
+use codec_mqtt::{
+    Ack, AckKind, Properties, Publish, Qos, ReasonCode, RepeatedProperties, put_user_property,
+};
 use conversion::MessageEnvelope;
 use conversion::mqtt::{EnvelopeBuilder, RoutingKey, key_of};
 use env::planted::{self, Bug};
 use message::{Message, Table};
 use metadata::{ChangeError, QueueId, Tree};
 use routing::{HashedProperty, PublishOrigin, RoutingInput};
+use session::interceptors::{self, Interceptors};
 use session::{Broker, FlowState, PublishTag, TraceEvent};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use topics::{PublishOutcome, Publisher};
 
@@ -74,13 +79,24 @@ impl ClientConnection {
         let key = key.as_str();
         if !self.may_publish(cx.broker.tree(), key) {
             let text = format!("the user may not publish to '{topic}'");
+            self.note_refusal(("topic", topic), "write", &text, cx);
             return self.refuse(qos, id, ReasonCode::NotAuthorized, text, cx);
         }
+        let interceptors = self.settings.interceptors;
+        let is_changed = interceptors.is_incoming() || interceptors.mqtt_client_id;
+        let repeated = is_changed.then(|| {
+            let client_id = self.client_id(cx);
+            with_added(&interceptors, &publish.properties, &client_id, &*cx.broker)
+        });
+        let changed = repeated.as_deref().map(|repeated| Properties {
+            repeated: RepeatedProperties(repeated),
+            ..publish.properties
+        });
         let builder = EnvelopeBuilder {
             qos,
             retain: publish.retain,
             topic,
-            properties: &publish.properties,
+            properties: changed.as_ref().unwrap_or(&publish.properties),
             exchange: &self.settings.exchange,
             key,
             received: cx.broker.wall(),
@@ -427,6 +443,42 @@ fn retain(
     // [MQTT-3.3.1-6], [MQTT-3.3.1-7]
     let retained_message = (message.body_len() > 0).then(|| message.clone());
     shard_service::retain(broker, token, (vhost, topic), retained_message)
+}
+
+/// The user properties of a publish, encoded, with those that interceptors add. AMQP consumers get them as annotations and
+/// headers.
+#[cold]
+fn with_added(
+    interceptors: &Interceptors,
+    published: &Properties<'_>,
+    client_id: &str,
+    broker: &dyn Broker,
+) -> BytesMut {
+    let mut added: SmallVec<[(&str, String, bool); 3]> = SmallVec::new();
+    if let Some(is_overwritten) = interceptors.received_time {
+        let ms = broker.wall().0.to_string();
+        added.push((interceptors::RECEIVED_TIME, ms, is_overwritten));
+    }
+    if let Some(is_overwritten) = interceptors.routing_node {
+        let node = interceptors::routing_node(broker).to_string();
+        added.push((interceptors::ROUTED_BY, node, is_overwritten));
+    }
+    if interceptors.mqtt_client_id {
+        added.push((interceptors::MQTT_CLIENT_ID, client_id.to_owned(), true));
+    }
+    let mut out = BytesMut::new();
+    for (name, value) in published.user_properties() {
+        let replacement = added.iter().find(|(added, _, _)| *added == name);
+        if !replacement.is_some_and(|(_, _, is_overwritten)| *is_overwritten) {
+            put_user_property(&mut out, name, value);
+        }
+    }
+    for (name, value, is_overwritten) in &added {
+        if *is_overwritten || !published.user_properties().any(|(own, _)| own == *name) {
+            put_user_property(&mut out, name, value);
+        }
+    }
+    out
 }
 
 /// Collects the queues that are bound to the exchange.

@@ -454,15 +454,26 @@ impl MqttSession {
                     self.fail(failure, cx);
                 }
             }
-            // This session has no cursors.
-            QueueNotification::Cursor { .. } => {}
+            // This session has no cursors, and its consumers have neither credit nor a timeout.
+            QueueNotification::Cursor { .. }
+            | QueueNotification::TimedOut { .. }
+            | QueueNotification::Activity { .. } => {}
         }
     }
 
     fn handle_control_event(&mut self, event: ControlEvent, cx: &mut StepContext<'_>) {
         match event {
             ControlEvent::Changed { token, result } => self.handle_change_result(token, result, cx),
-            ControlEvent::Verified { right } => self.password_checked(right, cx),
+            ControlEvent::Verified { verdict } => self.password_checked(verdict, cx),
+            ControlEvent::Expired => {
+                let text = "credential expired";
+                // CONNACK cannot have the reason code of DISCONNECT.
+                let reason = match self.phase {
+                    SessionPhase::Running => ReasonCode::MaximumConnectTime,
+                    _ => ReasonCode::NotAuthorized,
+                };
+                self.fail(ConnectionFailure::new(reason, text), cx);
+            }
             ControlEvent::Unblocked => {
                 if let Some(connection) = self.client.connection_mut() {
                     connection.unblock();

@@ -173,11 +173,14 @@ impl ClientConnection {
         if self.rare.session_expiry == 0 {
             return false;
         }
-        let record = self.new_queue(cx);
-        let record = record.filter(|r| self.may_use(cx.broker.tree(), &r.name));
-        let Some(record) = record else {
+        let Some(record) = self.new_queue(cx) else {
             return false;
         };
+        if !self.may_use(cx.broker.tree(), &record.name) {
+            let text = "the user may not use the session's queue";
+            self.note_refusal(("queue", &record.name), "configure", text, cx);
+            return false;
+        }
         cx.broker
             .change(DECLARE_SESSION_QUEUE, Change::DeclareQueue(record));
         true
@@ -402,7 +405,7 @@ impl ClientConnection {
             epoch,
             at: learned,
         };
-        let seq = (cx.broker).request(queue, RequestBody::Succeed(Box::new(consumer)));
+        let seq = (cx.broker).request(queue, RequestBody::TakeOver(Box::new(consumer)));
         (stored.pending_request, stored.epoch_sent) = (Some(seq), true);
         stored.consuming = true;
     }
@@ -433,7 +436,7 @@ impl ClientConnection {
         }
         stored.previous_settlement = None;
         let early_deliveries = std::mem::take(&mut stored.early_deliveries);
-        self.epoch_continues(answer == QueueReply::GoesOn, cx);
+        self.epoch_continues(answer == QueueReply::EpochContinues, cx);
         self.handle_deliveries(queue, early_deliveries, cx);
         Ok(true)
     }
@@ -649,7 +652,8 @@ impl ClientConnection {
         };
         if stored.consuming {
             let consumer = CONSUMER;
-            cx.broker.request(queue, RequestBody::Leave { consumer });
+            cx.broker
+                .request(queue, RequestBody::CancelAndRequeue { consumer });
         }
         settled
     }

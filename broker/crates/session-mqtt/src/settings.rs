@@ -2,6 +2,7 @@
 
 use auth::{Credentials, TlsPeer};
 use metadata::Name;
+use session::interceptors::Interceptors;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,8 +95,14 @@ pub struct MqttSettings {
     /// A user name without a password is ignored, and the client is anonymous
     /// (`mqtt.allow_user_name_without_password`).
     pub name_without_password: bool,
+    /// User properties that the node adds to messages.
+    pub interceptors: Interceptors,
     /// The certificate of a client without a user name names its user (`mqtt.ssl_cert_login`).
     pub by_certificate: bool,
+    /// Passwords may be checked by external backends, which decide about the name of the user.
+    pub has_external_backend: bool,
+    /// Users of the metadata may log in.
+    pub has_internal_backend: bool,
 }
 
 impl Default for MqttSettings {
@@ -111,7 +118,10 @@ impl Default for MqttSettings {
                 password: b"guest".to_vec(),
             }),
             name_without_password: false,
+            interceptors: Interceptors::default(),
             by_certificate: false,
+            has_external_backend: false,
+            has_internal_backend: true,
         }
     }
 }

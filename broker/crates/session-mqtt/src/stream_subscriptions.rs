@@ -144,6 +144,9 @@ impl ClientConnection {
         let (reason, why) = refusal;
         let client = self.client_id(cx);
         tracing::warn!(event = "mqtt.stream_refused", client, filter, why);
+        if reason == ReasonCode::NotAuthorized {
+            self.note_refusal(("topic", filter), "read", why, cx);
+        }
         Err(reason)
     }
 
@@ -178,7 +181,11 @@ impl ClientConnection {
                 return Err((REFUSED, why));
             }
         };
-        match tree.permitted(&self.account.user, vhost, Right::Read, &stream.name) {
+        match self
+            .account
+            .access(tree)
+            .permits(vhost, Right::Read, &stream.name)
+        {
             true => Ok(StreamRequest {
                 queue: stream.id,
                 offset: offset.clone(),

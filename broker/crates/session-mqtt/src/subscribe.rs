@@ -119,6 +119,8 @@ impl ClientConnection {
     ) -> Result<ReasonCode, ConnectionFailure> {
         let (pattern, _) = validate_filter(filter)?;
         if !self.may_subscribe(options.qos, &binding_key(pattern), cx) {
+            let text = format!("the user may not subscribe to '{filter}'");
+            self.note_refusal(("topic", filter), "read", &text, cx);
             return Ok(ReasonCode::NotAuthorized);
         }
         let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
@@ -445,9 +447,9 @@ impl ClientConnection {
 fn reason_of(refused: &ChangeError) -> ReasonCode {
     match refused {
         ChangeError::AccessRefused(_) => ReasonCode::NotAuthorized,
-        ChangeError::PreconditionFailed(_) | ChangeError::ResourceLocked(_) => {
-            ReasonCode::QuotaExceeded
-        }
+        ChangeError::PreconditionFailed(_)
+        | ChangeError::ResourceLocked(_)
+        | ChangeError::NotPermitted(_) => ReasonCode::QuotaExceeded,
         ChangeError::Unavailable(_) => ReasonCode::ImplementationSpecificError,
         ChangeError::NotFound(_) | ChangeError::Invalid(_) => ReasonCode::UnspecifiedError,
     }

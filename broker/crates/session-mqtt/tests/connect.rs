@@ -7,9 +7,11 @@ use auth::TlsPeer;
 use bytes::BytesMut;
 use codec_mqtt::{Connect, Packet, Properties, Qos, ReasonCode, Version, Will, parse_frame};
 use fake::{World, will};
-use session::{ControlEvent, PasswordCheck};
+use metadata::{Identity, IdentityPermissions, Scope};
+use session::{ControlEvent, LoginVerdict, PasswordCheck};
 use session_mqtt::{MqttSettings, SessionLimits};
 use std::num::{NonZeroU16, NonZeroU32};
+use std::sync::Arc;
 use std::time::Duration;
 
 const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
@@ -322,7 +324,13 @@ fn password_check_may_be_asynchronous() {
         assert!(w.is_paused(c));
         assert_eq!(w.output(c), [""; 0]);
         assert_eq!(w.node.logins, (0, 0));
-        w.session_event(c, ControlEvent::Verified { right }.into());
+        w.session_event(
+            c,
+            ControlEvent::Verified {
+                verdict: right.into(),
+            }
+            .into(),
+        );
         assert_eq!(w.output(c), output);
         assert_eq!(w.node.logins, (u32::from(right), u32::from(!right)));
     }
@@ -332,6 +340,37 @@ fn password_check_may_be_asynchronous() {
     w.connect(c, |_| ());
     assert!(w.output(c)[0].starts_with("CONNACK 0x89"));
     assert_eq!(w.node.logins, (0, 0), "nothing was checked");
+}
+
+#[test]
+fn identity_has_its_own_permissions_and_its_end_disconnects() {
+    for (version, end) in [
+        (Version::V311, &["END"][..]),
+        (Version::V5, &["DISCONNECT 0xa0", "END"]),
+    ] {
+        let mut w = World::default();
+        w.node.password_check = Some(PasswordCheck::Later);
+        let c = w.open(version);
+        w.connect(c, |connect| {
+            connect.user_name = Some("guest");
+            connect.password = Some(b"token");
+        });
+        let scopes = ["write:%2F/amq.topic/a", "read:other/q"];
+        let scopes = scopes.into_iter().filter_map(Scope::parse);
+        let identity = Arc::new(Identity {
+            user: "token-user".into(),
+            tags: Vec::new(),
+            permissions: IdentityPermissions::Scopes(scopes.collect()),
+            expires_at: None,
+            backend: 0,
+        });
+        let verdict = LoginVerdict::Identified(identity);
+        w.session_event(c, ControlEvent::Verified { verdict }.into());
+        assert_eq!(w.output(c), ["CONNACK 0x00"]);
+        assert_eq!(w.node.logins, (1, 0));
+        w.session_event(c, ControlEvent::Expired.into());
+        assert_eq!(w.output(c), end);
+    }
 }
 
 #[test]

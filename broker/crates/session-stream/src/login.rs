@@ -7,52 +7,60 @@ use auth::Mechanism;
 use codec_stream::{Property, ResponseCode};
 use metadata::Right;
 use operations::Resource;
-use session::{AdmissionError, Login, LoginCheck, LoginOrigin, SILENT_CLOSE_DELAY};
+use session::{
+    AdmissionError, Login, LoginAttempt, LoginCheck, LoginOrigin, LoginVerdict, SILENT_CLOSE_DELAY,
+};
+use std::sync::Arc;
 
 impl StreamSession {
     pub(crate) fn log_in(&mut self, mechanism: &str, response: &[u8], cx: &mut StepContext<'_>) {
         let settings = self.settings.clone();
-        let origin = LoginOrigin {
-            tls: self.tls.as_deref(),
-            is_loopback: self.is_loopback,
-        };
         let check = match Mechanism::from_name(mechanism) {
             Some(mechanism) if self.mechanism.is_some_and(|first| first != mechanism) => {
                 let code = ResponseCode::SASL_CANNOT_CHANGE_MECHANISM;
-                return self.refuse_login(
-                    mechanism.name(),
-                    "another mechanism than before",
-                    code,
-                    cx,
-                );
+                let attempt = ("", mechanism.name());
+                return self.refuse_login(attempt, "another mechanism than before", code, cx);
             }
             Some(mechanism) => settings
                 .logins
-                .check(mechanism, response, origin, cx.broker),
+                .check(mechanism, response, self.origin(), cx.broker),
             None => LoginCheck::NotOffered,
         };
+        self.conclude_login(mechanism, check, cx);
+    }
+
+    fn origin(&self) -> LoginOrigin<'_> {
+        LoginOrigin {
+            tls: self.tls.as_deref(),
+            is_loopback: self.is_loopback,
+        }
+    }
+
+    fn conclude_login(&mut self, mechanism: &str, check: LoginCheck, cx: &mut StepContext<'_>) {
         match check {
             LoginCheck::Accepted(login) => self.accept_login(login, cx),
             LoginCheck::Pending(login) => self.login = Some(login),
             LoginCheck::Refused(login, why) => {
-                let mut restricted = settings.logins.loopback_users.iter();
+                let mut restricted = self.settings.logins.loopback_users.iter();
                 let code = match !self.is_loopback && restricted.any(|name| **name == *login.user) {
                     true => ResponseCode::SASL_AUTHENTICATION_FAILURE_LOOPBACK,
                     false => ResponseCode::AUTHENTICATION_FAILURE,
                 };
-                self.refuse_login(mechanism, &why, code, cx);
+                self.refuse_login((&login.user, mechanism), &why, code, cx);
             }
             LoginCheck::Malformed(error) => {
                 let code = ResponseCode::SASL_ERROR;
-                self.refuse_login(mechanism, &error.to_string(), code, cx);
+                self.refuse_login(("", mechanism), &error.to_string(), code, cx);
             }
             LoginCheck::NotOffered => {
                 let code = ResponseCode::SASL_MECHANISM_NOT_SUPPORTED;
-                self.refuse_login(mechanism, "the mechanism is not offered", code, cx);
+                let why = "the mechanism is not offered";
+                self.refuse_login(("", mechanism), why, code, cx);
             }
             LoginCheck::Busy => {
                 let code = ResponseCode::INTERNAL_ERROR;
-                self.refuse_login(mechanism, "too many logins are pending", code, cx);
+                let why = "too many logins are pending";
+                self.refuse_login(("", mechanism), why, code, cx);
             }
         }
     }
@@ -65,13 +73,26 @@ impl StreamSession {
                 login.user, self.user
             );
             let code = ResponseCode::SASL_CANNOT_CHANGE_USERNAME;
-            return self.refuse_login(login.mechanism.name(), &why, code, cx);
+            let attempt = (&*login.user, login.mechanism.name());
+            return self.refuse_login(attempt, &why, code, cx);
         }
-        cx.broker.count_login(PROTOCOL, true);
+        cx.broker.note_login(&LoginAttempt {
+            protocol: PROTOCOL,
+            user: &login.user,
+            mechanism: login.mechanism.name(),
+            refusal: None,
+        });
         self.user = login.user.as_str().into();
         self.mechanism = Some(login.mechanism);
+        self.identity = match is_renewal {
+            true => login
+                .identity
+                .map(|all| Arc::new(all.in_vhost(&self.vhost))),
+            false => login.identity,
+        };
+        let has_vhost = self.caller(cx.broker).access().has_vhost(&self.vhost);
         let mut code = ResponseCode::OK;
-        if is_renewal && !cx.broker.tree().vhost_access(&self.user, &self.vhost) {
+        if is_renewal && !has_vhost {
             code = ResponseCode::VIRTUAL_HOST_ACCESS_FAILURE;
         }
         self.answer_login(code, cx);
@@ -98,35 +119,49 @@ impl StreamSession {
     /// guessing.
     fn refuse_login(
         &mut self,
-        mechanism: &str,
+        (user, mechanism): (&str, &str),
         why: &str,
         code: ResponseCode,
         cx: &mut StepContext<'_>,
     ) {
-        cx.broker.count_login(PROTOCOL, false);
+        cx.broker.note_login(&LoginAttempt {
+            protocol: PROTOCOL,
+            user,
+            mechanism,
+            refusal: Some(why),
+        });
         tracing::warn!(peer = %self.peer, mechanism, why, "login refused");
         self.phase = Phase::Refusing(cx.broker.now() + SILENT_CLOSE_DELAY, Refusal::Login(code));
     }
 
     /// Handles the result of a password check.
-    pub(crate) fn handle_verified(&mut self, is_right: bool, cx: &mut StepContext<'_>) {
+    pub(crate) fn handle_verified(&mut self, verdict: LoginVerdict, cx: &mut StepContext<'_>) {
         let Some(login) = self.login.take() else {
             return;
         };
-        match is_right {
-            true => self.accept_login(login, cx),
-            false => {
-                let why = login.wrong_password();
-                let code = ResponseCode::AUTHENTICATION_FAILURE;
-                self.refuse_login(login.mechanism.name(), &why, code, cx);
-            }
+        let mechanism = login.mechanism.name();
+        let settings = self.settings.clone();
+        let check = settings.logins.decide(login, verdict, self.origin());
+        self.conclude_login(mechanism, check, cx);
+    }
+
+    /// Closes the connection of a user whose identity was not renewed.
+    pub(crate) fn expire(&mut self, cx: &mut StepContext<'_>) {
+        if self.phase != Phase::Open {
+            return self.end(cx);
         }
+        let why = "credential expired";
+        tracing::info!(peer = %self.peer, user = %self.user, why, "connection closed");
+        let code = ResponseCode::AUTHENTICATION_FAILURE;
+        self.connection.close(code, why, cx.out.tail());
+        self.begin_closing(cx);
     }
 
     /// Opens the virtual host. Every refusal has the same code, because the protocol has no other.
     pub(crate) fn open(&mut self, vhost: &str, cx: &mut StepContext<'_>) {
         let user = self.user.clone();
-        if let Err(error) = session::admit(cx.broker, &user, vhost) {
+        let identity = self.identity.clone();
+        if let Err(error) = session::admit(cx.broker, (&user, identity.as_deref()), vhost) {
             tracing::info!(peer = %self.peer, user = %user, %error, "open refused");
             let until = match error {
                 AdmissionError::UnknownVhost { .. } | AdmissionError::NoAccess { .. } => {
@@ -142,6 +177,7 @@ impl StreamSession {
             return;
         }
         self.vhost = vhost.into();
+        self.identity = identity.map(|identity| Arc::new(identity.in_vhost(vhost)));
         let address = self.address_of(cx.broker.id().node, cx.broker);
         let (host, port) = address.unwrap_or_else(|| {
             let local = self.local;

@@ -10,7 +10,7 @@ use bytes::{Buf, BytesMut};
 use codec_stream::{ClientCommand, Property, ResponseCode, ServerCommand};
 use env::Time;
 use message::Table;
-use metadata::{Name, QueueId};
+use metadata::{Identity, Name, QueueId};
 use operations::Caller;
 use queue::RejectReason;
 use session::{
@@ -74,6 +74,8 @@ pub struct StreamSession {
     /// The login whose password check is pending.
     pub(crate) login: Option<Login>,
     pub(crate) user: Name,
+    /// The identity from an external backend.
+    pub(crate) identity: Option<Arc<Identity>>,
     pub(crate) vhost: Name,
     client_properties: Option<Box<Table>>,
     client_name: String,
@@ -129,6 +131,7 @@ impl StreamSession {
             mechanism: None,
             login: None,
             user: "".into(),
+            identity: None,
             vhost: "".into(),
             client_properties: None,
             client_name: String::new(),
@@ -160,9 +163,11 @@ impl StreamSession {
         Caller {
             tree: broker.tree(),
             user: &self.user,
+            identity: self.identity.as_deref(),
             vhost: &self.vhost,
             session: Some(broker.id()),
             is_operator: false,
+            refusals: broker.refusals(),
         }
     }
 
@@ -557,14 +562,18 @@ impl StreamSession {
                 self.handle_cursor_event(queue, event, cx);
             }
             // Streams have no other consumers than cursors.
-            QueueNotification::Deliver { .. } | QueueNotification::Cancelled { .. } => {}
+            QueueNotification::Deliver { .. }
+            | QueueNotification::Cancelled { .. }
+            | QueueNotification::TimedOut { .. }
+            | QueueNotification::Activity { .. } => {}
         }
     }
 
     fn handle_control_event(&mut self, event: ControlEvent, cx: &mut StepContext<'_>) {
         match event {
             ControlEvent::Changed { token, result } => self.handle_changed(token, result, cx),
-            ControlEvent::Verified { right } => self.handle_verified(right, cx),
+            ControlEvent::Verified { verdict } => self.handle_verified(verdict, cx),
+            ControlEvent::Expired => self.expire(cx),
             ControlEvent::Blocked(alarm) => self.is_alarmed = alarm.is_some(),
             ControlEvent::Unblocked => self.is_behind = false,
             ControlEvent::Close { text } => self.close(&text, cx),

@@ -28,9 +28,10 @@ fn code_of(error: &OperationError) -> ResponseCode {
     match error.kind {
         ErrorKind::AccessRefused => ResponseCode::ACCESS_REFUSED,
         ErrorKind::NotFound => ResponseCode::STREAM_DOES_NOT_EXIST,
-        ErrorKind::ResourceLocked | ErrorKind::PreconditionFailed | ErrorKind::NotImplemented => {
-            ResponseCode::PRECONDITION_FAILED
-        }
+        ErrorKind::ResourceLocked
+        | ErrorKind::PreconditionFailed
+        | ErrorKind::NotImplemented
+        | ErrorKind::NotPermitted => ResponseCode::PRECONDITION_FAILED,
         ErrorKind::Unavailable => ResponseCode::INTERNAL_ERROR,
     }
 }
@@ -109,12 +110,7 @@ impl StreamSession {
             arguments: queue_arguments(&request.arguments)?,
         };
         let plan = self.caller(cx.broker).plan_super_stream(declaration);
-        let mut changes = plan.map_err(|error| self.creation_refused(&error))?;
-        for change in &mut changes {
-            if let Change::DeclareQueue(record) = change {
-                record.members = cx.broker.place_queue(record);
-            }
-        }
+        let changes = plan.map_err(|error| self.creation_refused(&error))?;
         let changes = Changes::new(CommandKey::CreateSuperStream, correlation_id, changes);
         self.proceed(changes, cx);
         Ok(())

@@ -116,7 +116,8 @@ fn code_of(error: &ChangeError) -> ResponseCode {
         ChangeError::NotFound(_) => ResponseCode::STREAM_DOES_NOT_EXIST,
         ChangeError::PreconditionFailed(_)
         | ChangeError::ResourceLocked(_)
-        | ChangeError::Invalid(_) => ResponseCode::PRECONDITION_FAILED,
+        | ChangeError::Invalid(_)
+        | ChangeError::NotPermitted(_) => ResponseCode::PRECONDITION_FAILED,
         ChangeError::AccessRefused(_) => ResponseCode::ACCESS_REFUSED,
         ChangeError::Unavailable(_) => ResponseCode::INTERNAL_ERROR,
     }
@@ -153,6 +154,12 @@ impl StreamSession {
 
     /// Proposes the next change of a command, or responds if there is none.
     pub(crate) fn proceed(&mut self, mut changes: Changes, cx: &mut StepContext<'_>) {
+        if let Some(Change::DeclareQueue(record)) = changes.next.front_mut()
+            && record.members.is_empty()
+        {
+            // Not earlier: the leaders of a super stream spread over the nodes because the streams before this one count.
+            record.members = cx.broker.place_queue(record);
+        }
         match changes.next.front().cloned() {
             Some(change) => self.change(change, OperationStep::Changes(changes), cx),
             None => match changes.created.take() {

@@ -63,7 +63,10 @@ fn a_login_waits_for_its_password_check() {
     world.authenticate(0, "PLAIN", b"\0guest\0guest");
     assert_eq!(world.take(0), []);
     assert_eq!(world.clients[0].state, SessionState::Paused);
-    let event = ControlEvent::Verified { right: true }.into();
+    let event = ControlEvent::Verified {
+        verdict: true.into(),
+    }
+    .into();
     world.broker.events.push_back((100, event));
     world.pump();
     let seen = world.take(0);

@@ -91,6 +91,24 @@ fn super_streams_are_exchanges_with_ordered_bindings() {
 }
 
 #[test]
+fn leaders_of_the_partitions_spread_over_the_nodes() {
+    let mut world = World::open();
+    let partitions = ["o-0", "o-1", "o-2", "o-3"];
+    assert_eq!(
+        create(&mut world, "o", &partitions, &["0", "1", "2", "3"]),
+        OK
+    );
+    let leaders = partitions.map(|name| {
+        let record = world.broker.tree.queue("/", name).expect("created");
+        *record.members.first().expect("a member")
+    });
+    for node in [NODE, OTHER_NODE] {
+        let led = leaders.iter().filter(|leader| **leader == node).count();
+        assert_eq!(led, 2, "{leaders:?}");
+    }
+}
+
+#[test]
 fn invalid_super_streams_create_nothing() {
     let invalid = ResponseCode::PRECONDITION_FAILED;
     let exists = ResponseCode::STREAM_ALREADY_EXISTS;

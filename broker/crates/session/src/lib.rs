@@ -11,12 +11,14 @@
 
 mod counts;
 mod held;
+pub mod interceptors;
 mod login;
 mod outbox;
 mod protocol;
 mod service;
 mod written;
 
+pub use audit::{Refusals, RefusedPermission};
 pub use counts::{
     ChannelDetails, LinkDetails, LinkSessionDetails, MessageCounters, PublishCounters,
     SessionDetails, StreamConsumerDetails, StreamPublisherDetails, StreamSessionDetails,
@@ -24,7 +26,8 @@ pub use counts::{
 };
 pub use held::HeldMemory;
 pub use login::{
-    AdmissionError, Login, LoginCheck, LoginConfig, LoginOrigin, SILENT_CLOSE_DELAY, admit,
+    AdmissionError, Login, LoginAttempt, LoginCheck, LoginConfig, LoginOrigin, LoginVerdict,
+    SILENT_CLOSE_DELAY, admit,
 };
 pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
 pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
@@ -38,7 +41,7 @@ pub use written::WrittenDeliveries;
 use bytes::BytesMut;
 use env::{Time, WallTime};
 use message::Message;
-use metadata::{Change, ChangeError, ChangeResult, Name, QueueId, SessionId, Tree};
+use metadata::{Change, ChangeError, ChangeResult, Identity, Name, QueueId, SessionId, Tree};
 use queue::cursor::{CursorEvent, CursorSend, StreamBatch};
 use queue::{ConsumerId, Delivery, QueueReply, RejectReason, RequestBody};
 use std::any::Any;
@@ -72,6 +75,15 @@ pub struct SessionOwner {
     pub user: Name,
     /// The name of the virtual host.
     pub vhost: Name,
+    /// The identity from an external backend. None: the metadata has the user.
+    pub identity: Option<Arc<Identity>>,
+}
+
+impl SessionOwner {
+    /// The permissions of the user.
+    pub fn access<'t>(&'t self, tree: &'t Tree) -> metadata::UserAccess<'t> {
+        tree.access_of(&self.user, self.identity.as_deref())
+    }
 }
 
 /// Flow control answer of a queue to a publish.
@@ -182,6 +194,7 @@ pub trait Broker {
         Arc::new(SessionOwner {
             user: user.into(),
             vhost: vhost.into(),
+            identity: None,
         })
     }
     /// Counts this session as a connection of the user. The error is the limit, if it is reached.
@@ -234,19 +247,31 @@ pub trait Broker {
     /// Reports a message event to the firehose. Called while tracing is enabled for a vhost
     /// ([`Tree::traces`]).
     fn trace(&mut self, _traced: &TracedMessage<'_>) {}
-    /// Counts a login attempt. `protocol` is the label of the metric.
-    fn count_login(&mut self, _protocol: &'static str, _succeeded: bool) {}
+    /// Counts and records a login attempt.
+    fn note_login(&mut self, _attempt: &LoginAttempt<'_>) {}
+    /// Records a refused access to a vhost. `reason` is the error for the log.
+    fn note_refused_vhost(&mut self, _user: &str, _vhost: &str, _reason: &str) {}
+    /// Takes refused permissions for the audit log. None: there is no audit log.
+    fn refusals(&self) -> Option<&Refusals> {
+        None
+    }
     /// Counts a connection of the stream protocol that opens (1) or ends (-1).
     fn count_stream_connection(&mut self, _change: i64) {}
     /// Counts an error that a client of the stream protocol is sent. `error` is its name in the metric.
     fn count_stream_error(&mut self, _error: &'static str) {}
-    /// Checks a password against the hash of `user`. A session has at most one check pending.
+    /// Checks a password of `user` with the configured backends in order; the one of the metadata compares it
+    /// with the hash. A session has at most one check pending.
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let _ = user;
         match auth::verify(hash, password) {
             true => PasswordCheck::Right,
             false => PasswordCheck::Wrong,
         }
+    }
+    /// Checks a new secret of a user with the backend that has identified it. A session has at most one check
+    /// pending.
+    fn renew(&mut self, _identity: &Identity, _secret: &[u8]) -> PasswordCheck {
+        PasswordCheck::Wrong
     }
 }
 
@@ -282,7 +307,7 @@ pub enum TraceEvent<'a> {
     },
 }
 
-/// The immediate result of [`Broker::verify`].
+/// The immediate result of [`Broker::verify`] and [`Broker::renew`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PasswordCheck {
     /// The password matches.
@@ -371,6 +396,28 @@ pub enum QueueNotification {
         /// The event.
         event: CursorEvent,
     },
+    /// The consumer is active, or another one is the single active consumer of the queue: its first
+    /// state, and each change of it or of the queue's owner. Only of consumers with credit on queue types that report it.
+    Activity {
+        /// The queue.
+        queue: QueueId,
+        /// The consumer.
+        consumer: ConsumerId,
+        /// False while the consumer waits for another one to end.
+        is_active: bool,
+        /// The node that owns the queue.
+        owner: env::NodeId,
+    },
+    /// A consumer did not settle deliveries in time, and its queue has requeued them. A consumer with a
+    /// prefetch has ended: the session must cancel it.
+    TimedOut {
+        /// The queue.
+        queue: QueueId,
+        /// The consumer.
+        consumer: ConsumerId,
+        /// The last of these deliveries.
+        up_to: u64,
+    },
     /// The queue ended this consumer because it was deleted or because its node is permanently
     /// lost.
     Cancelled {
@@ -393,9 +440,11 @@ pub enum ControlEvent {
     },
     /// The result of a check that was [`PasswordCheck::Later`].
     Verified {
-        /// The password matches.
-        right: bool,
+        /// The result.
+        verdict: LoginVerdict,
     },
+    /// The identity of the user has expired and was not renewed.
+    Expired,
     /// An alarm was raised (with its reason) or cleared.
     Blocked(Option<&'static str>),
     /// Backlogs are gone: no queue and no remote subscriber is [`FlowState::Behind`].

@@ -2,7 +2,8 @@
 
 use crate::{Broker, PasswordCheck};
 use auth::{Credentials, Mechanism, SaslError, TlsPeer};
-use metadata::Name;
+use metadata::{Identity, Name};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Delay before the socket of a failed login is closed, to slow down password guessing.
@@ -19,6 +20,10 @@ pub struct LoginConfig {
     /// The credentials for SASL ANONYMOUS (`anonymous_login_user`, `anonymous_login_pass`). None:
     /// not offered.
     pub anonymous: Option<Credentials>,
+    /// Passwords may be checked by external backends, which decide about the name of the user.
+    pub has_external_backend: bool,
+    /// Users of the metadata may log in.
+    pub has_internal_backend: bool,
 }
 
 impl Default for LoginConfig {
@@ -30,6 +35,8 @@ impl Default for LoginConfig {
                 user: "guest".into(),
                 password: b"guest".to_vec(),
             }),
+            has_external_backend: false,
+            has_internal_backend: true,
         }
     }
 }
@@ -50,6 +57,28 @@ pub struct Login {
     pub mechanism: Mechanism,
     /// The user that logs in.
     pub user: String,
+    /// The identity from an external backend. None: the metadata has the user.
+    pub identity: Option<Arc<Identity>>,
+}
+
+/// The result of a password check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoginVerdict {
+    /// The password of the user in the metadata matches.
+    Right,
+    /// An external backend knows the user.
+    Identified(Arc<Identity>),
+    /// No backend accepts the password. The reason is for the log only; None: the password is wrong.
+    Wrong(Option<Arc<str>>),
+}
+
+impl From<bool> for LoginVerdict {
+    fn from(is_right: bool) -> LoginVerdict {
+        match is_right {
+            true => LoginVerdict::Right,
+            false => LoginVerdict::Wrong(None),
+        }
+    }
 }
 
 impl Login {
@@ -60,6 +89,19 @@ impl Login {
             self.user
         )
     }
+}
+
+/// A login attempt that was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoginAttempt<'a> {
+    /// The label of the protocol in metrics.
+    pub protocol: &'static str,
+    /// The user that the client named. Empty: unknown.
+    pub user: &'a str,
+    /// The name of the mechanism. Empty: the protocol has none.
+    pub mechanism: &'a str,
+    /// The reason of a refusal. None: the login was accepted.
+    pub refusal: Option<&'a str>,
 }
 
 /// The result of [`LoginConfig::check`].
@@ -111,12 +153,19 @@ impl LoginConfig {
             Ok(credentials) => credentials,
             Err(error) => return LoginCheck::Malformed(error),
         };
-        let login = Login { mechanism, user };
+        let login = Login {
+            mechanism,
+            user,
+            identity: None,
+        };
         if password.is_empty() {
             let why = format!("user '{}' gave an empty password", login.user);
             return LoginCheck::Refused(login, why);
         }
-        if let Err(why) = self.check_loopback_only(&login.user, origin) {
+        // Another backend may know the password of another user.
+        if !self.has_external_backend
+            && let Err(why) = self.check_loopback_only(&login.user, origin)
+        {
             return LoginCheck::Refused(login, why);
         }
         // For an unknown user a decoy hash is verified, so that the check takes as long.
@@ -124,13 +173,34 @@ impl LoginConfig {
         let hash = record.and_then(|record| record.password.clone());
         let hash = hash.unwrap_or_else(auth::decoy);
         match broker.verify(&login.user, &hash, &password) {
-            PasswordCheck::Right => LoginCheck::Accepted(login),
-            PasswordCheck::Wrong => {
-                let why = login.wrong_password();
-                LoginCheck::Refused(login, why)
-            }
+            PasswordCheck::Right => self.decide(login, LoginVerdict::Right, origin),
+            PasswordCheck::Wrong => self.decide(login, LoginVerdict::Wrong(None), origin),
             PasswordCheck::Later => LoginCheck::Pending(login),
             PasswordCheck::Busy => LoginCheck::Busy,
+        }
+    }
+
+    /// Decides about a login whose password was checked: [`LoginCheck::Accepted`] or [`LoginCheck::Refused`].
+    pub fn decide(
+        &self,
+        mut login: Login,
+        verdict: LoginVerdict,
+        origin: LoginOrigin<'_>,
+    ) -> LoginCheck {
+        match verdict {
+            LoginVerdict::Right => {}
+            LoginVerdict::Identified(identity) => {
+                login.user = identity.user.to_string();
+                login.identity = Some(identity);
+            }
+            LoginVerdict::Wrong(why) => {
+                let why = why.map_or_else(|| login.wrong_password(), |why| why.to_string());
+                return LoginCheck::Refused(login, why);
+            }
+        }
+        match self.check_loopback_only(&login.user, origin) {
+            Ok(()) => LoginCheck::Accepted(login),
+            Err(why) => LoginCheck::Refused(login, why),
         }
     }
 
@@ -151,8 +221,12 @@ impl LoginConfig {
         let login = Login {
             mechanism: Mechanism::External,
             user,
+            identity: None,
         };
         let unknown = || {
+            if !self.has_internal_backend {
+                return Some("`auth_backends` has no backend that knows users by name".to_owned());
+            }
             let is_unknown = broker.tree().user(&login.user).is_none();
             is_unknown.then(|| format!("user '{}' does not exist", login.user))
         };
@@ -217,8 +291,21 @@ pub enum AdmissionError {
     },
 }
 
-/// Checks whether an authenticated user may open a connection to a vhost, and counts the connection.
-pub fn admit(broker: &mut dyn Broker, user: &Name, vhost: &str) -> Result<(), AdmissionError> {
+/// Checks whether an authenticated user may open a connection to a vhost, and counts the connection. Records a refusal.
+pub fn admit(
+    broker: &mut dyn Broker,
+    (user, identity): (&Name, Option<&Identity>),
+    vhost: &str,
+) -> Result<(), AdmissionError> {
+    check_admission(broker, (user, identity), vhost)
+        .inspect_err(|error| broker.note_refused_vhost(user, vhost, &error.to_string()))
+}
+
+fn check_admission(
+    broker: &mut dyn Broker,
+    (user, identity): (&Name, Option<&Identity>),
+    vhost: &str,
+) -> Result<(), AdmissionError> {
     let (user, name) = (user.clone(), Name::from(vhost));
     if broker.draining() {
         return Err(AdmissionError::Draining);
@@ -226,7 +313,7 @@ pub fn admit(broker: &mut dyn Broker, user: &Name, vhost: &str) -> Result<(), Ad
     if !broker.tree().vhost_exists(vhost) {
         return Err(AdmissionError::UnknownVhost { vhost: name });
     }
-    if !broker.tree().vhost_access(&user, vhost) {
+    if !broker.tree().access_of(&user, identity).has_vhost(vhost) {
         return Err(AdmissionError::NoAccess { vhost: name, user });
     }
     if let Err(limit) = broker.admit(&user) {

@@ -91,6 +91,16 @@ impl QueueClients {
         self.links(waits).into_iter().filter_map(told).collect()
     }
 
+    /// The node that a session takes to be the owner of a queue.
+    pub fn owner_of(&self, session: u64, queue: QueueId) -> Option<NodeId> {
+        self.sessions
+            .get(&session)?
+            .queues
+            .get(&queue)?
+            .client
+            .owner()
+    }
+
     pub fn has_relieved(&self) -> bool {
         !self.relieved.is_empty()
     }
@@ -231,7 +241,7 @@ impl QueueClients {
 
 impl Queues {
     /// A session's request to a queue; returns its number.
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         ctx: &mut Context,
         tree: &Tree,
@@ -339,7 +349,7 @@ impl Queues {
     }
 
     /// A session publishes a batch to a stream, as a whole.
-    pub fn publish_batch(
+    pub(crate) fn publish_batch(
         &mut self,
         ctx: &mut Context,
         tree: &Tree,
@@ -359,7 +369,7 @@ impl Queues {
     }
 
     /// An event of a replica of a stream for a cursor of a session.
-    pub fn handle_cursor_event(
+    pub(crate) fn handle_cursor_event(
         &mut self,
         ctx: &mut Context,
         from: NodeId,
@@ -381,7 +391,7 @@ impl Queues {
         }
     }
 
-    pub fn publish(
+    pub(crate) fn publish(
         &mut self,
         ctx: &mut Context,
         tree: &Tree,
@@ -401,7 +411,7 @@ impl Queues {
     }
 
     /// A session's client was sent a consumer's deliveries up to this one.
-    pub fn handle_deliveries_sent(
+    pub(crate) fn handle_deliveries_sent(
         &mut self,
         ctx: &mut Context,
         number: u64,
@@ -521,6 +531,9 @@ impl Queues {
         queue: QueueId,
         answer: (u64, &QueueReply),
     ) {
+        if let Some(trail) = ctx.audit_mut() {
+            trail.queue_answered(number, queue, answer);
+        }
         let link = self.clients.link(number, queue);
         if let Some(stream) = link.and_then(|link| link.stream.as_mut()) {
             let mut outputs = Vec::new();
@@ -577,7 +590,7 @@ impl Queues {
     }
 
     /// A queue's word for a session of this shard.
-    pub fn handle_event(
+    pub(crate) fn handle_event(
         &mut self,
         ctx: &mut Context,
         from: NodeId,
@@ -594,7 +607,7 @@ impl Queues {
         self.carry_on(ctx, number, queue);
     }
 
-    pub fn tick_clients(&mut self, ctx: &mut Context) {
+    pub(crate) fn tick_clients(&mut self, ctx: &mut Context) {
         let now = ctx.now();
         while let Some((at, number, queue)) = self
             .clients
@@ -616,7 +629,7 @@ impl Queues {
     }
 
     /// This node's own replica of a queue has heard of a leader.
-    pub fn handle_leader(&mut self, ctx: &mut Context, queue: QueueId, leader: NodeId) {
+    pub(crate) fn handle_leader(&mut self, ctx: &mut Context, queue: QueueId, leader: NodeId) {
         let now = ctx.now();
         for (number, queue) in self
             .clients
@@ -629,7 +642,7 @@ impl Queues {
         }
     }
 
-    pub fn handle_members_changed(
+    pub(crate) fn handle_members_changed(
         &mut self,
         ctx: &mut Context,
         queue: QueueId,
@@ -648,7 +661,7 @@ impl Queues {
     }
 
     /// The link to a node is lost: a quorum queue that was led there is led elsewhere soon; a classic one is out of reach.
-    pub fn handle_node_down(&mut self, ctx: &mut Context, node: NodeId) {
+    pub(crate) fn handle_node_down(&mut self, ctx: &mut Context, node: NodeId) {
         let now = ctx.now();
         for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
             let mut told = std::mem::take(&mut self.clients.told);
@@ -672,7 +685,7 @@ impl Queues {
     }
 
     /// Frames may have been lost on the way to that node.
-    pub fn handle_node_up(&mut self, ctx: &mut Context, node: NodeId) {
+    pub(crate) fn handle_node_up(&mut self, ctx: &mut Context, node: NodeId) {
         let now = ctx.now();
         for (number, queue) in self.clients.links(|_, l| l.stream.is_some()) {
             self.with_consumers(ctx, number, queue, |consumers, outputs| {
@@ -691,7 +704,7 @@ impl Queues {
     }
 
     /// The queue is no more: nothing sent to it will be answered.
-    pub fn handle_queue_removed(&mut self, ctx: &mut Context, queue: QueueId) {
+    pub(crate) fn handle_queue_removed(&mut self, ctx: &mut Context, queue: QueueId) {
         for (number, queue) in self.clients.links(|q, _| q == queue) {
             let mut told = std::mem::take(&mut self.clients.told);
             if let Some(link) = self.clients.link(number, queue) {
@@ -712,7 +725,7 @@ impl Queues {
     }
 
     /// The session is over: its queues are told, and forgotten when they know.
-    pub fn handle_session_end(&mut self, ctx: &mut Context, tree: &Tree, number: u64) {
+    pub(crate) fn handle_session_end(&mut self, ctx: &mut Context, tree: &Tree, number: u64) {
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return;
         };
@@ -727,7 +740,7 @@ impl Queues {
         }
     }
 
-    pub fn request_for_control(
+    pub(crate) fn request_for_control(
         &mut self,
         ctx: &mut Context,
         tree: &Tree,
@@ -777,7 +790,7 @@ fn no_link_reason(tree: &Tree, queue: QueueId) -> String {
 }
 
 /// The event of a queue client as its session gets it.
-pub fn notification(queue: QueueId, event: ClientEvent<PublishTag>) -> QueueNotification {
+pub(crate) fn notification(queue: QueueId, event: ClientEvent<PublishTag>) -> QueueNotification {
     match event {
         ClientEvent::Published(tag) => QueueNotification::Published { queue, tag },
         ClientEvent::NotPublished(tag, why) => QueueNotification::NotPublished { queue, tag, why },
@@ -795,5 +808,20 @@ pub fn notification(queue: QueueId, event: ClientEvent<PublishTag>) -> QueueNoti
             deliveries,
         },
         ClientEvent::Cancelled { consumer } => QueueNotification::Cancelled { queue, consumer },
+        ClientEvent::TimedOut { consumer, up_to } => QueueNotification::TimedOut {
+            queue,
+            consumer,
+            up_to,
+        },
+        ClientEvent::Activity {
+            consumer,
+            is_active,
+            owner,
+        } => QueueNotification::Activity {
+            queue,
+            consumer,
+            is_active,
+            owner,
+        },
     }
 }

@@ -28,9 +28,9 @@ use std::time::Duration;
 const RECONCILE_EVERY: Duration = Duration::from_secs(1);
 
 /// A change of the tree that the loop requests.
-pub type ChangeRequest = (Change, ChangeRequester);
+pub(crate) type ChangeRequest = (Change, ChangeRequester);
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     peers: Peers,
     alarms: Alarms,
     joining_nodes: JoiningNodes,
@@ -42,7 +42,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(now: Time) -> Cluster {
+    pub(crate) fn new(now: Time) -> Cluster {
         Cluster {
             peers: Peers::default(),
             alarms: Alarms::default(),
@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     /// Returns true once per [`RECONCILE_EVERY`].
-    pub fn begin_reconciliation(&mut self, now: Time) -> bool {
+    pub(crate) fn begin_reconciliation(&mut self, now: Time) -> bool {
         let is_due = now >= self.reconcile_at;
         if is_due {
             self.reconcile_at = now + RECONCILE_EVERY;
@@ -63,7 +63,7 @@ impl Cluster {
         is_due
     }
 
-    pub fn wake_at(&self, now: Time) -> Option<Time> {
+    pub(crate) fn wake_at(&self, now: Time) -> Option<Time> {
         let review = self.members.review.is_due().then_some(now);
         let queries = self.members.questions.wake_at();
         [review, queries, Some(self.reconcile_at)]
@@ -72,46 +72,51 @@ impl Cluster {
             .min()
     }
 
-    pub fn peers(&self) -> &Peers {
+    pub(crate) fn peers(&self) -> &Peers {
         &self.peers
     }
 
-    pub fn peers_mut(&mut self) -> &mut Peers {
+    pub(crate) fn peers_mut(&mut self) -> &mut Peers {
         &mut self.peers
     }
 
-    pub fn alarms(&self) -> &Alarms {
+    pub(crate) fn alarms(&self) -> &Alarms {
         &self.alarms
     }
 
-    pub fn alarms_mut(&mut self) -> &mut Alarms {
+    pub(crate) fn alarms_mut(&mut self) -> &mut Alarms {
         &mut self.alarms
     }
 
-    pub fn members(&self) -> &Members {
+    pub(crate) fn members(&self) -> &Members {
         &self.members
     }
 
-    pub fn members_mut(&mut self) -> &mut Members {
+    pub(crate) fn members_mut(&mut self) -> &mut Members {
         &mut self.members
     }
 
     /// Returns true while this node is in maintenance or shuts down.
-    pub fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.is_draining
     }
 
-    pub fn set_draining(&mut self, on: bool) {
+    pub(crate) fn set_draining(&mut self, on: bool) {
         self.is_draining = on;
     }
 
     /// A node is linked. Returns true if its incarnation is a new one: sessions of earlier ones are over.
-    pub fn handle_node_up(&mut self, node: NodeId, incarnation: Incarnation, shards: u16) -> bool {
+    pub(crate) fn handle_node_up(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+        shards: u16,
+    ) -> bool {
         self.members.review.all();
         self.peers.up(node, incarnation, shards)
     }
 
-    pub fn handle_node_down(&mut self, node: NodeId) {
+    pub(crate) fn handle_node_down(&mut self, node: NodeId) {
         self.peers.down(node);
         self.members.review.all();
         self.alarms.forget(node);
@@ -119,7 +124,7 @@ impl Cluster {
     }
 
     /// A linked node requests to join. The request is repeated until the tree has the node.
-    pub fn begin_join(
+    pub(crate) fn begin_join(
         &mut self,
         ctx: &mut Context,
         metadata: &MetadataReplica,
@@ -136,7 +141,7 @@ impl Cluster {
     }
 
     /// Repeats the requests of nodes that are not members yet.
-    pub fn repeat_joins(
+    pub(crate) fn repeat_joins(
         &mut self,
         ctx: &mut Context,
         metadata: &MetadataReplica,
@@ -148,7 +153,7 @@ impl Cluster {
     }
 
     /// A node requests to join, here or through another node: the leader of the metadata group admits it.
-    pub fn join(
+    pub(crate) fn join(
         &mut self,
         ctx: &mut Context,
         metadata: &MetadataReplica,
@@ -198,7 +203,11 @@ impl Cluster {
     }
 
     /// The outcome of a node's request to join. A refused node repeats it.
-    pub fn handle_join_result(&mut self, node: NodeId, result: &Result<ChangeResult, ChangeError>) {
+    pub(crate) fn handle_join_result(
+        &mut self,
+        node: NodeId,
+        result: &Result<ChangeResult, ChangeError>,
+    ) {
         self.joining.remove(&node);
         if let Err(why) = result {
             tracing::warn!(event = "node_join_refused", id = node.0, %why);
@@ -206,12 +215,12 @@ impl Cluster {
     }
 
     /// Another node leads the metadata group: it admits nodes.
-    pub fn forget_joins(&mut self) {
+    pub(crate) fn forget_joins(&mut self) {
         self.joining.clear();
     }
 
     /// Compares joining nodes with those of the tree. Of two nodes with one name the one that is down is replaced.
-    pub fn review_nodes(
+    pub(crate) fn review_nodes(
         &mut self,
         ctx: &Context,
         tree: &Tree,
@@ -237,7 +246,7 @@ impl Cluster {
         })
     }
 
-    pub fn topology<'a>(&'a self, ctx: &'a Context, tree: &'a Tree) -> Topology<'a> {
+    pub(crate) fn topology<'a>(&'a self, ctx: &'a Context, tree: &'a Tree) -> Topology<'a> {
         Topology {
             ctx,
             tree,

@@ -1,17 +1,23 @@
-//! What a node gives each of its shards when it makes it.
+//! The configuration of a shard, which its node gives it.
 
 use crate::shard::MemoryBudget;
 use env::{Incarnation, NodeId};
 use metadata::features::Version;
+use metadata::restrictions::Restrictions;
 use metadata::{ClientAddress, Name, NodeRecord, QueueType, UserRecord};
+use queue::quorum::DefaultTimeout;
 use session::Protocols;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use wal::{GroupId, RecoveredGroup};
 
 /// Facts about the node and the shard that do not change while the process lives.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
+    /// The node.
     pub node: NodeId,
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// The node's name in listings (`cluster.node`).
     pub name: Name,
@@ -26,12 +32,13 @@ pub struct ShardConfig {
     pub founding: Option<Founding>,
     /// For everything random that need not be secret; differs per shard, node and start.
     pub seed: u64,
-    /// Of the node, the same for all its shards.
+    /// Memory of the node, the same for all its shards.
     pub budget: MemoryBudget,
+    /// The placement of queues.
     pub placement: Placement,
     /// Protocols of the node's listeners.
     pub protocols: Protocols,
-    /// What runs this node.
+    /// The program of this node.
     pub program: Version,
     /// Addresses of this node's client listeners.
     pub client_addresses: Vec<ClientAddress>,
@@ -40,11 +47,29 @@ pub struct ShardConfig {
     pub machine: Box<[u8]>,
     /// The object store for sealed segments of streams. None: they stay on the disk.
     pub tier: Option<stream::TierConfig>,
+    /// The acknowledgement timeout of consumers whose queue has none (`consumer_timeout`).
+    pub consumer_timeout: DefaultTimeout,
     /// Time and memory of the Raft groups.
     pub groups: consensus::HostLimits,
+    /// Limits on declarations by clients of this node.
+    pub restrictions: Restrictions,
+    /// Measures the resource usage of the node, which shard 0 reports with its counters.
+    pub resources: ResourceMeter,
 }
 
-/// What the configuration says about where queues live.
+/// A function that returns the resource usage of the node as last measured; `None`: it is unknown.
+#[derive(Clone, Default)]
+pub struct ResourceMeter(pub Option<Arc<dyn Fn() -> control::NodeResources + Send + Sync>>);
+
+impl fmt::Debug for ResourceMeter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ResourceMeter")
+            .field(&self.0.is_some())
+            .finish()
+    }
+}
+
+/// The settings about the placement of queues.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
     /// `cluster.zone`: where this node is; empty: nobody says.
@@ -70,9 +95,10 @@ pub struct Founding {
     pub features: Vec<Name>,
 }
 
-/// What the write-ahead log held for the groups of one shard.
+/// The content of the write-ahead log for the groups of one shard.
 #[derive(Debug, Default)]
 pub struct RecoveredShard {
+    /// The state of each group.
     pub groups: BTreeMap<GroupId, RecoveredGroup>,
     /// The newest file that `groups` come from. New records go to later files; `wal_rolled` with this number
     /// follows as the shard's first event, so that the old files can be emptied and deleted. 0: none.
@@ -80,7 +106,7 @@ pub struct RecoveredShard {
 }
 
 impl RecoveredShard {
-    /// Each shard's part of what the log held.
+    /// Divides the content of the log among the shards.
     pub fn split(recovered: wal::Recovered, shards: u16) -> Vec<RecoveredShard> {
         let newest_file = recovered.files.last().copied().unwrap_or(0);
         let mut parts: Vec<RecoveredShard> = (0..shards)

@@ -3,6 +3,7 @@
 //! A service gets it as an argument of each call, so that no service needs access to another one for the time, the identity
 //! of the shard, or for sending something.
 
+use crate::audit_trail::AuditTrail;
 use crate::config::ShardConfig;
 use crate::frame::Frame;
 use crate::local_message::LocalMessage;
@@ -35,6 +36,8 @@ pub struct Context {
     effects: Vec<Effect>,
     /// Events for sessions of this shard, by session number.
     notices: VecDeque<(u64, SessionEvent)>,
+    /// None: there is no audit log.
+    audit: Option<Box<AuditTrail>>,
 }
 
 impl Context {
@@ -53,7 +56,22 @@ impl Context {
             rng,
             effects: Vec::new(),
             notices: VecDeque::new(),
+            audit: None,
         }
+    }
+
+    pub fn set_audit(&mut self, trail: AuditTrail) {
+        self.audit = Some(Box::new(trail));
+    }
+
+    #[inline]
+    pub fn audit(&self) -> Option<&AuditTrail> {
+        self.audit.as_deref()
+    }
+
+    #[inline]
+    pub fn audit_mut(&mut self) -> Option<&mut AuditTrail> {
+        self.audit.as_deref_mut()
     }
 
     pub fn set_time(&mut self, now: Time, wall: WallTime) {

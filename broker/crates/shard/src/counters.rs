@@ -20,7 +20,7 @@ struct ProtocolSum {
 }
 
 #[derive(Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     pub connections_opened: u64,
     pub connections_closed: u64,
     pub channels_opened: u64,
@@ -37,21 +37,21 @@ pub struct Counters {
 
 impl Counters {
     /// What belongs to no virtual host.
-    pub fn add(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
+    pub(crate) fn add(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
         match self.others.iter_mut().find(|(p, _)| *p == protocol) {
             Some((_, sum)) => sum.add(message_counters),
             None => self.others.push((protocol, *message_counters)),
         }
     }
 
-    pub fn add_at(&mut self, at: u32, message_counters: &MessageCounters) {
+    pub(crate) fn add_at(&mut self, at: u32, message_counters: &MessageCounters) {
         if let Some(sum) = self.sums.get_mut(at as usize) {
             sum.message_counters.add(message_counters);
         }
     }
 
     /// One session more counts there. Where.
-    pub fn join(&mut self, protocol: &'static str, vhost: &Name) -> u32 {
+    pub(crate) fn join(&mut self, protocol: &'static str, vhost: &Name) -> u32 {
         let there = self.by_vhost.entry(vhost.clone()).or_default();
         let found = there.iter().copied().find(|at| {
             let sum = self.sums.get(*at as usize);
@@ -74,7 +74,7 @@ impl Counters {
     }
 
     /// A session counts there no more.
-    pub fn leave(&mut self, at: u32) {
+    pub(crate) fn leave(&mut self, at: u32) {
         if let Some(sum) = self.sums.get_mut(at as usize) {
             sum.sessions = sum.sessions.saturating_sub(1);
         }
@@ -91,7 +91,7 @@ impl Counters {
         }
     }
 
-    pub fn vhost_removed(&mut self, vhost: &str) {
+    pub(crate) fn vhost_removed(&mut self, vhost: &str) {
         for at in self.by_vhost.remove(vhost).unwrap_or_default() {
             if let Some(sum) = self.sums.get_mut(at as usize) {
                 sum.vhost = None;
@@ -101,7 +101,7 @@ impl Counters {
     }
 
     /// Only these virtual hosts are there.
-    pub fn keep_vhosts(&mut self, is_there: impl Fn(&str) -> bool) {
+    pub(crate) fn keep_vhosts(&mut self, is_there: impl Fn(&str) -> bool) {
         let names = self.by_vhost.keys().filter(|name| !is_there(name));
         for gone in names.cloned().collect::<Vec<_>>() {
             self.vhost_removed(&gone);
@@ -114,7 +114,7 @@ impl Counters {
     }
 
     /// What clients did in a virtual host.
-    pub fn messages(&self, vhost: &str) -> control::MessageCounts {
+    pub(crate) fn messages(&self, vhost: &str) -> control::MessageCounts {
         let mut all = control::Counters::default();
         for sum in self.of_vhost(vhost) {
             let protocol = all.protocols.entry(sum.protocol.to_owned()).or_default();
@@ -124,7 +124,7 @@ impl Counters {
     }
 
     /// Publishes in a virtual host by sessions with the selected protocol labels.
-    pub fn published_by(&self, vhost: &str, is_selected: impl Fn(&str) -> bool) -> Traffic {
+    pub(crate) fn published_by(&self, vhost: &str, is_selected: impl Fn(&str) -> bool) -> Traffic {
         let mut all = Traffic::default();
         for sum in self.of_vhost(vhost).filter(|s| is_selected(s.protocol)) {
             all.published += sum.message_counters.publishes.received;
@@ -133,17 +133,17 @@ impl Counters {
         all
     }
 
-    pub fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
+    pub(crate) fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
         self.logins.entry(protocol).or_default().count(succeeded);
     }
 
     /// A connection of the stream protocol opens (1) or ends (-1).
-    pub fn count_stream_connection(&mut self, change: i64) {
+    pub(crate) fn count_stream_connection(&mut self, change: i64) {
         self.stream.connections += change;
     }
 
     /// A client of the stream protocol is sent an error.
-    pub fn count_stream_error(&mut self, error: &'static str) {
+    pub(crate) fn count_stream_error(&mut self, error: &'static str) {
         match self.stream.errors.get_mut(error) {
             Some(count) => *count += 1,
             None => {
@@ -152,16 +152,16 @@ impl Counters {
         }
     }
 
-    pub fn stream(&self) -> &StreamProtocolCounters {
+    pub(crate) fn stream(&self) -> &StreamProtocolCounters {
         &self.stream
     }
 
-    pub fn logins(&self) -> BTreeMap<String, LoginCounts> {
+    pub(crate) fn logins(&self) -> BTreeMap<String, LoginCounts> {
         let logins = self.logins.iter();
         logins.map(|(name, l)| ((*name).to_owned(), *l)).collect()
     }
 
-    pub fn protocols(&self) -> BTreeMap<String, ProtocolCounters> {
+    pub(crate) fn protocols(&self) -> BTreeMap<String, ProtocolCounters> {
         let mut all = BTreeMap::new();
         let sums = self
             .sums

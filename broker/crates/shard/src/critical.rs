@@ -8,20 +8,20 @@ use control::QueueFacts;
 use env::NodeId;
 
 /// Whether a group with these voters needs `me`: fewer than a majority of them would be there without it.
-pub fn needs(me: NodeId, voters: &[NodeId], there: impl Fn(NodeId) -> bool) -> bool {
+pub(crate) fn needs(me: NodeId, voters: &[NodeId], there: impl Fn(NodeId) -> bool) -> bool {
     let others = voters.iter().filter(|n| **n != me && there(**n)).count();
     voters.contains(&me) && voters.len() > 1 && others * 2 <= voters.len()
 }
 
 /// Whether `me` is cut off from the majority of the metadata group's voters. Then it is not what the others depend on: they
 /// go on without it, or none of the groups that it can see has a majority to lose.
-pub fn is_cut_off(me: NodeId, voters: &[NodeId], there: impl Fn(NodeId) -> bool) -> bool {
+pub(crate) fn is_cut_off(me: NodeId, voters: &[NodeId], there: impl Fn(NodeId) -> bool) -> bool {
     let reached = voters.iter().filter(|n| **n == me || there(**n)).count();
     reached * 2 <= voters.len()
 }
 
 /// Whether the quorum queue needs `me`. Nobody knows of one that has no leader: it needs all its members.
-pub fn queue_needs(me: NodeId, queue: &QueueFacts) -> bool {
+pub(crate) fn queue_needs(me: NodeId, queue: &QueueFacts) -> bool {
     match queue.leader {
         Some(_) => needs(me, &queue.members, |n| queue.online.contains(&n)),
         None => queue.members.len() > 1 && queue.members.contains(&me),

@@ -28,12 +28,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Messages, and about how many bytes of them, that are taken from a queue at a time.
-pub const BATCH: usize = 64;
-pub const BATCH_BYTES: usize = 1 << 20;
+pub(crate) const BATCH: usize = 64;
+pub(crate) const BATCH_BYTES: usize = 1 << 20;
 /// Messages passed on in one turn of the shard; the rest waits for the next.
 const TURN: usize = 1024;
 /// Bytes of messages on their way to all queues behind dead letter exchanges; beyond it they count as full.
-pub const MAX_BYTES: usize = 64 << 20;
+pub(crate) const MAX_BYTES: usize = 64 << 20;
 /// How long messages wait, at most once, for a queue that takes no more.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Wait before a message without a way, or refused on it, is tried again (at least once).
@@ -99,7 +99,7 @@ struct DeadLetterSource {
 
 /// What became of dead messages; the sum over a shard's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeadLetterCounts {
+pub(crate) struct DeadLetterCounts {
     /// Passed on to one queue at least.
     pub routed: u64,
     /// Gone, at most once: no such exchange, no queue behind it, or only such that close a cycle.
@@ -111,7 +111,7 @@ pub struct DeadLetterCounts {
 }
 
 #[derive(Debug, Default)]
-pub struct DeadLetters {
+pub(crate) struct DeadLetters {
     sources: BTreeMap<QueueId, DeadLetterSource>,
     /// Sources to be looked at.
     ready: BTreeSet<QueueId>,
@@ -125,7 +125,7 @@ pub struct DeadLetters {
 
 impl DeadLetters {
     /// Where a queue's dead messages go from now on.
-    pub fn set_way(&mut self, record: &QueueRecord, settings: &EffectiveSettings) {
+    pub(crate) fn set_way(&mut self, record: &QueueRecord, settings: &EffectiveSettings) {
         let Some(exchange) = &settings.dead_letter_exchange else {
             if let Some(source) = self.sources.get_mut(&record.id) {
                 source.way = None;
@@ -151,7 +151,7 @@ impl DeadLetters {
     }
 
     /// The queue is gone, or another node's.
-    pub fn forget(&mut self, queue: QueueId) {
+    pub(crate) fn forget(&mut self, queue: QueueId) {
         let Some(source) = self.sources.remove(&queue) else {
             return;
         };
@@ -166,26 +166,26 @@ impl DeadLetters {
     }
 
     /// The queue has dead messages.
-    pub fn note(&mut self, queue: QueueId) {
+    pub(crate) fn note(&mut self, queue: QueueId) {
         if !self.stalled.contains(&queue) {
             self.ready.insert(queue);
         }
     }
 
     /// A queue behind an exchange has taken something: who waits may go on.
-    pub fn relieve(&mut self) {
+    pub(crate) fn relieve(&mut self) {
         self.ready.append(&mut self.stalled);
     }
 
-    pub fn counts(&self) -> DeadLetterCounts {
+    pub(crate) fn counts(&self) -> DeadLetterCounts {
         self.counts
     }
 
-    pub fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self) {
         self.budget = TURN;
     }
 
-    pub fn wake_at(&self, now: Time) -> Option<Time> {
+    pub(crate) fn wake_at(&self, now: Time) -> Option<Time> {
         if !self.ready.is_empty() {
             return Some(now);
         }
@@ -197,7 +197,7 @@ impl DeadLetters {
     }
 
     /// Sources whose time has come.
-    pub fn tick(&mut self, now: Time) {
+    pub(crate) fn tick(&mut self, now: Time) {
         while let Some((at, queue)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, queue));
             if let Some(source) = self.sources.get_mut(&queue) {
@@ -227,7 +227,7 @@ impl DeadLetters {
         }
     }
 
-    pub fn try_again(&mut self, queue: QueueId, id: u64, now: Time) {
+    pub(crate) fn try_again(&mut self, queue: QueueId, id: u64, now: Time) {
         let Some(source) = self.sources.get_mut(&queue) else {
             return;
         };
@@ -256,7 +256,7 @@ impl DeadLetters {
         announced.is_none()
     }
 
-    pub fn drop_pending(&mut self, queue: QueueId, id: u64) {
+    pub(crate) fn drop_pending(&mut self, queue: QueueId, id: u64) {
         let Some(source) = self.sources.get_mut(&queue) else {
             return;
         };
@@ -267,7 +267,7 @@ impl DeadLetters {
     }
 
     /// The next source with work, while this turn may publish more.
-    pub fn next_source(&mut self) -> Option<QueueId> {
+    pub(crate) fn next_source(&mut self) -> Option<QueueId> {
         if self.budget == 0 {
             return None;
         }
@@ -275,7 +275,7 @@ impl DeadLetters {
     }
 
     /// Messages that a queue has dropped, to be published at most once. Returns false if the queue has no dead letter exchange.
-    pub fn hold(&mut self, queue: QueueId, dead: Vec<(DeadReason, Message)>) -> bool {
+    pub(crate) fn hold(&mut self, queue: QueueId, dead: Vec<(DeadReason, Message)>) -> bool {
         let Some(source) = self.sources.get_mut(&queue) else {
             return false;
         };
@@ -284,12 +284,12 @@ impl DeadLetters {
     }
 
     /// Counts messages that were taken from a queue in this turn.
-    pub fn count_taken(&mut self, taken: usize) {
+    pub(crate) fn count_taken(&mut self, taken: usize) {
         self.budget = self.budget.saturating_sub(taken);
     }
 
     /// The next message to be published at most once.
-    pub fn next_held(
+    pub(crate) fn next_held(
         &mut self,
         ctx: &Context,
         tree: &Tree,
@@ -334,7 +334,7 @@ impl DeadLetters {
     }
 
     /// Records a message that is published at most once. `receivers`: its subscribers without a queue.
-    pub fn record_unconfirmed(
+    pub(crate) fn record_unconfirmed(
         &mut self,
         queue: QueueId,
         letter: &UnconfirmedDeadLetter,
@@ -370,7 +370,7 @@ impl DeadLetters {
     }
 
     /// Messages to be published at least once that are due for a retry.
-    pub fn take_retries(&mut self, queue: QueueId) -> BTreeSet<u64> {
+    pub(crate) fn take_retries(&mut self, queue: QueueId) -> BTreeSet<u64> {
         match self.sources.get_mut(&queue) {
             Some(source) if source.retry_at.is_none() => std::mem::take(&mut source.again),
             _ => BTreeSet::new(),
@@ -379,7 +379,7 @@ impl DeadLetters {
 
     /// Routes a message that its queue keeps until all targets have confirmed it. Returns `None` if it has no route and is
     /// retried.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         ctx: &Context,
         tree: &Tree,
@@ -430,7 +430,7 @@ impl DeadLetters {
 
     /// Records a message whose targets are known now. `announced`: the outcome if it was announced to subscribers without a
     /// queue. Returns its targets and whether it is confirmed by all.
-    pub fn record_prepared(
+    pub(crate) fn record_prepared(
         &mut self,
         now: Time,
         (queue, id): (QueueId, u64),
@@ -463,13 +463,13 @@ impl DeadLetters {
     }
 
     /// All targets have confirmed a message.
-    pub fn complete(&mut self, queue: QueueId, id: u64) {
+    pub(crate) fn complete(&mut self, queue: QueueId, id: u64) {
         self.drop_pending(queue, id);
         self.counts.confirmed += 1;
     }
 
     /// A target has confirmed or refused a message. Returns the message's queue and id if it is confirmed by all targets.
-    pub fn handle_target_event(
+    pub(crate) fn handle_target_event(
         &mut self,
         now: Time,
         target: QueueId,
@@ -480,7 +480,9 @@ impl DeadLetters {
             ClientEvent::NotPublished(tag, _) => (tag.0, false),
             ClientEvent::Answer { .. }
             | ClientEvent::Deliver { .. }
-            | ClientEvent::Cancelled { .. } => return None,
+            | ClientEvent::Cancelled { .. }
+            | ClientEvent::TimedOut { .. }
+            | ClientEvent::Activity { .. } => return None,
         };
         let (queue, id) = *self.tags.get(&tag)?;
         let source = self.sources.get_mut(&queue)?;
@@ -496,7 +498,7 @@ impl DeadLetters {
     }
 
     /// Another shard has a message for its subscribers. Returns as [`DeadLetters::handle_target_event`].
-    pub fn handle_announcement_confirmed(&mut self, tag: u64) -> Option<(QueueId, u64)> {
+    pub(crate) fn handle_announcement_confirmed(&mut self, tag: u64) -> Option<(QueueId, u64)> {
         let (queue, id) = *self.tags.get(&tag)?;
         let source = self.sources.get_mut(&queue)?;
         let is_retried = source.again.contains(&id);
@@ -509,7 +511,7 @@ impl DeadLetters {
 }
 
 /// The next message of a source that is published at most once.
-pub enum HeldDeadLetter {
+pub(crate) enum HeldDeadLetter {
     None,
     /// A target is full: the source waits.
     Stalled,
@@ -517,7 +519,7 @@ pub enum HeldDeadLetter {
 }
 
 /// A message that is published at most once.
-pub struct UnconfirmedDeadLetter {
+pub(crate) struct UnconfirmedDeadLetter {
     target: DeadLetterTarget,
     pub message: Message,
     pub routes: Vec<QueueId>,
@@ -527,18 +529,18 @@ pub struct UnconfirmedDeadLetter {
 }
 
 impl UnconfirmedDeadLetter {
-    pub fn vhost(&self) -> &str {
+    pub(crate) fn vhost(&self) -> &str {
         &self.target.vhost
     }
 
     /// Returns true if the message goes to this target.
-    pub fn goes_to(&self, clients: &QueueClients, session: u64, target: QueueId) -> bool {
+    pub(crate) fn goes_to(&self, clients: &QueueClients, session: u64, target: QueueId) -> bool {
         self.full == 0 || !clients.is_full(session, target)
     }
 }
 
 /// A message that its source queue keeps until all targets have confirmed it.
-pub struct ConfirmedDeadLetter {
+pub(crate) struct ConfirmedDeadLetter {
     pub tag: PublishTag,
     target: DeadLetterTarget,
     pub message: Message,
@@ -553,14 +555,14 @@ pub struct ConfirmedDeadLetter {
 }
 
 impl ConfirmedDeadLetter {
-    pub fn vhost(&self) -> &str {
+    pub(crate) fn vhost(&self) -> &str {
         &self.target.vhost
     }
 }
 
 /// The state of a message that is published at least once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confirmation {
+pub(crate) enum Confirmation {
     Awaited,
     Complete,
 }

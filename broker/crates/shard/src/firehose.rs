@@ -11,31 +11,31 @@ use std::fmt::Display;
 const EXCHANGE: &str = "amq.rabbitmq.trace";
 
 #[derive(Default)]
-pub struct Firehose {
+pub(crate) struct Firehose {
     /// A queue that gets copies does not keep up: further copies are left out until it has caught up.
     is_behind: bool,
 }
 
 /// A copy of a traced message, for these queues.
-pub struct TracedCopy {
+pub(crate) struct TracedCopy {
     pub routes: Vec<QueueId>,
     pub message: Message,
 }
 
 impl Firehose {
     /// Queues that were behind take copies again.
-    pub fn relieve(&mut self) {
+    pub(crate) fn relieve(&mut self) {
         self.is_behind = false;
     }
 
     /// A queue does not keep up.
-    pub fn fall_behind(&mut self, vhost: &str) {
+    pub(crate) fn fall_behind(&mut self, vhost: &str) {
         tracing::warn!(event = "firehose_behind", vhost);
         self.is_behind = true;
     }
 
     /// The copy of a message that is traced, if a queue is bound to the trace exchange. Copies are published at most once.
-    pub fn copy(
+    pub(crate) fn copy(
         &self,
         ctx: &Context,
         tree: &Tree,

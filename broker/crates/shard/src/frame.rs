@@ -14,24 +14,31 @@ use stream::PeerMessage;
 use wire::{AtMost, Decoded, Encoding, Reader, Rest, Wire, wire_enum, wire_struct};
 
 /// Most queues in one `StatsReply`. The sender splits longer answers.
-pub const MAX_STATS: usize = 10_000;
+pub(crate) const MAX_STATS: usize = 10_000;
 
 /// Statistics of a queue from its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerStats {
+    /// The queue.
     pub queue: QueueId,
     /// Voters.
     pub members: Vec<NodeId>,
+    /// Members that this node has a connection to.
     pub online: Vec<NodeId>,
+    /// Its messages and consumers.
     pub stats: QueueStats,
+    /// Its counters since the owner started.
     pub counters: QueueCounters,
 }
 
 /// The origin of a metadata change. Each incarnation of a node numbers its changes consecutively from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
+    /// The node.
     pub node: NodeId,
+    /// Its incarnation.
     pub incarnation: Incarnation,
+    /// The number of the change.
     pub number: u64,
 }
 
@@ -42,54 +49,79 @@ pub enum Frame {
     Raft(Bytes),
     /// Messages for the owner of a queue, in order.
     ToQueue {
+        /// The queue.
         queue: QueueId,
+        /// Requests and reports of sessions.
         messages: Vec<QueueMessage>,
     },
     /// Events from the owner of a queue for a session of the receiving shard, in order.
     Events {
+        /// The session.
         session: SessionId,
+        /// The queue.
         queue: QueueId,
+        /// The events.
         events: Vec<QueueEvent>,
     },
     /// A change for the metadata leader to propose.
     Propose {
+        /// The origin of the change, by which the leader recognises a repetition.
         origin: Origin,
+        /// The change.
         change: Change,
     },
     /// From shard 0 to the other shards of its node: a change was applied at this index. `done_for` is the shard that
     /// requested it, and its token.
     Applied {
+        /// The index in the metadata log.
         index: u64,
+        /// The change.
         change: Change,
+        /// The shard that requested it, and its token.
         done_for: Option<(u16, u64)>,
     },
     /// From shard 0 to the other shards of its node: a snapshot of the whole tree, before the changes that follow.
     Restored {
+        /// The index of the last change in it.
         index: u64,
+        /// The encoded tree.
         tree: Bytes,
     },
     /// From another shard of the node to shard 0: a session requests a change.
     ChangeRequest {
+        /// The shard of the session.
         shard: u16,
+        /// Identifies the request on that shard.
         token: u64,
+        /// The change.
         change: Change,
     },
     /// The answer to `ChangeRequest` if the change was refused or its outcome is unknown.
     ChangeRefused {
+        /// The token of the request.
         token: u64,
+        /// The reason.
         why: String,
     },
     /// Requests statistics of all queues that the shard owns or, with `only`, of one queue. With `counting`, also the
     /// replicas whose group counts this node.
     StatsRequest {
+        /// Identifies the request on the requesting shard.
         token: u64,
+        /// The shard that the answer goes to.
         reply_shard: u16,
+        /// The only queue to report. None: all.
         only: Option<QueueId>,
+        /// Report also the groups that count this node.
         counting: Option<NodeId>,
     },
+    /// The answer to `StatsRequest`, in one or several parts.
     StatsReply {
+        /// The token of the request.
         token: u64,
+        /// No further part follows.
         last: bool,
+        /// Statistics of queues; at most `MAX_STATS`.
         stats: Vec<OwnerStats>,
         /// Queues with a follower here whose group has the node of the request; at most `MAX_STATS`.
         counting: Vec<QueueId>,
@@ -97,56 +129,85 @@ pub enum Frame {
     /// Details about ready messages of queues whose statistics follow in a `StatsReply`, of queues with a feature that
     /// older versions do not know.
     ReadyDetails {
+        /// The token of the request.
         token: u64,
+        /// The details by queue; at most `MAX_STATS`.
         ready: Vec<(QueueId, queue::ReadyDetails)>,
+    },
+    /// Details about delayed messages of queues whose statistics follow in a `StatsReply`, of queues with a feature that
+    /// older versions do not know.
+    DelayedDetails {
+        /// The token of the request.
+        token: u64,
+        /// The details by queue; at most `MAX_STATS`.
+        delayed: Vec<(QueueId, queue::DelayedDetails)>,
     },
     /// A node of the cluster raised or cleared an alarm.
     Alarm {
+        /// The resource that is short.
         reason: AlarmReason,
+        /// False: the alarm was cleared.
         on: bool,
     },
     /// To the metadata leader: this node requests to become a member.
     Join {
+        /// The record of the sending node.
         node: NodeRecord,
     },
     /// From shard 0 to the other shards of its node: the tree has caught up with the cluster, so clients are accepted.
     CaughtUp,
     /// A `control::Question` for each shard.
-    Ask {
+    ControlQuestion {
+        /// Identifies the question on the asking shard.
         token: u64,
+        /// The shard that the answer goes to.
         reply_shard: u16,
+        /// The encoded question.
         question: Bytes,
     },
     /// A part of an answer, `control::Facts`.
-    Told {
+    ControlAnswer {
+        /// The token of the question.
         token: u64,
+        /// No further part follows.
         last: bool,
+        /// The encoded part.
         facts: Bytes,
     },
+    /// A message about the members of a queue.
     Members(MembershipMessage),
     /// From a service to the same service on another shard.
     Service(ServiceFrame),
     /// Open connections and channels of users and virtual hosts with limits on another shard.
-    Uses(LimitUsageFrame),
+    LimitUsage(LimitUsageFrame),
     /// From a replica of a stream to another one.
     Replica {
+        /// The stream.
         queue: QueueId,
+        /// The message.
         message: PeerMessage,
     },
     /// Requests of a session's cursors to a replica of a stream, in order.
     CursorRequests {
+        /// The session.
         session: SessionId,
+        /// The stream.
         queue: QueueId,
+        /// The requests.
         requests: Vec<CursorRequest>,
     },
     /// Events from a replica of a stream for cursors of a session of the receiving shard, in order.
     CursorEvents {
+        /// The session.
         session: SessionId,
+        /// The stream.
         queue: QueueId,
+        /// The events.
         events: Vec<CursorEvent>,
     },
     /// Streams that the sender leads, with the terms; at most `MAX_STATS`.
     StreamLeaders {
+        /// The streams and their terms.
         streams: Vec<(QueueId, u64)>,
     },
 }
@@ -154,6 +215,7 @@ pub enum Frame {
 /// A frame between services. Only the incarnation of the receiving node that it names accepts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceFrame {
+    /// The service.
     pub service: ServiceId,
     /// The incarnation of the sending node, and its shard.
     pub from: (Incarnation, u16),
@@ -184,9 +246,12 @@ impl ServiceFrame {
     }
 }
 
+/// The resource that is short during an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AlarmReason {
+    /// Memory.
     Memory,
+    /// Disk space.
     Disk,
 }
 
@@ -223,16 +288,17 @@ wire_enum!(Frame, "a frame between shards" {
     11 = Alarm { reason: AlarmReason, on: bool },
     12 = Join { node: NodeRecord },
     13 = CaughtUp,
-    14 = Ask { token: u64, reply_shard: u16, question: Bytes as Rest },
-    15 = Told { token: u64, last: bool, facts: Bytes as Rest },
+    14 = ControlQuestion { token: u64, reply_shard: u16, question: Bytes as Rest },
+    15 = ControlAnswer { token: u64, last: bool, facts: Bytes as Rest },
     16 = Members(message: MembershipMessage),
     17 = Service(frame: ServiceFrame),
-    18 = Uses(usage: LimitUsageFrame),
+    18 = LimitUsage(usage: LimitUsageFrame),
     19 = Replica { queue: QueueId, message: PeerMessage },
     20 = CursorRequests { session: SessionId, queue: QueueId, requests: Vec<CursorRequest> as VersionedList },
     21 = CursorEvents { session: SessionId, queue: QueueId, events: Vec<CursorEvent> as VersionedList },
     22 = StreamLeaders { streams: Vec<(QueueId, u64)> as AtMost<MAX_STATS> },
     23 = ReadyDetails { token: u64, ready: Vec<(QueueId, queue::ReadyDetails)> as AtMost<MAX_STATS> },
+    24 = DelayedDetails { token: u64, delayed: Vec<(QueueId, queue::DelayedDetails)> as AtMost<MAX_STATS> },
 });
 wire_enum!(AlarmReason, "an alarm" { 0 = Memory, 1 = Disk });
 wire_struct!(Origin {
@@ -342,6 +408,7 @@ mod tests {
                     messages: queue,
                     segments: 1,
                 },
+                ..QueueStats::default()
             },
             counters: QueueCounters::default(),
         };

@@ -18,7 +18,8 @@ use env::{Time, WallTime};
 use message::Message;
 use metadata::{ChangeError, Name, QueueId, RouteResult, Tree};
 use queue::client::ClientEvent;
-use queue::{ConsumerId, Delivery, QueueReply, RequestBody, SettlementOutcome};
+use queue::{ConsumerId, Delivery, Modification, QueueReply, RequestBody, SettlementOutcome};
+use routing::RoutingInput;
 use session::{AnnounceOutcome, MessageCounters, PublishTag};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -29,7 +30,7 @@ const WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of pending publishes, and of pending gets.
 const MAX_PENDING: usize = 256;
 /// The protocol label of its messages.
-pub const PROTOCOL: &str = "amqp091";
+pub(crate) const PROTOCOL: &str = "amqp091";
 
 struct PendingPublish {
     vhost: Name,
@@ -55,10 +56,10 @@ struct PendingGet {
 }
 
 /// Builds the message at this time, or says why it is invalid.
-pub type BuildMessage = Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>;
+pub(crate) type BuildMessage = Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>;
 
 /// A message that is routed, and not announced to subscribers without a queue yet.
-pub struct RoutedPublish {
+pub(crate) struct RoutedPublish {
     pub tag: PublishTag,
     pub vhost: Name,
     user: Name,
@@ -68,7 +69,7 @@ pub struct RoutedPublish {
 }
 
 /// What the loop does for the internal client.
-pub enum InternalClientOutput {
+pub(crate) enum InternalClientOutput {
     Publish {
         queue: QueueId,
         tag: PublishTag,
@@ -93,13 +94,13 @@ pub enum InternalClientOutput {
 }
 
 /// A [`TraceEvent`] with its parts.
-pub enum TracedEvent {
+pub(crate) enum TracedEvent {
     Published(Vec<QueueId>),
     Delivered { queue: Name, redelivered: bool },
 }
 
 #[derive(Default)]
-pub struct InternalClient {
+pub(crate) struct InternalClient {
     next_tag: u64,
     next_consumer: u32,
     publishing: BTreeMap<u64, PendingPublish>,
@@ -108,7 +109,7 @@ pub struct InternalClient {
 }
 
 impl InternalClient {
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         let publishing = self.publishing.values().map(|p| p.until);
         publishing
             .chain(self.taking.values().map(|t| t.until))
@@ -127,7 +128,7 @@ impl InternalClient {
             .map(|(token, _)| *token)
     }
 
-    pub fn next_output(&mut self) -> Option<InternalClientOutput> {
+    pub(crate) fn next_output(&mut self) -> Option<InternalClientOutput> {
         self.outputs.pop_front()
     }
 
@@ -158,7 +159,7 @@ impl InternalClient {
 
     /// Routes a message that is to be published. Returns `None` if the request was refused. `alarm`: the alarm that blocks
     /// publishers.
-    pub fn begin_publish(
+    pub(crate) fn begin_publish(
         &mut self,
         ctx: &Context,
         tree: &Tree,
@@ -188,7 +189,7 @@ impl InternalClient {
     }
 
     /// Publishes a message that was announced to subscribers without a queue.
-    pub fn finish_publish(
+    pub(crate) fn finish_publish(
         &mut self,
         ctx: &Context,
         tree: &Tree,
@@ -239,7 +240,7 @@ impl InternalClient {
         self.outputs.extend(publishes);
     }
 
-    pub fn begin_get(
+    pub(crate) fn begin_get(
         &mut self,
         ctx: &Context,
         tree: &Tree,
@@ -290,7 +291,7 @@ impl InternalClient {
     }
 
     /// The request of a get has this number.
-    pub fn note_request(&mut self, token: u64, seq: u64) {
+    pub(crate) fn note_request(&mut self, token: u64, seq: u64) {
         if let Some(taking) = self.taking.get_mut(&token) {
             taking.asked.1 = seq;
         }
@@ -303,10 +304,19 @@ impl InternalClient {
         outcome: SettlementOutcome,
         delivery: &Delivery,
     ) {
-        let body = RequestBody::Settle {
-            consumer,
-            outcome,
-            ids: vec![(delivery.id, delivery.id)],
+        let ids = vec![(delivery.id, delivery.id)];
+        let body = match outcome {
+            // `reject_requeue_true` in the HTTP API, which is like basic.reject.
+            SettlementOutcome::Requeue => RequestBody::Modify {
+                consumer,
+                ids,
+                modification: Box::new(Modification::failed()),
+            },
+            outcome => RequestBody::Settle {
+                consumer,
+                outcome,
+                ids,
+            },
         };
         self.outputs.push_back(InternalClientOutput::Request {
             queue,
@@ -331,7 +341,12 @@ impl InternalClient {
     }
 
     /// An event of a queue.
-    pub fn handle_event(&mut self, tree: &Tree, queue: QueueId, event: ClientEvent<PublishTag>) {
+    pub(crate) fn handle_event(
+        &mut self,
+        tree: &Tree,
+        queue: QueueId,
+        event: ClientEvent<PublishTag>,
+    ) {
         match event {
             ClientEvent::Published(tag) => self.handle_publish_result(tag, true),
             ClientEvent::NotPublished(tag, _) => self.handle_publish_result(tag, false),
@@ -355,12 +370,14 @@ impl InternalClient {
                     self.end_get(token, refused);
                 }
             }
-            ClientEvent::Cancelled { .. } => {}
+            ClientEvent::Cancelled { .. }
+            | ClientEvent::TimedOut { .. }
+            | ClientEvent::Activity { .. } => {}
         }
     }
 
     /// A queue has confirmed or refused a message, or another shard has confirmed it for its subscribers.
-    pub fn handle_publish_result(&mut self, tag: PublishTag, is_taken: bool) {
+    pub(crate) fn handle_publish_result(&mut self, tag: PublishTag, is_taken: bool) {
         let Some(publishing) = self.publishing.get_mut(&tag.0) else {
             return;
         };
@@ -425,7 +442,7 @@ impl InternalClient {
     }
 
     /// Answers the requests whose time is up.
-    pub fn tick(&mut self, now: Time) {
+    pub(crate) fn tick(&mut self, now: Time) {
         if self.publishing.is_empty() && self.taking.is_empty() {
             return;
         }
@@ -443,7 +460,7 @@ impl InternalClient {
         }
     }
 
-    pub fn handle_queue_removed(&mut self, queue: QueueId) {
+    pub(crate) fn handle_queue_removed(&mut self, queue: QueueId) {
         while let Some(token) = self.find(|t| t.queue == queue) {
             let gone = ChangeError::NotFound("the queue is gone".into());
             self.end_get(token, Some(gone));
@@ -476,6 +493,24 @@ fn route(
         let exchange = message.exchange();
         let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
         return Err(ChangeError::NotFound(text));
+    }
+    let exchange = tree.exchange(vhost, message.exchange()).map(|e| &**e);
+    let invalid = |error: &dyn std::fmt::Display| ChangeError::Invalid(error.to_string());
+    let headers = || envelope.headers();
+    let identified = match tree.has_deduplicating_queues() {
+        true => operations::deduplicate(tree, &routes, &message, headers)
+            .map_err(|error| invalid(&error))?,
+        false => None,
+    };
+    let delay = match operations::reads_delays(exchange) {
+        true => operations::delay_of(&envelope.headers()),
+        false => None,
+    };
+    let message = identified.unwrap_or(message);
+    if let Some(delay) = delay {
+        operations::check_scheduled(tree, &routes).map_err(|error| invalid(&error))?;
+        let scheduled = queue::schedule(&message, delay).map_err(|error| invalid(&error))?;
+        return Ok((scheduled, routes));
     }
     Ok((message, routes))
 }

@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 
 /// One per linked node at most: a node that is gone is forgotten.
 #[derive(Debug, Default)]
-pub struct JoiningNodes(BTreeMap<NodeId, NodeRecord>);
+pub(crate) struct JoiningNodes(BTreeMap<NodeId, NodeRecord>);
 
 impl JoiningNodes {
-    pub fn ask(&mut self, node: &NodeRecord) {
+    pub(crate) fn ask(&mut self, node: &NodeRecord) {
         self.0.insert(node.id, node.clone());
     }
 
     /// The link is down. A node that is back asks again.
-    pub fn forget(&mut self, node: NodeId) {
+    pub(crate) fn forget(&mut self, node: NodeId) {
         self.0.remove(&node);
     }
 
     /// Those that the tree does not have as they are; the others are done with.
-    pub fn waiting(&mut self, tree: &Tree) -> Vec<NodeRecord> {
+    pub(crate) fn waiting(&mut self, tree: &Tree) -> Vec<NodeRecord> {
         self.0
             .retain(|_, node| !is_member(tree, node) && !tree.is_forgotten(node.id));
         self.0.values().cloned().collect()
@@ -30,7 +30,7 @@ impl JoiningNodes {
 }
 
 /// Whether the tree knows the node under this name and address.
-pub fn is_member(tree: &Tree, node: &NodeRecord) -> bool {
+pub(crate) fn is_member(tree: &Tree, node: &NodeRecord) -> bool {
     let known = tree.node(node.id);
     known.is_some_and(|n| n.name == node.name && n.address == node.address)
 }

@@ -19,14 +19,14 @@ struct Lease {
 }
 
 #[derive(Debug, Default)]
-pub struct Leases {
+pub(crate) struct Leases {
     leases: BTreeMap<QueueId, Lease>,
     due: BTreeSet<(Time, QueueId)>,
 }
 
 impl Leases {
     /// The queue's time, None without one. Another time than before begins anew with the next [`note`](Self::note).
-    pub fn set(&mut self, queue: QueueId, expires_ms: Option<u64>) {
+    pub(crate) fn set(&mut self, queue: QueueId, expires_ms: Option<u64>) {
         let time = expires_ms.map(Duration::from_millis);
         if self.leases.get(&queue).map(|l| l.time) == time {
             return;
@@ -43,12 +43,12 @@ impl Leases {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
     /// Whether the queue could be expiring: it is owned here and unused.
-    pub fn note(&mut self, queue: QueueId, now: Time, expiring: bool) {
+    pub(crate) fn note(&mut self, queue: QueueId, now: Time, expiring: bool) {
         let Some(lease) = self.leases.get(&queue) else {
             return;
         };
@@ -60,7 +60,7 @@ impl Leases {
     }
 
     /// Somebody asked for a message or declared the queue again.
-    pub fn renew(&mut self, queue: QueueId, now: Time) {
+    pub(crate) fn renew(&mut self, queue: QueueId, now: Time) {
         if let Some(lease) = self.leases.get(&queue).filter(|l| l.ends.is_some()) {
             self.end(queue, Some(now + lease.time));
         }
@@ -79,13 +79,13 @@ impl Leases {
     }
 
     /// A queue whose lease has ended; it comes again after a while if it is still there.
-    pub fn take_ended(&mut self, now: Time) -> Option<QueueId> {
+    pub(crate) fn take_ended(&mut self, now: Time) -> Option<QueueId> {
         let (_, queue) = self.due.first().copied().filter(|(at, _)| *at <= now)?;
         self.end(queue, Some(now + AGAIN_AFTER));
         Some(queue)
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
 }

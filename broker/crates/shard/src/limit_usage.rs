@@ -1,7 +1,7 @@
 //! Connections and channels of limited users and virtual hosts on other shards and nodes. Shards announce their own numbers as these
 //! change, and each decides by the numbers it knows: see `docs/decisions/0013-limits.md`. Unlimited ones are not announced.
 
-pub mod frame;
+pub(crate) mod frame;
 
 use crate::context::Context;
 use crate::frame::Frame;
@@ -45,7 +45,7 @@ impl Add for OpenCounts {
 }
 
 #[derive(Default)]
-pub struct LimitUsage {
+pub(crate) struct LimitUsage {
     /// By shard, of those that have anything open.
     others: BTreeMap<(NodeId, u16), BTreeMap<LimitSubject, OpenCounts>>,
     /// What others are to be told of.
@@ -56,13 +56,13 @@ pub struct LimitUsage {
 
 impl LimitUsage {
     /// What all other shards have open.
-    pub fn elsewhere(&self, holder: &LimitSubject) -> OpenCounts {
+    pub(crate) fn elsewhere(&self, holder: &LimitSubject) -> OpenCounts {
         let all = self.others.values().filter_map(|told| told.get(holder));
         all.fold(OpenCounts::default(), |sum, open| sum + *open)
     }
 
     /// Another shard tells what it has open now.
-    pub fn hear(&mut self, from: NodeId, told: LimitUsageFrame) {
+    pub(crate) fn hear(&mut self, from: NodeId, told: LimitUsageFrame) {
         let known = self.others.entry((from, told.shard)).or_default();
         for (holder, open) in told.limit_usage {
             if open == OpenCounts::default() {
@@ -74,18 +74,18 @@ impl LimitUsage {
     }
 
     /// Its clients are gone, or out of reach; or it is back, and tells anew.
-    pub fn forget_node(&mut self, node: NodeId) {
+    pub(crate) fn forget_node(&mut self, node: NodeId) {
         self.others.retain(|(known, _), _| *known != node);
     }
 
     /// It is gone from the tree.
-    pub fn forget(&mut self, holder: &LimitSubject) {
+    pub(crate) fn forget(&mut self, holder: &LimitSubject) {
         for told in self.others.values_mut() {
             told.remove(holder);
         }
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         (!self.changed.is_empty()).then_some(self.tell_at)
     }
 
@@ -100,19 +100,19 @@ impl LimitUsage {
 
     /// The usage of a user or a virtual host on this shard has changed, or its limits have. After a new limit other shards know
     /// nothing or have old numbers, so every shard announces its usage, also if nothing is open.
-    pub fn note(&mut self, tree: &Tree, subject: LimitSubject) {
+    pub(crate) fn note(&mut self, tree: &Tree, subject: LimitSubject) {
         if is_limited(tree, &subject) {
             self.changed.insert(subject);
         }
     }
 
     /// As [`LimitUsage::note`] for everything that is open on this shard.
-    pub fn note_all(&mut self, tree: &Tree, sessions: &LoggedInSessions) {
+    pub(crate) fn note_all(&mut self, tree: &Tree, sessions: &LoggedInSessions) {
         self.changed.extend(limited_here(tree, sessions));
     }
 
     /// Sends all usage of this shard to the shards of a node that knows nothing of it, or has forgotten it.
-    pub fn send_to(
+    pub(crate) fn send_to(
         &self,
         ctx: &mut Context,
         tree: &Tree,
@@ -128,7 +128,7 @@ impl LimitUsage {
     }
 
     /// Announces the changed usage to all other shards, at most once per [`EVERY`].
-    pub fn flush(
+    pub(crate) fn flush(
         &mut self,
         ctx: &mut Context,
         tree: &Tree,
@@ -184,7 +184,7 @@ fn usage_frames(
         })
         .collect();
     let frame = |part: &[(LimitSubject, OpenCounts)]| {
-        Frame::Uses(LimitUsageFrame {
+        Frame::LimitUsage(LimitUsageFrame {
             shard,
             limit_usage: part.to_vec(),
         })

@@ -15,7 +15,9 @@ use crate::counters::Counters;
 use crate::limit_usage::frame::LimitUsageFrame;
 use crate::limit_usage::{LimitSubject, LimitUsage, OpenCounts};
 use crate::logged_in::{EndedLogin, LoggedInSessions};
-use crate::logins::{CheckId, Logins, StartCheck};
+use crate::logins::{
+    CheckId, IdentificationResult, LoginBackend, Logins, StartCheck, StartIdentification,
+};
 use crate::peers::Peers;
 use crate::sessions::key_of;
 use crate::shard::Account;
@@ -32,7 +34,7 @@ use std::sync::Arc;
 /// default.
 const MAX_UNKNOWN: u32 = 64;
 
-pub struct Limits {
+pub(crate) struct Limits {
     sessions: LoggedInSessions,
     usage: LimitUsage,
     logins: Logins,
@@ -46,7 +48,7 @@ pub struct Limits {
 
 impl Limits {
     /// `key` as for [`Logins::new`].
-    pub fn new(config: &ShardConfig, key: [u8; 32]) -> Limits {
+    pub(crate) fn new(config: &ShardConfig, key: [u8; 32]) -> Limits {
         Limits {
             sessions: LoggedInSessions::default(),
             usage: LimitUsage::default(),
@@ -58,20 +60,20 @@ impl Limits {
         }
     }
 
-    pub fn sessions(&self) -> &LoggedInSessions {
+    pub(crate) fn sessions(&self) -> &LoggedInSessions {
         &self.sessions
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    pub fn budget(&mut self) -> &mut Account {
+    pub(crate) fn budget(&mut self) -> &mut Account {
         &mut self.budget
     }
 
     /// See [`session::Broker::hold_unknown`].
-    pub fn hold_unknown(&mut self, begins: bool) -> bool {
+    pub(crate) fn hold_unknown(&mut self, begins: bool) -> bool {
         if !begins {
             self.unknown = self.unknown.saturating_sub(1);
             return true;
@@ -82,12 +84,12 @@ impl Limits {
     }
 
     /// See [`session::Broker::account`].
-    pub fn owner(&mut self, user: &str, vhost: &str, tree: &Tree) -> Arc<SessionOwner> {
+    pub(crate) fn owner(&mut self, user: &str, vhost: &str, tree: &Tree) -> Arc<SessionOwner> {
         self.sessions.shared(user, vhost, tree)
     }
 
     /// Logs a session in. Returns the user's connection limit as the error if it is reached.
-    pub fn admit(&mut self, tree: &Tree, number: u64, user: &str) -> Result<(), u64> {
+    pub(crate) fn admit(&mut self, tree: &Tree, number: u64, user: &str) -> Result<(), u64> {
         if let Some(limit) = user_limit(tree, user, "max-connections")
             && self.open_by(user).connections >= limit
         {
@@ -102,7 +104,7 @@ impl Limits {
     }
 
     /// As [`Limits::admit`] for the limit of a virtual host.
-    pub fn admit_to(&mut self, tree: &Tree, number: u64, vhost: &str) -> Result<(), u64> {
+    pub(crate) fn admit_to(&mut self, tree: &Tree, number: u64, vhost: &str) -> Result<(), u64> {
         let known = tree.vhost(vhost);
         if let Some(limit) = known.and_then(|v| v.limit("max-connections")) {
             let elsewhere = self.usage.elsewhere(&LimitSubject::Vhost(vhost.into()));
@@ -117,7 +119,7 @@ impl Limits {
     }
 
     /// Counts one more channel. Returns the user's channel limit as the error if it is reached.
-    pub fn open_channel(&mut self, tree: &Tree, number: u64) -> Result<(), u64> {
+    pub(crate) fn open_channel(&mut self, tree: &Tree, number: u64) -> Result<(), u64> {
         let Some(user) = self.sessions.user_of(key_of(number)) else {
             return Ok(());
         };
@@ -133,7 +135,7 @@ impl Limits {
         Ok(())
     }
 
-    pub fn close_channel(&mut self, tree: &Tree, number: u64) {
+    pub(crate) fn close_channel(&mut self, tree: &Tree, number: u64) {
         if self.sessions.count_channel(key_of(number), false) {
             self.counters.channels_closed += 1;
             self.note_user_usage(tree, number);
@@ -141,7 +143,8 @@ impl Limits {
     }
 
     /// Logs a session out that has ended.
-    pub fn log_out(&mut self, tree: &Tree, number: u64) {
+    pub(crate) fn log_out(&mut self, tree: &Tree, number: u64) {
+        self.logins.session_ended(number);
         if let Some(ended) = self.sessions.log_out(key_of(number)) {
             self.counters.connections_closed += 1;
             self.counters.channels_closed += u64::from(ended.channels);
@@ -171,7 +174,7 @@ impl Limits {
     }
 
     /// A change of the tree that was applied: new limits of a user or a virtual host are announced.
-    pub fn handle_change(&mut self, tree: &Tree, change: &Change) {
+    pub(crate) fn handle_change(&mut self, tree: &Tree, change: &Change) {
         match change {
             Change::SetVhostLimit { vhost, .. } => {
                 self.usage.note(tree, LimitSubject::Vhost(vhost.clone()));
@@ -188,30 +191,30 @@ impl Limits {
     }
 
     /// The tree was replaced by a checkpoint.
-    pub fn handle_new_tree(&mut self, tree: &Tree) {
+    pub(crate) fn handle_new_tree(&mut self, tree: &Tree) {
         self.counters.keep_vhosts(|name| tree.vhost_exists(name));
         self.announce_all_usage(tree);
     }
 
-    pub fn handle_vhost_removed(&mut self, name: Name) {
+    pub(crate) fn handle_vhost_removed(&mut self, name: Name) {
         self.counters.vhost_removed(&name);
         self.usage.forget(&LimitSubject::Vhost(name.clone()));
         self.removed.push_back(RemovedAccount::Vhost(name));
     }
 
-    pub fn handle_user_removed(&mut self, name: Name) {
+    pub(crate) fn handle_user_removed(&mut self, name: Name) {
         self.usage.forget(&LimitSubject::User(name.clone()));
         self.removed.push_back(RemovedAccount::User(name));
     }
 
     /// The next account whose connections must be closed.
-    pub fn next_removed(&mut self) -> Option<RemovedAccount> {
+    pub(crate) fn next_removed(&mut self) -> Option<RemovedAccount> {
         self.removed.pop_front()
     }
 
     /// A node is linked. It gets the usage of this shard, and announces its own anew.
     /// A node is up, with this number of shards.
-    pub fn handle_node_up(
+    pub(crate) fn handle_node_up(
         &mut self,
         ctx: &mut Context,
         tree: &Tree,
@@ -222,29 +225,29 @@ impl Limits {
             .send_to(ctx, tree, &self.sessions, (node, shards));
     }
 
-    pub fn handle_node_down(&mut self, node: NodeId) {
+    pub(crate) fn handle_node_down(&mut self, node: NodeId) {
         self.usage.forget_node(node);
     }
 
-    pub fn handle_usage_frame(&mut self, from: NodeId, frame: LimitUsageFrame) {
+    pub(crate) fn handle_usage_frame(&mut self, from: NodeId, frame: LimitUsageFrame) {
         self.usage.hear(from, frame);
     }
 
-    pub fn announce_all_usage(&mut self, tree: &Tree) {
+    pub(crate) fn announce_all_usage(&mut self, tree: &Tree) {
         self.usage.note_all(tree, &self.sessions);
     }
 
     /// Announces the changed usage at the end of a turn.
-    pub fn flush(&mut self, ctx: &mut Context, tree: &Tree, peers: &Peers) {
+    pub(crate) fn flush(&mut self, ctx: &mut Context, tree: &Tree, peers: &Peers) {
         self.usage.flush(ctx, tree, &self.sessions, peers);
     }
 
-    pub fn check_passwords_with(&mut self, start: StartCheck) {
+    pub(crate) fn check_passwords_with(&mut self, start: StartCheck) {
         self.logins.check_elsewhere(start);
     }
 
     /// See [`Logins::verify`].
-    pub fn verify(
+    pub(crate) fn verify(
         &mut self,
         now: Time,
         client: (u64, SocketAddr),
@@ -255,27 +258,58 @@ impl Limits {
     }
 
     /// The result of a password check: notifies the sessions that wait for it. A refusal may be held back until [`Limits::tick`].
-    pub fn handle_check_result(&mut self, ctx: &mut Context, id: CheckId, right: bool) {
-        for session in self.logins.checked(ctx.now(), id, right) {
+    pub(crate) fn handle_check_result(&mut self, ctx: &mut Context, id: CheckId, right: bool) {
+        for (session, verdict) in self.logins.checked(ctx.now(), id, right) {
             // A session that has ended meanwhile ignores it.
-            ctx.notify(session, session::ControlEvent::Verified { right }.into());
+            ctx.notify(session, session::ControlEvent::Verified { verdict }.into());
         }
     }
 
-    pub fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
+    pub(crate) fn identify_with(
+        &mut self,
+        backends: Arc<[LoginBackend]>,
+        identify: StartIdentification,
+    ) {
+        self.logins.identify_with(backends, identify);
+    }
+
+    /// See [`Logins::renew`].
+    pub(crate) fn renew(
+        &mut self,
+        client: (u64, SocketAddr),
+        identity: &metadata::Identity,
+        secret: &[u8],
+    ) -> PasswordCheck {
+        self.logins.renew(client, identity, secret)
+    }
+
+    /// The answer of an external backend.
+    pub(crate) fn handle_identified(
+        &mut self,
+        ctx: &mut Context,
+        id: u64,
+        result: IdentificationResult,
+    ) {
+        let times = (ctx.now(), ctx.wall());
+        if let Some((session, verdict)) = self.logins.identified(times, id, result) {
+            ctx.notify(session, session::ControlEvent::Verified { verdict }.into());
+        }
+    }
+
+    pub(crate) fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
         self.counters.count_login(protocol, succeeded);
     }
 
-    pub fn count_stream_connection(&mut self, change: i64) {
+    pub(crate) fn count_stream_connection(&mut self, change: i64) {
         self.counters.count_stream_connection(change);
     }
 
-    pub fn count_stream_error(&mut self, error: &'static str) {
+    pub(crate) fn count_stream_error(&mut self, error: &'static str) {
         self.counters.count_stream_error(error);
     }
 
     /// Adds the messages that a session has counted since its last call.
-    pub fn count_messages(
+    pub(crate) fn count_messages(
         &mut self,
         tree: &Tree,
         number: u64,
@@ -298,7 +332,7 @@ impl Limits {
     }
 
     /// Adds messages of a virtual host that belong to no connection.
-    pub fn count_internal_messages(
+    pub(crate) fn count_internal_messages(
         &mut self,
         tree: &Tree,
         vhost: &Name,
@@ -313,19 +347,21 @@ impl Limits {
         self.counters.leave(at);
     }
 
-    /// Gives the refusals of logins that were held back until now.
-    pub fn tick(&mut self, ctx: &mut Context) {
-        if !self.logins.has_held() {
+    /// Gives the refusals of logins that were held back until now, and ends sessions whose identity has expired.
+    pub(crate) fn tick(&mut self, ctx: &mut Context) {
+        if !self.logins.has_timers() {
             return;
         }
-        for session in self.logins.due(ctx.now()) {
+        for (session, verdict) in self.logins.due(ctx.now()) {
             // A session that has ended meanwhile ignores it.
-            let refused = session::ControlEvent::Verified { right: false };
-            ctx.notify(session, refused.into());
+            ctx.notify(session, session::ControlEvent::Verified { verdict }.into());
+        }
+        for session in self.logins.expired(ctx.now()) {
+            ctx.notify(session, session::ControlEvent::Expired.into());
         }
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         let times = [self.logins.wake_at(), self.usage.wake_at()];
         times.into_iter().flatten().min()
     }

@@ -16,7 +16,7 @@ pub struct PeerAddress {
 
 /// What connections through one listener have in common.
 #[derive(Debug)]
-pub struct ListenerOrigin {
+pub(crate) struct ListenerOrigin {
     pub protocol: ProtocolId,
     pub local: SocketAddr,
     pub tls: Option<Arc<TlsPeer>>,

@@ -15,7 +15,7 @@ const GATHER_WITHIN: Duration = Duration::from_secs(2);
 const MAX_GATHERING: usize = 64;
 
 /// Where the facts go.
-pub enum ListingTarget {
+pub(crate) enum ListingTarget {
     Connections(Vec<ConnectionFacts>, Reply<Vec<ConnectionFacts>>),
     Consumers(Vec<ConsumerFacts>, Reply<Vec<ConsumerFacts>>),
     Counters(BTreeMap<NodeId, Counters>, Reply<Vec<(NodeId, Counters)>>),
@@ -72,7 +72,7 @@ struct PendingListing {
 }
 
 #[derive(Default)]
-pub struct Listings {
+pub(crate) struct Listings {
     next: u64,
     open: BTreeMap<u64, PendingListing>,
     /// Counters for services.
@@ -81,7 +81,7 @@ pub struct Listings {
 
 impl Listings {
     /// Takes counters that [`ListingTarget::Service`] has collected, and the service's position.
-    pub fn take_collected(&mut self) -> Option<(usize, Box<Counters>)> {
+    pub(crate) fn take_collected(&mut self) -> Option<(usize, Box<Counters>)> {
         self.collected.pop_front()
     }
 
@@ -89,7 +89,7 @@ impl Listings {
         self.collected.extend(done.facts.answer());
     }
 
-    pub fn begin(&mut self, now: Time, left: usize, facts: ListingTarget) -> u64 {
+    pub(crate) fn begin(&mut self, now: Time, left: usize, facts: ListingTarget) -> u64 {
         if self.open.len() >= MAX_GATHERING
             && let Some((_, oldest)) = self.open.pop_first()
         {
@@ -106,7 +106,7 @@ impl Listings {
     }
 
     /// Takes a part in; the last one of all answers.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         token: u64,
         (from, now): (NodeId, Time),
@@ -129,7 +129,7 @@ impl Listings {
     }
 
     /// Answers those whose time is up with what is there.
-    pub fn tick(&mut self, now: Time) {
+    pub(crate) fn tick(&mut self, now: Time) {
         if self.open.is_empty() {
             return;
         }
@@ -140,13 +140,13 @@ impl Listings {
         late.into_iter().for_each(|late| self.answer(late));
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         self.open.values().map(|g| g.until).min()
     }
 }
 
 /// A channel's counts under the API's names.
-pub fn channel_counts(
+pub(crate) fn channel_counts(
     publishes: &session::PublishCounters,
     deliveries: &DeliveryCounters,
 ) -> control::MessageCounts {

@@ -8,7 +8,7 @@ mod replica;
 mod stream;
 #[cfg(test)]
 mod tests;
-pub mod transfer_targets;
+pub(crate) mod transfer_targets;
 
 pub use self::stream::StreamLogState;
 use self::stream::Streams;
@@ -27,10 +27,10 @@ use event_buffer::EventBuffer;
 use hashbrown::HashMap;
 use metadata::{EffectiveSettings, QueueId, QueueRecord};
 use queue::classic::ClassicQueue;
-use queue::quorum::{DeadRead, QuorumQueue, UnknownCommand};
+use queue::quorum::{ConsumerTimeouts, DeadRead, DefaultTimeout, QuorumQueue, UnknownCommand};
 use queue::{
     DeadIncarnation, DeadLettering, Overflow, Queue, QueueEvent, QueueMessage, QueueOutput,
-    QueueSettings, QueueType, RequestBody, SessionId, Timestamps,
+    QueueSettings, QueueType, QuorumSettings, RequestBody, SessionId, Timestamps,
 };
 use reading::{DamagedLog, commands};
 use replica::{ClassicReplica, CountedStats, QueueReplica, QuorumReplica};
@@ -51,6 +51,10 @@ const FIRST_SETTINGS: QueueSettings = QueueSettings {
     single_active_consumer: false,
     max_priority: None,
     dead_letter: DeadLettering::Off,
+    quorum: QuorumSettings {
+        delayed_retry: None,
+        deduplication_window_ms: None,
+    },
 };
 
 /// What the consensus host has for the shard itself.
@@ -392,7 +396,13 @@ impl LocalQueues {
         }
     }
 
-    pub fn configure(&mut self, queue: QueueId, settings: &EffectiveSettings) {
+    /// `default`: the timeout of consumers whose queue has none.
+    pub fn configure(
+        &mut self,
+        queue: QueueId,
+        settings: &EffectiveSettings,
+        default: &DefaultTimeout,
+    ) {
         if let Some(owned) = self.queues.get_mut(&queue) {
             match owned {
                 QueueReplica::Stream(replica) => {
@@ -401,6 +411,11 @@ impl LocalQueues {
                 QueueReplica::Classic(_) | QueueReplica::Quorum(_) => {
                     if let QueueReplica::Quorum(quorum) = owned {
                         quorum.enable_features(settings.features);
+                        quorum.set_consumer_timeouts(ConsumerTimeouts {
+                            is_enabled: settings.times_out_consumers,
+                            queue_ms: settings.consumer_timeout_ms,
+                            default: default.clone(),
+                        });
                     }
                     let settings = &settings.queue;
                     self.said
@@ -417,9 +432,9 @@ impl LocalQueues {
             && let RequestBody::Get { .. }
             | RequestBody::Stat
             | RequestBody::Consume { .. }
-            | RequestBody::Succeed(_)
+            | RequestBody::TakeOver(_)
             | RequestBody::Cancel { .. }
-            | RequestBody::Leave { .. } = request.body
+            | RequestBody::CancelAndRequeue { .. } = request.body
         {
             self.leases.renew(queue, self.at.now);
         }
@@ -883,6 +898,6 @@ fn group_of(output: &HostOutput) -> Option<GroupId> {
 }
 
 /// What people call a queue, as RabbitMQ's texts do.
-pub fn label(record: &QueueRecord) -> metadata::Name {
+pub(crate) fn label(record: &QueueRecord) -> metadata::Name {
     format!("queue '{}' in vhost '{}'", record.name, record.vhost).into()
 }

@@ -101,7 +101,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// A session that was logged in.
 #[derive(Debug, PartialEq, Eq)]
-pub struct EndedLogin {
+pub(crate) struct EndedLogin {
     pub user: Name,
     pub vhost: Option<Name>,
     /// How many it had open.
@@ -114,7 +114,7 @@ const MOST: usize = 16;
 
 /// Sessions that are logged in, by the keys of their connections.
 #[derive(Default)]
-pub struct LoggedInSessions {
+pub(crate) struct LoggedInSessions {
     sessions: Slots<Login>,
     users: NameTable,
     vhosts: NameTable,
@@ -126,7 +126,7 @@ pub struct LoggedInSessions {
 
 impl LoggedInSessions {
     /// The names of a user and a vhost: the tree's own if it has them, and the same for sessions that come one after the other.
-    pub fn shared(&mut self, user: &str, vhost: &str, tree: &Tree) -> Arc<SessionOwner> {
+    pub(crate) fn shared(&mut self, user: &str, vhost: &str, tree: &Tree) -> Arc<SessionOwner> {
         let same = |known: &&Arc<SessionOwner>| *known.user == *user && *known.vhost == *vhost;
         if let Some(known) = self.last.iter().find(same) {
             return known.clone();
@@ -135,7 +135,11 @@ impl LoggedInSessions {
         let user = known.unwrap_or_else(|| user.into());
         let known = tree.vhost(vhost).map(|known| known.name.clone());
         let vhost = known.unwrap_or_else(|| vhost.into());
-        let new = Arc::new(SessionOwner { user, vhost });
+        let new = Arc::new(SessionOwner {
+            user,
+            vhost,
+            identity: None,
+        });
         if self.last.len() < MOST {
             self.last.push(new.clone());
         } else if let Some(place) = self.last.get_mut(self.oldest) {
@@ -145,33 +149,33 @@ impl LoggedInSessions {
         new
     }
 
-    pub fn connections(&self) -> u64 {
+    pub(crate) fn connections(&self) -> u64 {
         self.sessions.len() as u64
     }
 
-    pub fn channels(&self) -> u64 {
+    pub(crate) fn channels(&self) -> u64 {
         self.channels
     }
 
     /// What a user has open here.
-    pub fn of_user(&self, user: &str) -> OpenCounts {
+    pub(crate) fn of_user(&self, user: &str) -> OpenCounts {
         self.users
             .of(user)
             .map_or_else(OpenCounts::default, OpenSessions::open)
     }
 
-    pub fn of_vhost(&self, vhost: &str) -> OpenCounts {
+    pub(crate) fn of_vhost(&self, vhost: &str) -> OpenCounts {
         self.vhosts
             .of(vhost)
             .map_or_else(OpenCounts::default, OpenSessions::open)
     }
 
     /// Users, then virtual hosts, that have sessions here; in no order.
-    pub fn names(&self) -> (impl Iterator<Item = &Name>, impl Iterator<Item = &Name>) {
+    pub(crate) fn names(&self) -> (impl Iterator<Item = &Name>, impl Iterator<Item = &Name>) {
         (self.users.by_name.keys(), self.vhosts.by_name.keys())
     }
 
-    pub fn user_of(&self, key: usize) -> Option<&Name> {
+    pub(crate) fn user_of(&self, key: usize) -> Option<&Name> {
         let user = self.sessions.get(key)?.user;
         self.users
             .limit_usage
@@ -179,7 +183,7 @@ impl LoggedInSessions {
             .map(|used| &used.name)
     }
 
-    pub fn vhost_of(&self, key: usize) -> Option<&Name> {
+    pub(crate) fn vhost_of(&self, key: usize) -> Option<&Name> {
         let vhost = self.sessions.get(key)?.vhost?;
         self.vhosts
             .limit_usage
@@ -188,19 +192,19 @@ impl LoggedInSessions {
     }
 
     /// Where this session's messages are counted.
-    pub fn counted_at(&self, key: usize) -> Option<u32> {
+    pub(crate) fn counted_at(&self, key: usize) -> Option<u32> {
         let at = self.sessions.get(key)?.counted;
         (at != NOWHERE).then_some(at)
     }
 
-    pub fn count_at(&mut self, key: usize, at: u32) {
+    pub(crate) fn count_at(&mut self, key: usize, at: u32) {
         if let Some(login) = self.sessions.get_mut(key) {
             login.counted = at;
         }
     }
 
     /// Whoever had the key before is logged out.
-    pub fn log_in(&mut self, key: usize, user: &str) -> Option<EndedLogin> {
+    pub(crate) fn log_in(&mut self, key: usize, user: &str) -> Option<EndedLogin> {
         let before = self.log_out(key);
         let user = self.users.enter(user);
         let login = Login {
@@ -214,7 +218,7 @@ impl LoggedInSessions {
     }
 
     /// A session opens one virtual host.
-    pub fn open_vhost(&mut self, key: usize, vhost: &str) {
+    pub(crate) fn open_vhost(&mut self, key: usize, vhost: &str) {
         let Some(login) = self.sessions.get_mut(key) else {
             return;
         };
@@ -225,7 +229,7 @@ impl LoggedInSessions {
     }
 
     /// One channel more, or less. False: it is not logged in, or has none.
-    pub fn count_channel(&mut self, key: usize, more: bool) -> bool {
+    pub(crate) fn count_channel(&mut self, key: usize, more: bool) -> bool {
         let Some(login) = self.sessions.get_mut(key) else {
             return false;
         };
@@ -249,7 +253,7 @@ impl LoggedInSessions {
     }
 
     /// The session is over. None: it was not logged in.
-    pub fn log_out(&mut self, key: usize) -> Option<EndedLogin> {
+    pub(crate) fn log_out(&mut self, key: usize) -> Option<EndedLogin> {
         let login = self.sessions.take(key)?;
         self.channels -= u64::from(login.channels);
         let user = self.users.leave(login.user, login.channels)?;

@@ -1,18 +1,18 @@
 //! Changes of group members in progress: observed state, outstanding requests, pending steps.
 
 mod departures;
-pub mod frame;
+pub(crate) mod frame;
 mod leaders;
 mod operations;
-pub mod rebalance;
+pub(crate) mod rebalance;
 mod reconcile;
 mod releases;
 mod replacements;
 mod replicas;
 mod resize;
 
-pub use operations::Plan;
-pub use reconcile::STEP as REVIEWS_PER_TURN;
+pub(crate) use operations::Plan;
+pub(crate) use reconcile::STEP as REVIEWS_PER_TURN;
 
 use departures::Departures;
 use leaders::KnownLeaders;
@@ -24,7 +24,7 @@ use replicas::ReplicaQueries;
 
 /// A shard's part in it.
 #[derive(Default)]
-pub struct Members {
+pub(crate) struct Members {
     pub review: MembershipReview,
     pub leaders: KnownLeaders,
     pub departures: Departures,

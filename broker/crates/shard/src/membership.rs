@@ -34,7 +34,7 @@ pub enum MembershipStep {
 
 /// Who is to be in the group.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct WantedMembers<'a> {
+pub(crate) struct WantedMembers<'a> {
     pub voters: &'a [NodeId],
     /// Those that are to have a copy and no vote. Of these one that votes already goes on doing so.
     pub learners: &'a [NodeId],
@@ -49,7 +49,11 @@ impl WantedMembers<'_> {
 }
 
 /// The next step for the leader `me`; `status` is the leader's view.
-pub fn next_step(me: NodeId, wanted: WantedMembers<'_>, status: &GroupStatus) -> MembershipStep {
+pub(crate) fn next_step(
+    me: NodeId,
+    wanted: WantedMembers<'_>,
+    status: &GroupStatus,
+) -> MembershipStep {
     let voters = &status.membership.voters;
     let learners = &status.membership.learners;
     if wanted.voters.is_empty() {

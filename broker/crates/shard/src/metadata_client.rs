@@ -6,6 +6,7 @@
 //! applies the log itself, so the asker computes the answer from its own tree: no answer travels.
 
 use crate::frame::{Frame, Origin};
+use audit::AuditRecord;
 use bytes::{BufMut, Bytes, BytesMut};
 use control::Reply;
 use env::{Incarnation, NodeId, Time};
@@ -15,9 +16,9 @@ use std::time::Duration;
 use wire::{DecodeCause, DecodeError, Decoded, Reader, Wire};
 
 /// Changes of this node that wait for their commit, at most; more are refused.
-pub const MAX_PENDING: usize = 10_000;
+pub(crate) const MAX_PENDING: usize = 10_000;
 /// After this long without an answer the asker is told; the change may still happen.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Sent again after this long without progress.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Version byte of a command in the log and of the snapshot's head.
@@ -30,6 +31,8 @@ pub enum ChangeRequester {
     Session {
         number: u64,
         token: u64,
+        /// The audit record without its outcome.
+        record: Option<Box<AuditRecord>>,
     },
     /// Another shard of this node; its token.
     Shard {
@@ -67,14 +70,14 @@ struct PendingChange {
 
 /// Where proposals can go now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetadataLeader {
+pub(crate) enum MetadataLeader {
     Unknown,
     Me,
     Other(NodeId),
 }
 
 /// What the shard must do about pending changes.
-pub enum ProposalAction {
+pub(crate) enum ProposalAction {
     Propose(Bytes),
     Forward { to: NodeId, frame: Frame },
 }
@@ -101,7 +104,7 @@ impl OriginTable {
     }
 }
 
-pub struct MetadataClient {
+pub(crate) struct MetadataClient {
     me: NodeId,
     incarnation: Incarnation,
     next: u64,
@@ -112,7 +115,7 @@ pub struct MetadataClient {
 }
 
 impl MetadataClient {
-    pub fn new(me: NodeId, incarnation: Incarnation) -> MetadataClient {
+    pub(crate) fn new(me: NodeId, incarnation: Incarnation) -> MetadataClient {
         MetadataClient {
             me,
             incarnation,
@@ -124,12 +127,12 @@ impl MetadataClient {
         }
     }
 
-    pub fn leader(&self) -> MetadataLeader {
+    pub(crate) fn leader(&self) -> MetadataLeader {
         self.leader
     }
 
     /// Whether a change asked in this life is applied here: then so is everything that was committed before this life.
-    pub fn is_heard(&self) -> bool {
+    pub(crate) fn is_heard(&self) -> bool {
         self.taken() > 0
     }
 
@@ -141,7 +144,7 @@ impl MetadataClient {
     }
 
     /// Takes in a change; gives the asker back when there is no room.
-    pub fn ask(
+    pub(crate) fn ask(
         &mut self,
         now: Time,
         change: Change,
@@ -187,7 +190,7 @@ impl MetadataClient {
         }
     }
 
-    pub fn leader_changed(
+    pub(crate) fn leader_changed(
         &mut self,
         now: Time,
         leader: MetadataLeader,
@@ -205,12 +208,16 @@ impl MetadataClient {
     }
 
     /// Changes wait for their answer.
-    pub fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
     /// Sends again what got no answer; returns the askers to be told that theirs takes too long.
-    pub fn tick(&mut self, now: Time, out: &mut Vec<ProposalAction>) -> Vec<ChangeRequester> {
+    pub(crate) fn tick(
+        &mut self,
+        now: Time,
+        out: &mut Vec<ProposalAction>,
+    ) -> Vec<ChangeRequester> {
         if !self.has_pending() {
             return Vec::new();
         }
@@ -226,13 +233,13 @@ impl MetadataClient {
             .collect()
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         (!self.pending.is_empty()).then(|| self.sent_at + AGAIN_AFTER)
     }
 
     /// A committed command: the change to apply, and who asked when it was this node in this life. None: to be skipped.
     /// What cannot be read must not be skipped: those that can read it would go on with another tree.
-    pub fn committed(
+    pub(crate) fn committed(
         &mut self,
         now: Time,
         command: Bytes,
@@ -258,7 +265,7 @@ impl MetadataClient {
     }
 
     /// Encodes a snapshot: the number of the last change of each node, then the snapshot of the tree.
-    pub fn snapshot(&self, tree: &[u8]) -> Bytes {
+    pub(crate) fn snapshot(&self, tree: &[u8]) -> Bytes {
         let count = self.origins.0.len();
         let mut out = BytesMut::with_capacity(16 + count * Origin::MIN_LEN + tree.len());
         out.put_u8(VERSION);
@@ -277,7 +284,10 @@ impl MetadataClient {
 
     /// Restores the numbers of the last changes from a snapshot. Returns the snapshot of the tree, and the requesters of
     /// changes that it contains: the changes were made, but their entries are not applied here.
-    pub fn restore(&mut self, state: Bytes) -> Result<(Bytes, Vec<ChangeRequester>), DecodeError> {
+    pub(crate) fn restore(
+        &mut self,
+        state: Bytes,
+    ) -> Result<(Bytes, Vec<ChangeRequester>), DecodeError> {
         let mut from = Reader::shared("snapshot of the metadata group", &state);
         check_version(&mut from)?;
         let origins: Vec<Origin> = from.get()?;
@@ -313,7 +323,7 @@ fn check_version(from: &mut Reader<'_>) -> Decoded<()> {
 }
 
 /// A change as it stands in the log; also what the leader proposes for another node.
-pub fn command(origin: Origin, change: &Change) -> Bytes {
+pub(crate) fn command(origin: Origin, change: &Change) -> Bytes {
     let mut out = BytesMut::with_capacity(128);
     out.put_u8(VERSION);
     origin.put(&mut out);
@@ -357,7 +367,8 @@ mod tests {
                     vhost(name),
                     ChangeRequester::Session {
                         number: 1,
-                        token: 9
+                        token: 9,
+                        record: None,
                     },
                     &mut out
                 )
@@ -456,7 +467,8 @@ mod tests {
                 vhost("a"),
                 ChangeRequester::Session {
                     number: 1,
-                    token: 1
+                    token: 1,
+                    record: None,
                 },
                 &mut out
             )

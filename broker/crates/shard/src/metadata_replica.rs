@@ -39,13 +39,13 @@ struct PeerHandshake {
 }
 
 /// What the loop does for the metadata replica.
-pub enum MetadataAction {
+pub(crate) enum MetadataAction {
     /// Propose a command to the metadata group of this node. If leadership is lost, the change is sent again to the next leader.
     Propose(Bytes),
     Answer(ChangeRequester, Result<ChangeResult, ChangeError>),
 }
 
-pub struct MetadataReplica {
+pub(crate) struct MetadataReplica {
     tree: Tree,
     /// The index of the last log entry that `tree` has applied.
     applied: u64,
@@ -64,7 +64,7 @@ pub struct MetadataReplica {
 }
 
 impl MetadataReplica {
-    pub fn new(ctx: &Context) -> MetadataReplica {
+    pub(crate) fn new(ctx: &Context) -> MetadataReplica {
         let config = ctx.config();
         let client = ctx
             .is_first_shard()
@@ -82,36 +82,36 @@ impl MetadataReplica {
     }
 
     #[inline]
-    pub fn tree(&self) -> &Tree {
+    pub(crate) fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    pub fn applied(&self) -> u64 {
+    pub(crate) fn applied(&self) -> u64 {
         self.applied
     }
 
     /// The leader of the metadata group. `None`: this is not shard 0.
-    pub fn leader(&self) -> Option<MetadataLeader> {
+    pub(crate) fn leader(&self) -> Option<MetadataLeader> {
         self.client.as_ref().map(MetadataClient::leader)
     }
 
     /// Returns true if the shard has the tree that is the first in the cluster to have a change: that of shard 0 on a node
     /// alone.
-    pub fn knows_all(&self) -> bool {
+    pub(crate) fn knows_all(&self) -> bool {
         self.client.is_some() && self.tree.nodes().nth(1).is_none()
     }
 
-    pub fn is_caught_up(&self) -> bool {
+    pub(crate) fn is_caught_up(&self) -> bool {
         self.is_caught_up
     }
 
     /// Returns true while clients wait for the other nodes and the services.
-    pub fn is_in_handshake(&self) -> bool {
+    pub(crate) fn is_in_handshake(&self) -> bool {
         self.handshake.is_some()
     }
 
     /// Requests a change. The requester is answered when this shard has applied it.
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         ctx: &mut Context,
         change: Change,
@@ -144,7 +144,7 @@ impl MetadataReplica {
     }
 
     /// Shard 0: the leader of the metadata group has changed.
-    pub fn handle_leader(
+    pub(crate) fn handle_leader(
         &mut self,
         ctx: &mut Context,
         leader: Option<NodeId>,
@@ -164,21 +164,25 @@ impl MetadataReplica {
     }
 
     /// Shard 0: another node forwards a change. Only the leader proposes it; otherwise that node sends it again.
-    pub fn handle_forwarded(&self, origin: Origin, change: &Change) -> Option<MetadataAction> {
+    pub(crate) fn handle_forwarded(
+        &self,
+        origin: Origin,
+        change: &Change,
+    ) -> Option<MetadataAction> {
         let is_leader = self.leader() == Some(MetadataLeader::Me);
         is_leader.then(|| MetadataAction::Propose(command(origin, change)))
     }
 
     /// Shard 0: returns true if changes have no answer.
     #[inline]
-    pub fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.client
             .as_ref()
             .is_some_and(MetadataClient::has_pending)
     }
 
     /// Shard 0: sends changes again that have no answer, and gives up on the oldest.
-    pub fn tick(&mut self, ctx: &mut Context) -> Vec<MetadataAction> {
+    pub(crate) fn tick(&mut self, ctx: &mut Context) -> Vec<MetadataAction> {
         let Some(client) = &mut self.client else {
             return Vec::new();
         };
@@ -193,7 +197,7 @@ impl MetadataReplica {
         actions
     }
 
-    pub fn wake_at(&self, now: Time) -> Option<Time> {
+    pub(crate) fn wake_at(&self, now: Time) -> Option<Time> {
         let client = self.client.as_ref().and_then(MetadataClient::wake_at);
         let handshake = self.handshake.map(|h| match h.meet_by > now {
             true => h.meet_by,
@@ -204,7 +208,7 @@ impl MetadataReplica {
 
     /// Shard 0: takes a committed entry. Returns the change to apply and its requester, if it is to be applied, or the text of
     /// a fatal error.
-    pub fn take_committed(
+    pub(crate) fn take_committed(
         &mut self,
         ctx: &mut Context,
         entry: CommittedEntry,
@@ -238,29 +242,33 @@ impl MetadataReplica {
     }
 
     /// Applies a change to the tree. Its effects are the next [`MetadataReplica::take_events`].
-    pub fn apply(&mut self, index: u64, change: &Change) -> Result<ChangeResult, ChangeError> {
+    pub(crate) fn apply(
+        &mut self,
+        index: u64,
+        change: &Change,
+    ) -> Result<ChangeResult, ChangeError> {
         self.applied = index;
         self.tree.apply(index, change)
     }
 
-    pub fn take_events(&mut self) -> Vec<TreeEvent> {
+    pub(crate) fn take_events(&mut self) -> Vec<TreeEvent> {
         self.tree.take_events()
     }
 
     /// Other shards than 0: the requester of a change with this token, which gets no other answer.
-    pub fn take_requester(&mut self, token: u64) -> Option<ChangeRequester> {
+    pub(crate) fn take_requester(&mut self, token: u64) -> Option<ChangeRequester> {
         self.requested.remove(&token)
     }
 
     /// Shard 0: the checkpoint of the metadata group and the index of its last entry.
-    pub fn checkpoint(&self) -> Option<(u64, Bytes)> {
+    pub(crate) fn checkpoint(&self) -> Option<(u64, Bytes)> {
         let client = self.client.as_ref()?;
         Some((self.applied, client.snapshot(&self.tree.snapshot())))
     }
 
     /// Shard 0: reads a checkpoint of the metadata group, and passes the tree in it on to the other shards. Returns that tree
     /// and the answers to changes whose results are lost, or the text of a fatal error.
-    pub fn read_checkpoint(
+    pub(crate) fn read_checkpoint(
         &mut self,
         ctx: &mut Context,
         index: u64,
@@ -284,7 +292,7 @@ impl MetadataReplica {
     }
 
     /// Replaces the tree by that of a checkpoint. Returns the tree before, or the text of a fatal error.
-    pub fn replace_tree(&mut self, index: u64, state: &[u8]) -> Result<Tree, String> {
+    pub(crate) fn replace_tree(&mut self, index: u64, state: &[u8]) -> Result<Tree, String> {
         let new = Tree::restore(state).map_err(|error| checkpoint_error(&error))?;
         let before = std::mem::replace(&mut self.tree, new);
         self.applied = index;
@@ -297,13 +305,13 @@ impl MetadataReplica {
     /// The first change of this incarnation went through the log, so everything that was committed before is applied when that
     /// change is. In the very first incarnation of a node it must also be a member: the change that makes it one comes after
     /// the first contents of the cluster.
-    pub fn has_just_caught_up(&self, ctx: &Context) -> bool {
+    pub(crate) fn has_just_caught_up(&self, ctx: &Context) -> bool {
         let is_heard = self.client.as_ref().is_some_and(MetadataClient::is_heard);
         !self.is_caught_up && is_heard && self.tree.node(ctx.node()).is_some()
     }
 
     /// The tree has caught up: clients wait only for other nodes and the services now.
-    pub fn begin_handshake(&mut self, now: Time) {
+    pub(crate) fn begin_handshake(&mut self, now: Time) {
         self.is_caught_up = true;
         self.handshake = Some(PeerHandshake {
             meet_by: now + MEETING_TIMEOUT,
@@ -313,7 +321,7 @@ impl MetadataReplica {
 
     /// Ends the wait of clients if the services are ready: a message that is published before would not reach all subscribers.
     /// Shards that do not answer must not keep clients out for ever. Returns true if it ends now.
-    pub fn end_handshake(
+    pub(crate) fn end_handshake(
         &mut self,
         now: Time,
         peers: &Peers,
@@ -332,7 +340,7 @@ impl MetadataReplica {
     }
 
     /// The cluster for the links to other nodes.
-    pub fn cluster_view(&self) -> ClusterView {
+    pub(crate) fn cluster_view(&self) -> ClusterView {
         let enabled = || self.tree.enabled_features().cloned().collect();
         ClusterView {
             nodes: self.tree.nodes().map(|n| (**n).clone()).collect(),
@@ -342,14 +350,14 @@ impl MetadataReplica {
 
     /// Returns true on the leader of the metadata group while the cluster has no contents and none were requested.
     #[inline]
-    pub fn needs_bootstrap(&self) -> bool {
+    pub(crate) fn needs_bootstrap(&self) -> bool {
         !self.is_bootstrapping
             && self.leader() == Some(MetadataLeader::Me)
             && self.tree.nodes().next().is_none()
     }
 
     /// The changes with which the first leader of a new cluster gives it its first contents. They are requested once.
-    pub fn begin_bootstrap(&mut self, founding: Option<&Founding>) -> Vec<Change> {
+    pub(crate) fn begin_bootstrap(&mut self, founding: Option<&Founding>) -> Vec<Change> {
         debug_assert!(
             self.needs_bootstrap(),
             "a cluster gets its first contents once"
@@ -377,7 +385,7 @@ impl MetadataReplica {
 
 /// The change that ends the sessions of this node's earlier incarnations. It is requested in the first incarnation, too: its
 /// answer is the sign that the tree has caught up.
-pub fn end_of_earlier_incarnations(node: NodeId, incarnation: Incarnation) -> Change {
+pub(crate) fn end_of_earlier_incarnations(node: NodeId, incarnation: Incarnation) -> Change {
     Change::EndIncarnation {
         node,
         incarnation: Incarnation(incarnation.0.saturating_sub(1)),

@@ -4,7 +4,8 @@ use crate::context::{Context, QueueLocation};
 use crate::frame::Frame;
 use crate::{Route, sessions};
 use env::NodeId;
-use metadata::{QueueId, SessionId};
+use metadata::features::CONSUMER_ACTIVITY;
+use metadata::{QueueId, SessionId, Tree};
 use queue::cursor::{CursorEvent, CursorRequest, CursorSend};
 use queue::{QueueEvent, QueueMessage};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +16,7 @@ const FULL: usize = 8 << 20;
 
 /// What is for other shards and nodes is gathered, so that a burst travels as one frame.
 #[derive(Default)]
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     /// From sessions to queues of this shard.
     pub(super) local_requests: VecDeque<(QueueId, QueueMessage)>,
     /// To sessions of this shard: the node of the queue's owner, the session and the queue.
@@ -47,7 +48,7 @@ impl Outgoing {
 
 impl Outgoing {
     /// A request of a session of this shard to a queue whose owner is believed to be on `node`.
-    pub fn send_request(
+    pub(crate) fn send_request(
         &mut self,
         ctx: &Context,
         node: NodeId,
@@ -64,7 +65,7 @@ impl Outgoing {
     }
 
     /// A request of a cursor of a session of this shard to a replica.
-    pub fn send_cursor(
+    pub(crate) fn send_cursor(
         &mut self,
         ctx: &Context,
         session: SessionId,
@@ -82,7 +83,7 @@ impl Outgoing {
     }
 
     /// An event of a replica of this shard for a cursor of a session anywhere.
-    pub fn send_cursor_event(
+    pub(crate) fn send_cursor_event(
         &mut self,
         ctx: &Context,
         session: SessionId,
@@ -107,8 +108,9 @@ impl Outgoing {
     }
 
     /// An event of a queue of this shard for a session anywhere.
-    pub fn send_event(
+    pub(crate) fn send_event(
         &mut self,
+        tree: &Tree,
         ctx: &Context,
         session: SessionId,
         queue: QueueId,
@@ -116,6 +118,13 @@ impl Outgoing {
     ) {
         let shard = sessions::shard_of_session(session);
         if session.node != ctx.node() {
+            // A queue ends no consumer while its cluster lacks the flag for the event `TimedOut`.
+            if matches!(event, QueueEvent::Activity { .. })
+                && !tree.feature_enabled(CONSUMER_ACTIVITY.name)
+            {
+                // A node of an older version could not read it.
+                return;
+            }
             return self.event(
                 (QueueLocation::Node(session.node), shard),
                 session,
@@ -136,7 +145,7 @@ impl Outgoing {
 
     /// Sends what has gathered for other shards and nodes: a frame for each queue and direction, or several if it is much.
     #[inline]
-    pub fn flush(&mut self, ctx: &mut Context) {
+    pub(crate) fn flush(&mut self, ctx: &mut Context) {
         // To take an empty map out and drop it costs instructions in every turn.
         if !self.requests.is_empty() || !self.events.is_empty() {
             self.send_frames(ctx);

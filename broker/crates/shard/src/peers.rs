@@ -103,11 +103,11 @@ impl Peers {
 
 /// The alarms of each node. Publishers on all nodes are blocked while any node has one.
 #[derive(Debug, Default)]
-pub struct Alarms(BTreeSet<(AlarmReason, NodeId)>);
+pub(crate) struct Alarms(BTreeSet<(AlarmReason, NodeId)>);
 
 impl Alarms {
     /// True when it changed.
-    pub fn set(&mut self, reason: AlarmReason, node: NodeId, on: bool) -> bool {
+    pub(crate) fn set(&mut self, reason: AlarmReason, node: NodeId, on: bool) -> bool {
         if on {
             self.0.insert((reason, node))
         } else {
@@ -116,18 +116,18 @@ impl Alarms {
     }
 
     /// A node that is gone has no alarm.
-    pub fn forget(&mut self, node: NodeId) -> bool {
+    pub(crate) fn forget(&mut self, node: NodeId) -> bool {
         let before = self.0.len();
         self.0.retain(|(_, n)| *n != node);
         before != self.0.len()
     }
 
-    pub fn has(&self, reason: AlarmReason, node: NodeId) -> bool {
+    pub(crate) fn has(&self, reason: AlarmReason, node: NodeId) -> bool {
         self.0.contains(&(reason, node))
     }
 
     /// The text for `connection.blocked`, as RabbitMQ says it.
-    pub fn in_force(&self) -> Option<&'static str> {
+    pub(crate) fn in_force(&self) -> Option<&'static str> {
         let any = |reason| self.0.iter().any(|(r, _)| *r == reason);
         match (any(AlarmReason::Memory), any(AlarmReason::Disk)) {
             (true, true) => Some("low on memory & disk"),

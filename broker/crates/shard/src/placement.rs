@@ -14,11 +14,11 @@ use env::NodeId;
 use metadata::LeaderLocator;
 
 /// Members of a quorum queue when nobody says otherwise.
-pub const DEFAULT_REPLICAS: u32 = 3;
+pub(crate) const DEFAULT_REPLICAS: u32 = 3;
 /// Members at most.
-pub const MAX_REPLICAS: u32 = 7;
+pub(crate) const MAX_REPLICAS: u32 = 7;
 /// Maximum number of voters of the metadata group; further nodes hold a copy and have no vote.
-pub const MAX_VOTERS: usize = 5;
+pub(crate) const MAX_VOTERS: usize = 5;
 
 /// A node of the cluster as placement sees it.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ fn next(
 }
 
 /// Members for a new quorum queue; `replicas` 0: the default. Nodes that are down are taken when there are no others.
-pub fn new_members(me: NodeId, candidates: &[Candidate<'_>], replicas: u32) -> Vec<NodeId> {
+pub(crate) fn new_members(me: NodeId, candidates: &[Candidate<'_>], replicas: u32) -> Vec<NodeId> {
     let wanted = match replicas {
         0 => DEFAULT_REPLICAS,
         n => n.min(MAX_REPLICAS),
@@ -80,7 +80,7 @@ pub fn new_members(me: NodeId, candidates: &[Candidate<'_>], replicas: u32) -> V
 }
 
 /// Puts the one that is to lead first in front.
-pub fn lead_first(
+pub(crate) fn lead_first(
     members: &mut [NodeId],
     me: NodeId,
     candidates: &[Candidate<'_>],
@@ -105,7 +105,7 @@ pub fn lead_first(
 
 /// The members without `gone`, and as many others in their place as there are nodes for. A member that is wanted is up,
 /// unless `anyone` will do: a node that is known to come back.
-pub fn replaced(
+pub(crate) fn replaced(
     members: &[NodeId],
     gone: impl Fn(NodeId) -> bool,
     candidates: &[Candidate<'_>],
@@ -128,7 +128,7 @@ pub fn replaced(
 
 /// One more member for a queue that is to have `target` of them: only while all it has are up, and not if that made an
 /// even number for want of a second node.
-pub fn grown(
+pub(crate) fn grown(
     members: &[NodeId],
     target: u32,
     candidates: &[Candidate<'_>],
@@ -149,7 +149,7 @@ pub fn grown(
 
 /// Who votes in the metadata group: who does so now, and others until there are enough. The first nodes vote all; of
 /// more than three an odd number does, up to [`MAX_VOTERS`].
-pub fn metadata_voters(voters: &[NodeId], candidates: &[Candidate<'_>]) -> Vec<NodeId> {
+pub(crate) fn metadata_voters(voters: &[NodeId], candidates: &[Candidate<'_>]) -> Vec<NodeId> {
     let known = |n: &&NodeId| candidates.iter().any(|c| c.node == **n);
     let mut chosen: Vec<NodeId> = voters.iter().filter(known).copied().collect();
     let enough = match candidates.len() {

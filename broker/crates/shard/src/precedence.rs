@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// Pairs of sessions of this shard, of which the later one waits for the earlier one.
 #[derive(Default)]
-pub struct Precedence {
+pub(crate) struct Precedence {
     /// Pairs of a later and an earlier session, to find the earlier sessions of a later one.
     earlier: BTreeSet<(u64, u64)>,
     /// The same pairs, earlier session first, to find the later sessions of an earlier one.
@@ -18,30 +18,30 @@ pub struct Precedence {
 
 impl Precedence {
     /// True if no session waits.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.later.is_empty()
     }
 
     /// Makes `later` wait for `earlier`.
-    pub fn insert(&mut self, later: u64, earlier: u64) {
+    pub(crate) fn insert(&mut self, later: u64, earlier: u64) {
         self.earlier.insert((later, earlier));
         self.later.insert((earlier, later));
     }
 
     /// Sessions for which `later` waits.
-    pub fn earlier_than(&self, later: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn earlier_than(&self, later: u64) -> impl Iterator<Item = u64> {
         let all = self.earlier.range((later, 0)..=(later, u64::MAX));
         all.map(|(_, earlier)| *earlier)
     }
 
     /// Sessions that wait for `earlier`.
-    pub fn later_than(&self, earlier: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn later_than(&self, earlier: u64) -> impl Iterator<Item = u64> {
         let all = self.later.range((earlier, 0)..=(earlier, u64::MAX));
         all.map(|(_, later)| *later)
     }
 
     /// Ends all waiting for `earlier`.
-    pub fn remove_earlier(&mut self, earlier: u64) {
+    pub(crate) fn remove_earlier(&mut self, earlier: u64) {
         while let Some(&(_, later)) = self.later.range((earlier, 0)..=(earlier, u64::MAX)).next() {
             self.later.remove(&(earlier, later));
             self.earlier.remove(&(later, earlier));

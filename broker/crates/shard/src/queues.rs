@@ -17,7 +17,7 @@ use crate::outgoing::Outgoing;
 use crate::sessions::InternalSession;
 use crate::stream_leaders::StreamLeaders;
 use env::{NodeId, Time};
-use metadata::{QueueId, QueueRecord, SessionId};
+use metadata::{QueueId, QueueRecord, SessionId, Tree};
 use queue::client::ClientEvent;
 use queue::cursor::{AddressedCursorEvent, CursorEvent, CursorRequest, CursorSend};
 use queue::{QueueEvent, QueueMessage};
@@ -25,7 +25,7 @@ use session::{PublishTag, QueueNotification};
 use std::collections::{BTreeSet, VecDeque};
 
 /// An event for a session of the shard itself.
-pub enum QueuesOutput {
+pub(crate) enum QueuesOutput {
     DeadLetter(QueueId, ClientEvent<PublishTag>),
     /// A queue has taken a message of the dead letter session: further ones have room.
     DeadLettersRelieved,
@@ -34,7 +34,7 @@ pub enum QueuesOutput {
     Service(usize, QueueNotification),
 }
 
-pub struct Queues {
+pub(crate) struct Queues {
     pub(super) clients: QueueClients,
     pub(super) local: LocalQueues,
     pub(super) outgoing: Outgoing,
@@ -45,7 +45,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    pub fn new(local: LocalQueues) -> Queues {
+    pub(crate) fn new(local: LocalQueues) -> Queues {
         Queues {
             clients: QueueClients::default(),
             local,
@@ -56,23 +56,23 @@ impl Queues {
         }
     }
 
-    pub fn local(&self) -> &LocalQueues {
+    pub(crate) fn local(&self) -> &LocalQueues {
         &self.local
     }
 
-    pub fn local_mut(&mut self) -> &mut LocalQueues {
+    pub(crate) fn local_mut(&mut self) -> &mut LocalQueues {
         &mut self.local
     }
 
-    pub fn clients(&self) -> &QueueClients {
+    pub(crate) fn clients(&self) -> &QueueClients {
         &self.clients
     }
 
-    pub fn clients_mut(&mut self) -> &mut QueueClients {
+    pub(crate) fn clients_mut(&mut self) -> &mut QueueClients {
         &mut self.clients
     }
 
-    pub fn next_output(&mut self) -> Option<QueuesOutput> {
+    pub(crate) fn next_output(&mut self) -> Option<QueuesOutput> {
         self.outputs.pop_front()
     }
 
@@ -81,7 +81,7 @@ impl Queues {
     }
 
     /// Requests of another shard or node to a queue of this one.
-    pub fn handle_requests(
+    pub(crate) fn handle_requests(
         &mut self,
         queue: QueueId,
         messages: impl Iterator<Item = QueueMessage>,
@@ -91,7 +91,7 @@ impl Queues {
     }
 
     /// Events of a queue on another shard or node for a session of this one.
-    pub fn handle_events(
+    pub(crate) fn handle_events(
         &mut self,
         from: NodeId,
         session: u64,
@@ -105,7 +105,7 @@ impl Queues {
     }
 
     /// Carries out the requests to queues of this shard. Returns true if there were any.
-    pub fn step_requests(&mut self) -> bool {
+    pub(crate) fn step_requests(&mut self) -> bool {
         let mut worked = false;
         while let Some((queue, message)) = self.outgoing.local_requests.pop_front() {
             self.local.step(queue, message);
@@ -119,7 +119,7 @@ impl Queues {
     }
 
     /// The next event for a session of this shard, to be handed to [`Queues::handle_event`].
-    pub fn next_event(&mut self) -> Option<(NodeId, u64, QueueId, QueueEvent)> {
+    pub(crate) fn next_event(&mut self) -> Option<(NodeId, u64, QueueId, QueueEvent)> {
         self.outgoing.local_events.pop_front()
     }
 
@@ -132,17 +132,17 @@ impl Queues {
 
     /// Returns true if there are events for cursors of sessions of this shard.
     #[inline]
-    pub fn has_cursor_events(&self) -> bool {
+    pub(crate) fn has_cursor_events(&self) -> bool {
         !self.outgoing.local_cursor_events.is_empty()
     }
 
     /// The next event for a cursor of a session of this shard, to be handed to [`Queues::handle_cursor_event`].
-    pub fn next_cursor_event(&mut self) -> Option<(NodeId, u64, QueueId, CursorEvent)> {
+    pub(crate) fn next_cursor_event(&mut self) -> Option<(NodeId, u64, QueueId, CursorEvent)> {
         self.outgoing.local_cursor_events.pop_front()
     }
 
     /// Events of a replica of a stream on another shard or node for a session of this one.
-    pub fn handle_cursor_events(
+    pub(crate) fn handle_cursor_events(
         &mut self,
         from: NodeId,
         session: u64,
@@ -156,13 +156,19 @@ impl Queues {
     }
 
     /// A session sends a request of a cursor to a replica.
-    pub fn send_cursor(&mut self, ctx: &Context, session: u64, queue: QueueId, send: CursorSend) {
+    pub(crate) fn send_cursor(
+        &mut self,
+        ctx: &Context,
+        session: u64,
+        queue: QueueId,
+        send: CursorSend,
+    ) {
         let session = ctx.session(session);
         self.outgoing.send_cursor(ctx, session, queue, send);
     }
 
     /// Requests of cursors on another shard or node.
-    pub fn handle_cursor_requests(
+    pub(crate) fn handle_cursor_requests(
         &mut self,
         queue: QueueId,
         session: SessionId,
@@ -175,12 +181,17 @@ impl Queues {
     }
 
     /// A node leads a stream. Returns true if that is news.
-    pub fn handle_stream_leader(&mut self, queue: QueueId, term: u64, leader: NodeId) -> bool {
+    pub(crate) fn handle_stream_leader(
+        &mut self,
+        queue: QueueId,
+        term: u64,
+        leader: NodeId,
+    ) -> bool {
         self.stream_leaders.heard(queue, term, leader)
     }
 
     /// The leader of a queue, or the node that has it, as far as this shard knows.
-    pub fn leader_of(&self, record: &QueueRecord) -> Option<NodeId> {
+    pub(crate) fn leader_of(&self, record: &QueueRecord) -> Option<NodeId> {
         if !record.kind.is_replicated() {
             return record.members.first().copied();
         }
@@ -188,8 +199,14 @@ impl Queues {
         heard.or_else(|| self.local.leader_of(record.id))
     }
 
+    /// The leader of a queue, or else the node that a session takes to be it, because that node answers the session.
+    pub(crate) fn leader_for(&self, session: u64, record: &QueueRecord) -> Option<NodeId> {
+        let leader = self.leader_of(record);
+        leader.or_else(|| self.clients.owner_of(session, record.id))
+    }
+
     /// Sends the events of this shard's queues to their sessions. Returns true if there were any.
-    pub fn forward_events(&mut self, ctx: &Context) -> bool {
+    pub(crate) fn forward_events(&mut self, tree: &Tree, ctx: &Context) -> bool {
         let mut has_cursor_events = false;
         if self.local.has_cursor_events() {
             has_cursor_events = true;
@@ -203,28 +220,28 @@ impl Queues {
         }
         let mut events: Vec<(SessionId, QueueId, QueueEvent)> = self.local.take_events();
         for (session, queue, event) in events.drain(..) {
-            self.outgoing.send_event(ctx, session, queue, event);
+            self.outgoing.send_event(tree, ctx, session, queue, event);
         }
         self.local.reuse_events(events);
         true
     }
 
     /// Sends the requests and events for other shards and nodes.
-    pub fn flush(&mut self, ctx: &mut Context) {
+    pub(crate) fn flush(&mut self, ctx: &mut Context) {
         self.outgoing.flush(ctx);
     }
 
     /// Notes that this shard deletes a queue. Returns false if it does so already.
-    pub fn begin_deletion(&mut self, queue: QueueId) -> bool {
+    pub(crate) fn begin_deletion(&mut self, queue: QueueId) -> bool {
         self.deleting.insert(queue)
     }
 
-    pub fn is_deleting(&self, queue: QueueId) -> bool {
+    pub(crate) fn is_deleting(&self, queue: QueueId) -> bool {
         self.deleting.contains(&queue)
     }
 
     /// The deletion was refused, or the queue is removed from the tree.
-    pub fn end_deletion(&mut self, queue: QueueId) {
+    pub(crate) fn end_deletion(&mut self, queue: QueueId) {
         self.deleting.remove(&queue);
     }
 
@@ -232,13 +249,13 @@ impl Queues {
     ///
     /// A queue takes its deletion first, then the session that requested it removes the record from the tree. If that session
     /// ends in between, the queue would stay for ever and take nothing.
-    pub fn begin_overdue_deletions(&mut self) -> Vec<QueueId> {
+    pub(crate) fn begin_overdue_deletions(&mut self) -> Vec<QueueId> {
         let mut overdue = self.local.over();
         overdue.retain(|queue| self.deleting.insert(*queue));
         overdue
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         let times = [
             self.local.wake_at(),
             self.local.host_wake(),

@@ -22,15 +22,15 @@ use control::{
 };
 use env::{NodeId, Time};
 use metadata::{QueueId, Tree};
-use queue::ReadyDetails;
+use queue::{DelayedDetails, ReadyDetails};
 use session::ServiceStates;
 use std::collections::VecDeque;
 
 /// Statistics of one queue, or of all, and the node that replicas are asked about.
-pub type StatsQuestion = (Option<QueueId>, Option<NodeId>);
+pub(crate) type StatsQuestion = (Option<QueueId>, Option<NodeId>);
 
 #[derive(Default)]
-pub struct Reports {
+pub(crate) struct Reports {
     stats: StatsRequests,
     listings: Listings,
     walks: StatsWalks,
@@ -38,36 +38,36 @@ pub struct Reports {
 }
 
 impl Reports {
-    pub fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self) {
         self.walks.begin_turn();
     }
 
     /// Returns true if a walk is not done.
-    pub fn has_walks(&self) -> bool {
+    pub(crate) fn has_walks(&self) -> bool {
         !self.walks.is_empty()
     }
 
     /// Items that walks have visited since the shard began.
-    pub fn listed_items(&self) -> u64 {
+    pub(crate) fn listed_items(&self) -> u64 {
         self.walks.looked_at()
     }
 
-    pub fn add_walk(&mut self, walk: Walk) {
+    pub(crate) fn add_walk(&mut self, walk: Walk) {
         self.walks.add(walk);
     }
 
     /// Statistics that are complete.
-    pub fn next_complete(&mut self) -> Option<Merge> {
+    pub(crate) fn next_complete(&mut self) -> Option<Merge> {
         self.complete.pop_front()
     }
 
     /// Counters that were collected for the service at this position.
-    pub fn next_collected(&mut self) -> Option<(usize, Box<Counters>)> {
+    pub(crate) fn next_collected(&mut self) -> Option<(usize, Box<Counters>)> {
         self.listings.take_collected()
     }
 
     /// Ends the requests whose time is up, with the answers that are there.
-    pub fn tick(&mut self, now: Time, tree: &Tree) {
+    pub(crate) fn tick(&mut self, now: Time, tree: &Tree) {
         if self.stats.is_gathering() {
             for token in self.stats.late(now) {
                 self.finish_stats(tree, token);
@@ -76,14 +76,14 @@ impl Reports {
         self.listings.tick(now);
     }
 
-    pub fn wake_at(&self, now: Time) -> Option<Time> {
+    pub(crate) fn wake_at(&self, now: Time) -> Option<Time> {
         let walks = self.has_walks().then_some(now);
         let all = [self.stats.wake_at(), self.listings.wake_at(), walks];
         all.into_iter().flatten().min()
     }
 
     /// Sends a question to all other shards of all nodes, or of this one. Returns its token.
-    pub fn ask_shards(
+    pub(crate) fn ask_shards(
         &mut self,
         ctx: &mut Context,
         peers: &Peers,
@@ -94,7 +94,7 @@ impl Reports {
         let peers = asked_peers(ctx, peers, everywhere);
         let asked = count_shards(ctx, &peers);
         let token = self.listings.begin(ctx.now(), asked, target);
-        let frame = Frame::Ask {
+        let frame = Frame::ControlQuestion {
             token,
             reply_shard: ctx.shard(),
             question: Bytes::from(question.encode()),
@@ -107,13 +107,19 @@ impl Reports {
     }
 
     /// Answers a question, or a part of it.
-    pub fn tell_facts(&mut self, ctx: &mut Context, to: ReplyTo, facts: ShardFacts, last: bool) {
+    pub(crate) fn tell_facts(
+        &mut self,
+        ctx: &mut Context,
+        to: ReplyTo,
+        facts: ShardFacts,
+        last: bool,
+    ) {
         let token = to.token;
         if (to.node, to.shard) == (ctx.node(), ctx.shard()) {
             let from = (to.node, ctx.now());
             return self.listings.take(token, from, last, Some(facts));
         }
-        let frame = Frame::Told {
+        let frame = Frame::ControlAnswer {
             token,
             last,
             facts: Bytes::from(facts.encode()),
@@ -122,7 +128,7 @@ impl Reports {
     }
 
     /// Another shard has answered a question, or a part of it. `None`: it is a newer one, and its answer cannot be read.
-    pub fn handle_facts(
+    pub(crate) fn handle_facts(
         &mut self,
         now: Time,
         from: NodeId,
@@ -134,7 +140,7 @@ impl Reports {
     }
 
     /// Gathers statistics of one queue, or of all, from their owners.
-    pub fn gather_stats(
+    pub(crate) fn gather_stats(
         &mut self,
         ctx: &mut Context,
         (tree, local, peers): (&Tree, &LocalQueues, &Peers),
@@ -168,7 +174,7 @@ impl Reports {
     }
 
     /// Answers a request for statistics of queues of this shard.
-    pub fn answer_stats(
+    pub(crate) fn answer_stats(
         &mut self,
         ctx: &mut Context,
         (tree, local): (&Tree, &LocalQueues),
@@ -207,8 +213,13 @@ impl Reports {
             stats,
             counting,
             ready,
+            delayed,
         } = told;
-        // Versions without the frame have no queue with such details.
+        // Versions without these frames have no queue with such details.
+        if !delayed.is_empty() {
+            let frame = Frame::DelayedDetails { token, delayed };
+            ctx.send_to(to.node, to.shard, frame);
+        }
         if !ready.is_empty() {
             let frame = Frame::ReadyDetails { token, ready };
             ctx.send_to(to.node, to.shard, frame);
@@ -223,7 +234,7 @@ impl Reports {
     }
 
     /// A shard has sent statistics, or a part of them.
-    pub fn handle_stats(
+    pub(crate) fn handle_stats(
         &mut self,
         tree: &Tree,
         from: (NodeId, Time),
@@ -237,8 +248,17 @@ impl Reports {
     }
 
     /// A shard has sent details about ready messages, ahead of the statistics of their queues.
-    pub fn handle_ready_details(&mut self, token: u64, ready: Vec<(QueueId, ReadyDetails)>) {
+    pub(crate) fn handle_ready_details(&mut self, token: u64, ready: Vec<(QueueId, ReadyDetails)>) {
         self.stats.take_ready(token, ready);
+    }
+
+    /// A shard has sent details about delayed messages, ahead of the statistics of their queues.
+    pub(crate) fn handle_delayed_details(
+        &mut self,
+        token: u64,
+        delayed: Vec<(QueueId, DelayedDetails)>,
+    ) {
+        self.stats.take_delayed(token, delayed);
     }
 
     fn finish_stats(&mut self, tree: &Tree, token: u64) {
@@ -254,7 +274,7 @@ impl Reports {
     }
 
     /// Continues the walks, as far as the turn's share allows.
-    pub fn walk(
+    pub(crate) fn walk(
         &mut self,
         ctx: &mut Context,
         (tree, local): (&Tree, &LocalQueues),

@@ -26,13 +26,13 @@ const KEY_BITS: u32 = 24;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 
 /// A session's number: shard in the top 8 bits, then a serial of 32 bits, then the connection's key of 24 bits.
-pub fn number(shard: u16, serial: u32, key: u64) -> u64 {
+pub(crate) fn number(shard: u16, serial: u32, key: u64) -> u64 {
     (u64::from(shard) << 56) | (u64::from(serial) << KEY_BITS) | (key & KEY_MASK)
 }
 
 /// A session of the shard itself, which belongs to no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InternalSession {
+pub(crate) enum InternalSession {
     /// Sends the requests of the control plane to queues.
     Control,
     /// Publishes dead letters.
@@ -46,7 +46,7 @@ pub enum InternalSession {
 }
 
 impl InternalSession {
-    pub fn number(self, shard: u16) -> u64 {
+    pub(crate) fn number(self, shard: u16) -> u64 {
         let key = match self {
             InternalSession::Control => CONTROL_KEY,
             InternalSession::DeadLetters => DEAD_LETTER_KEY,
@@ -59,7 +59,7 @@ impl InternalSession {
 
     /// The internal session with this number. `None`: it is the session of a client.
     #[inline]
-    pub fn from_number(number: u64) -> Option<InternalSession> {
+    pub(crate) fn from_number(number: u64) -> Option<InternalSession> {
         let serial_and_key = number & ((1 << 56) - 1);
         // See FIRST_SERIAL.
         if serial_and_key > KEY_MASK {
@@ -79,17 +79,17 @@ impl InternalSession {
 }
 
 /// The shard that has this session, on its node.
-pub fn shard_of_session(id: SessionId) -> u16 {
+pub(crate) fn shard_of_session(id: SessionId) -> u16 {
     (id.number >> 56) as u16
 }
 
 /// The key of its connection.
-pub fn key_of(number: u64) -> usize {
+pub(crate) fn key_of(number: u64) -> usize {
     (number & KEY_MASK) as usize
 }
 
 /// A connection. Most are idle, and there may be a million.
-pub struct ConnectionSlot {
+pub(crate) struct ConnectionSlot {
     pub session: Box<dyn Session>,
     pub outbox: Outbox,
     /// Bytes that the session has taken.
@@ -107,7 +107,7 @@ pub struct ConnectionSlot {
 
 /// Facts about a connection that the shard keeps, in one byte.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Marks(u8);
+pub(crate) struct Marks(u8);
 
 impl Marks {
     const DIRTY: u8 = 1;
@@ -122,29 +122,29 @@ impl Marks {
     }
 
     /// `Effect::Flush` is owed.
-    pub fn is_dirty(self) -> bool {
+    pub(crate) fn is_dirty(self) -> bool {
         self.0 & Marks::DIRTY != 0
     }
 
-    pub fn set_dirty(&mut self, on: bool) {
+    pub(crate) fn set_dirty(&mut self, on: bool) {
         self.set(Marks::DIRTY, on);
     }
 
     /// The memory budget has an entry for it.
-    pub fn is_charged(self) -> bool {
+    pub(crate) fn is_charged(self) -> bool {
         self.0 & Marks::CHARGED != 0
     }
 
-    pub fn set_charged(&mut self, on: bool) {
+    pub(crate) fn set_charged(&mut self, on: bool) {
         self.set(Marks::CHARGED, on);
     }
 
     /// The memory budget is to look at it.
-    pub fn is_touched(self) -> bool {
+    pub(crate) fn is_touched(self) -> bool {
         self.0 & Marks::TOUCHED != 0
     }
 
-    pub fn set_touched(&mut self, on: bool) {
+    pub(crate) fn set_touched(&mut self, on: bool) {
         self.set(Marks::TOUCHED, on);
     }
 }
@@ -162,7 +162,7 @@ impl ConnectionSlot {
     }
 
     /// Visits bytes that other connections may hold as well: messages, and output written by reference.
-    pub fn visit_shared(&self, visit: &mut dyn FnMut(&[u8])) {
+    pub(crate) fn visit_shared(&self, visit: &mut dyn FnMut(&[u8])) {
         self.outbox.visit_shared(visit);
         self.session
             .visit_messages(&mut |message| visit(message.body()));
@@ -277,13 +277,13 @@ fn link(link: session::LinkDetails) -> LinkFacts {
 }
 
 /// A connection at work, and who it is.
-pub struct ActiveConnection<'a> {
+pub(crate) struct ActiveConnection<'a> {
     pub slot: &'a mut ConnectionSlot,
     pub number: u64,
     pub origin: Origin<'a>,
 }
 
-pub struct Sessions {
+pub(crate) struct Sessions {
     shard: u16,
     slots: Slots<ConnectionSlot>,
     serial: u32,
@@ -302,7 +302,7 @@ const FIRST_SERIAL: u32 = 1;
 const MOMENT: u64 = 64;
 
 impl Sessions {
-    pub fn new(shard: u16) -> Sessions {
+    pub(crate) fn new(shard: u16) -> Sessions {
         Sessions {
             shard,
             slots: Slots::default(),
@@ -315,7 +315,7 @@ impl Sessions {
     }
 
     /// A connection that comes at this time.
-    pub fn insert(
+    pub(crate) fn insert(
         &mut self,
         key: ConnectionKey,
         session: Box<dyn Session>,
@@ -354,12 +354,12 @@ impl Sessions {
         u32::try_from(units).unwrap_or(u32::MAX)
     }
 
-    pub fn get(&mut self, key: ConnectionKey) -> Option<&mut ConnectionSlot> {
+    pub(crate) fn get(&mut self, key: ConnectionKey) -> Option<&mut ConnectionSlot> {
         self.slots.get_mut(key.0)
     }
 
     /// A connection with the buffers for what it may write.
-    pub fn enter(&mut self, key: ConnectionKey) -> Option<ActiveConnection<'_>> {
+    pub(crate) fn enter(&mut self, key: ConnectionKey) -> Option<ActiveConnection<'_>> {
         let slot = self.slots.get_mut(key.0)?;
         self.spares.lend(&mut slot.outbox);
         Some(ActiveConnection {
@@ -371,7 +371,7 @@ impl Sessions {
 
     /// Undoes [`Sessions::enter`] where nothing is to be written, and notes when the session wants to be woken.
     #[inline]
-    pub fn leave(&mut self, key: ConnectionKey) {
+    pub(crate) fn leave(&mut self, key: ConnectionKey) {
         let Some(slot) = self.slots.get_mut(key.0) else {
             return;
         };
@@ -382,33 +382,33 @@ impl Sessions {
     }
 
     /// By number: None when that session is gone, whoever has its key now.
-    pub fn by_number(&self, number: u64) -> Option<ConnectionKey> {
+    pub(crate) fn by_number(&self, number: u64) -> Option<ConnectionKey> {
         let key = key_of(number);
         let slot = self.slots.get(key)?;
         (slot.number(self.shard, key) == number).then_some(ConnectionKey(key))
     }
 
     /// By the name that listings have for it.
-    pub fn by_name(&self, name: &str) -> Option<ConnectionKey> {
+    pub(crate) fn by_name(&self, name: &str) -> Option<ConnectionKey> {
         let mut all = self.slots.iter();
         let (key, _) = all.find(|(_, slot)| slot.origin(&self.entrances).name() == *name)?;
         Some(ConnectionKey(key))
     }
 
     /// The name that listings have for a connection; empty: it is gone.
-    pub fn name(&self, key: ConnectionKey) -> String {
+    pub(crate) fn name(&self, key: ConnectionKey) -> String {
         let slot = self.slots.get(key.0);
         slot.map_or_else(String::new, |slot| slot.origin(&self.entrances).name())
     }
 
     /// Where a connection comes from.
-    pub fn address(&self, key: ConnectionKey) -> IpAddr {
+    pub(crate) fn address(&self, key: ConnectionKey) -> IpAddr {
         let slot = self.slots.get(key.0);
         let peer = slot.map(|slot| slot.origin(&self.entrances).peer().ip());
         peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ip| ip.to_canonical())
     }
 
-    pub fn remove(&mut self, key: ConnectionKey) {
+    pub(crate) fn remove(&mut self, key: ConnectionKey) {
         if let Some(mut slot) = self.slots.take(key.0) {
             self.spares.take_back(&mut slot.outbox);
             self.entrances.leave(slot.listener_origin, slot.peer);
@@ -416,7 +416,7 @@ impl Sessions {
     }
 
     /// The first connection whose key is not below `from`, and its key.
-    pub fn next_facts(
+    pub(crate) fn next_facts(
         &self,
         from: usize,
         node: NodeId,
@@ -431,27 +431,27 @@ impl Sessions {
         Some((key, facts))
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
     /// The earliest wake-up that any session asked for; it may have moved to later since.
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         self.wakes.first()
     }
 
     /// True if a session is due for a tick.
-    pub fn has_due(&mut self, now: Time) -> bool {
+    pub(crate) fn has_due(&mut self, now: Time) -> bool {
         self.wakes.set_time(now);
         self.wakes.first().is_some_and(|first| first <= now)
     }
 
     /// Sessions that are to be ticked now; each is noted again by the step that follows.
-    pub fn due(&mut self, now: Time) -> Vec<ConnectionKey> {
+    pub(crate) fn due(&mut self, now: Time) -> Vec<ConnectionKey> {
         let mut due = Vec::new();
         while let Some((time, keys)) = self.wakes.take(now) {
             for key in keys {
@@ -467,7 +467,7 @@ impl Sessions {
     }
 
     /// Facts about the connections from `next` on.
-    pub fn facts_from(
+    pub(crate) fn facts_from(
         &self,
         next: &mut usize,
         node: NodeId,
@@ -488,7 +488,9 @@ impl Sessions {
         (part, WalkProgress { looked_at, done })
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut ConnectionSlot)> {
+    pub(crate) fn iter_mut(
+        &mut self,
+    ) -> impl Iterator<Item = (ConnectionKey, &mut ConnectionSlot)> {
         let all = self.slots.iter_mut();
         all.map(|(key, slot)| (ConnectionKey(key), slot))
     }

@@ -14,10 +14,12 @@ mod state;
 mod turn;
 mod view;
 
-pub use budget::{Account, MemoryBudget, NodeMemory};
-pub use evictions::RemovedAccount;
-pub use state::ShardState;
+pub(crate) use budget::Account;
+pub use budget::{MemoryBudget, NodeMemory};
+pub(crate) use evictions::RemovedAccount;
+pub(crate) use state::ShardState;
 
+use crate::audit_trail::AuditTrail;
 use crate::frame::{AlarmReason, Frame};
 use crate::listings::ListingTarget;
 use crate::members::Plan;
@@ -26,7 +28,8 @@ use crate::sessions::{ActiveConnection, InternalSession, Sessions};
 use crate::stats::ShardStats;
 use crate::walks::ReplyTo;
 use crate::{
-    CheckId, ConnectionInfo, ConnectionKey, Effect, LocalMessage, ShardDriver, StartCheck,
+    CheckId, ConnectionInfo, ConnectionKey, Effect, IdentificationResult, LocalMessage,
+    LoginBackend, ShardDriver, StartCheck, StartIdentification,
 };
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
@@ -41,6 +44,7 @@ use view::View;
 /// Rounds of one poll: each round handles everything that the one before left, so a chain longer than this is a loop.
 const MAX_ROUNDS: usize = 64;
 
+/// A shard of a node: its sessions, its part of the queues, and its replica of the metadata.
 pub struct Shard {
     pub(crate) state: ShardState,
     protocols: session::Protocols,
@@ -65,6 +69,21 @@ impl Shard {
         self.state.limits.check_passwords_with(start);
     }
 
+    /// Passwords are checked by these backends in order; `identify` asks the external ones.
+    pub fn identify_with(
+        &mut self,
+        backends: std::sync::Arc<[LoginBackend]>,
+        identify: StartIdentification,
+    ) {
+        self.state.limits.identify_with(backends, identify);
+    }
+
+    /// Gives the audit records of the shard's clients to `sink`.
+    pub fn audit_to(&mut self, sink: audit::AuditSink) {
+        self.state.ctx.set_audit(AuditTrail::new(sink));
+    }
+
+    /// The state without the sessions.
     pub fn state(&self) -> &ShardState {
         &self.state
     }
@@ -90,6 +109,9 @@ impl Shard {
             origin,
         };
         slot.session_state = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
+        if let Some(trail) = view.state.ctx.audit_mut() {
+            trail.flush_refusals(number, origin);
+        }
         let after = slot.session_state;
         let marks = slot.marks;
         if !marks.is_dirty() && (slot.outbox.len() != had || before != after) {
@@ -269,19 +291,22 @@ impl Shard {
                 let told = ShardStats {
                     stats,
                     counting,
-                    ready: Vec::new(),
+                    ..ShardStats::default()
                 };
                 let state = &mut self.state;
                 let from = (from, state.ctx.now());
                 (state.reports).handle_stats(state.metadata.tree(), from, token, last, told);
                 state.route_reports();
             }
+            Frame::DelayedDetails { token, delayed } => {
+                self.state.reports.handle_delayed_details(token, delayed);
+            }
             Frame::ReadyDetails { token, ready } => {
                 self.state.reports.handle_ready_details(token, ready);
             }
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
             Frame::Join { node } => self.state.handle_join(node),
-            Frame::Ask {
+            Frame::ControlQuestion {
                 token,
                 reply_shard,
                 question,
@@ -302,7 +327,7 @@ impl Shard {
                     ),
                 }
             }
-            Frame::Told { token, last, facts } => {
+            Frame::ControlAnswer { token, last, facts } => {
                 let facts = ShardFacts::decode(&facts);
                 let now = self.state.ctx.now();
                 self.state
@@ -318,7 +343,7 @@ impl Shard {
                     tracing::warn!(event = "peer_frame_unreadable", node = from.0, %error);
                 }
             }
-            Frame::Uses(told) => self.state.limits.handle_usage_frame(from, told),
+            Frame::LimitUsage(told) => self.state.limits.handle_usage_frame(from, told),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }
@@ -620,6 +645,11 @@ impl ShardDriver for Shard {
     fn checked(&mut self, id: CheckId, right: bool) {
         let state = &mut self.state;
         state.limits.handle_check_result(&mut state.ctx, id, right);
+    }
+
+    fn identified(&mut self, id: u64, result: IdentificationResult) {
+        let state = &mut self.state;
+        state.limits.handle_identified(&mut state.ctx, id, result);
     }
 
     fn control(&mut self, request: ControlRequest) {

@@ -5,12 +5,12 @@ use crate::members::Plan;
 use control::{QueueFacts, Reply, WalkProgress};
 use env::{NodeId, Time};
 use metadata::{QueueId, QueueRecord, Tree};
-use queue::{QueueCounters, ReadyDetails};
+use queue::{DelayedDetails, QueueCounters, ReadyDetails};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Owners that have told nothing for so long are left out.
-pub const GATHER_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const GATHER_WITHIN: Duration = Duration::from_secs(2);
 /// Requests that gather at the same time, at most; the oldest is answered early beyond that.
 const MAX_GATHERING: usize = 256;
 
@@ -24,7 +24,7 @@ pub enum StatsPurpose {
     CarryOut(Plan),
 }
 
-pub type Predicate = Box<dyn Fn(&QueueRecord, &QueueFacts) -> bool + Send>;
+pub(crate) type Predicate = Box<dyn Fn(&QueueRecord, &QueueFacts) -> bool + Send>;
 
 /// Queues that fit.
 pub struct Select {
@@ -50,6 +50,36 @@ pub struct ShardStats {
     pub counting: Vec<QueueId>,
     /// Of quorum queues with ready messages.
     pub ready: Vec<(QueueId, ReadyDetails)>,
+    /// Of quorum queues with delayed messages.
+    pub delayed: Vec<(QueueId, DelayedDetails)>,
+}
+
+/// Details that precede the statistics of their queues.
+#[derive(Debug, Default)]
+struct Details {
+    ready: BTreeMap<QueueId, ReadyDetails>,
+    delayed: BTreeMap<QueueId, DelayedDetails>,
+}
+
+impl Details {
+    fn add_to(&mut self, owner: NodeId, told: OwnerStats) -> QueueFacts {
+        let delayed = self.delayed.remove(&told.queue);
+        let mut stats = told.stats;
+        if let Some(delayed) = delayed {
+            stats.delayed = delayed.messages;
+            stats.delayed_bytes = delayed.bytes;
+        }
+        QueueFacts {
+            id: told.queue,
+            leader: Some(owner),
+            members: told.members,
+            online: told.online,
+            stats: Some(stats),
+            counters: told.counters,
+            ready: self.ready.remove(&told.queue),
+            delayed,
+        }
+    }
 }
 
 struct PendingStats {
@@ -62,19 +92,19 @@ struct PendingStats {
     /// Answers still to come: (node, shard) ends with its `last` frame; counted, not named.
     left: usize,
     found: BTreeMap<QueueId, (NodeId, OwnerStats)>,
-    ready: BTreeMap<QueueId, ReadyDetails>,
+    details: Details,
     until: Time,
 }
 
 #[derive(Default)]
-pub struct StatsRequests {
+pub(crate) struct StatsRequests {
     next: u64,
     gathering: BTreeMap<u64, PendingStats>,
 }
 
 impl StatsRequests {
     /// Begins one that waits for `asked` answers; returns its token and what must be answered early to make room.
-    pub fn begin(
+    pub(crate) fn begin(
         &mut self,
         now: Time,
         only: Option<QueueId>,
@@ -89,7 +119,7 @@ impl StatsRequests {
             only,
             left: asked,
             found: BTreeMap::new(),
-            ready: BTreeMap::new(),
+            details: Details::default(),
             until: now + GATHER_WITHIN,
         };
         self.gathering.insert(self.next, gathering);
@@ -100,7 +130,7 @@ impl StatsRequests {
     }
 
     /// Takes an answer in, or a part of one; true when all are there.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         token: u64,
         (from, now): (NodeId, Time),
@@ -115,15 +145,16 @@ impl StatsRequests {
             stats,
             counting,
             ready,
+            delayed,
         } = told;
         g.counted.extend(counting);
-        g.ready.extend(ready);
+        g.details.ready.extend(ready);
+        g.details.delayed.extend(delayed);
         let stats = stats.into_iter();
         match &mut g.then {
-            StatsPurpose::TellOwn(facts, _) => facts.extend(stats.map(|s| {
-                let ready = g.ready.remove(&s.queue);
-                facts_of(from, s, ready)
-            })),
+            StatsPurpose::TellOwn(facts, _) => {
+                facts.extend(stats.map(|s| g.details.add_to(from, s)));
+            }
             _ => g.found.extend(stats.map(|s| (s.queue, (from, s)))),
         }
         g.left -= usize::from(last && g.left > 0);
@@ -131,19 +162,26 @@ impl StatsRequests {
     }
 
     /// Takes in details about ready messages, which precede the statistics of their queues.
-    pub fn take_ready(&mut self, token: u64, ready: Vec<(QueueId, ReadyDetails)>) {
+    pub(crate) fn take_ready(&mut self, token: u64, ready: Vec<(QueueId, ReadyDetails)>) {
         if let Some(g) = self.gathering.get_mut(&token) {
-            g.ready.extend(ready);
+            g.details.ready.extend(ready);
+        }
+    }
+
+    /// Takes in details about delayed messages, which precede the statistics of their queues.
+    pub(crate) fn take_delayed(&mut self, token: u64, delayed: Vec<(QueueId, DelayedDetails)>) {
+        if let Some(g) = self.gathering.get_mut(&token) {
+            g.details.delayed.extend(delayed);
         }
     }
 
     /// Answers of other shards or nodes are awaited.
-    pub fn is_gathering(&self) -> bool {
+    pub(crate) fn is_gathering(&self) -> bool {
         !self.gathering.is_empty()
     }
 
     /// Those whose time is up.
-    pub fn late(&self, now: Time) -> Vec<u64> {
+    pub(crate) fn late(&self, now: Time) -> Vec<u64> {
         self.gathering
             .iter()
             .filter(|(_, g)| now >= g.until)
@@ -151,12 +189,12 @@ impl StatsRequests {
             .collect()
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         self.gathering.values().map(|g| g.until).min()
     }
 
     /// Ends the wait.
-    pub fn finish(&mut self, token: u64) -> Option<StatsResult> {
+    pub(crate) fn finish(&mut self, token: u64) -> Option<StatsResult> {
         let g = self.gathering.remove(&token)?;
         Some(match g.then {
             StatsPurpose::TellOwn(facts, reply) => StatsResult::Own(facts, reply),
@@ -166,7 +204,7 @@ impl StatsRequests {
                 counting: g.counting,
                 counted: g.counted,
                 found: g.found,
-                ready: g.ready,
+                details: g.details,
                 facts: Vec::new(),
                 from_all: g.left == 0,
                 then,
@@ -176,7 +214,7 @@ impl StatsRequests {
 }
 
 /// All have told, or their time is up.
-pub enum StatsResult {
+pub(crate) enum StatsResult {
     Own(Vec<QueueFacts>, Reply<Vec<QueueFacts>>),
     Merge(Merge),
 }
@@ -188,7 +226,7 @@ pub struct Merge {
     counting: Option<NodeId>,
     counted: BTreeSet<QueueId>,
     found: BTreeMap<QueueId, (NodeId, OwnerStats)>,
-    ready: BTreeMap<QueueId, ReadyDetails>,
+    details: Details,
     pub facts: Vec<QueueFacts>,
     /// Nobody who was asked is missing.
     pub from_all: bool,
@@ -231,7 +269,7 @@ impl Merge {
     /// them counts it.
     fn facts_about(&mut self, record: &QueueRecord) -> QueueFacts {
         if let Some((owner, told)) = self.found.remove(&record.id) {
-            return facts_of(owner, told, self.ready.remove(&record.id));
+            return self.details.add_to(owner, told);
         }
         let counted = self.counting.filter(|_| self.counted.contains(&record.id));
         let new = counted.filter(|n| !record.members.contains(n));
@@ -243,18 +281,7 @@ impl Merge {
             stats: None,
             counters: QueueCounters::default(),
             ready: None,
+            delayed: None,
         }
-    }
-}
-
-fn facts_of(owner: NodeId, told: OwnerStats, ready: Option<ReadyDetails>) -> QueueFacts {
-    QueueFacts {
-        id: told.queue,
-        leader: Some(owner),
-        members: told.members,
-        online: told.online,
-        stats: Some(told.stats),
-        counters: told.counters,
-        ready,
     }
 }

@@ -8,14 +8,14 @@ use metadata::QueueId;
 
 /// The latest leaders that were heard of.
 #[derive(Debug, Default)]
-pub struct StreamLeaders {
+pub(crate) struct StreamLeaders {
     /// By stream: the term and its leader.
     known: HashMap<QueueId, (u64, NodeId), FixedState>,
 }
 
 impl StreamLeaders {
     /// A node leads a stream in this term. Returns true if that is news.
-    pub fn heard(&mut self, queue: QueueId, term: u64, leader: NodeId) -> bool {
+    pub(crate) fn heard(&mut self, queue: QueueId, term: u64, leader: NodeId) -> bool {
         let news = (term, leader);
         let known = self.known.entry(queue).or_default();
         let is_news = known.0 < term || (known.0 == term && known.1 != leader);
@@ -26,12 +26,12 @@ impl StreamLeaders {
     }
 
     /// The leader of a stream. It may have stopped.
-    pub fn leader_of(&self, queue: QueueId) -> Option<NodeId> {
+    pub(crate) fn leader_of(&self, queue: QueueId) -> Option<NodeId> {
         self.known.get(&queue).map(|(_, leader)| *leader)
     }
 
     /// The stream is deleted.
-    pub fn forget(&mut self, queue: QueueId) {
+    pub(crate) fn forget(&mut self, queue: QueueId) {
         self.known.remove(&queue);
     }
 }

@@ -13,10 +13,10 @@ const UNIT_BITS: u32 = 26;
 const LATEST: Duration = Duration::from_secs(600);
 
 /// No wake-up is noted.
-pub const NEVER: u32 = u32::MAX;
+pub(crate) const NEVER: u32 = u32::MAX;
 
 #[derive(Default)]
-pub struct WakeTimes {
+pub(crate) struct WakeTimes {
     /// By time in units since the clock's beginning.
     due: BTreeMap<u32, Vec<u32>>,
     /// When somebody looked last.
@@ -32,7 +32,7 @@ fn unit(time: Time) -> u32 {
 impl WakeTimes {
     /// Takes note when a session wants to be woken earlier than it is to be. A wake-up that moved to later is found
     /// when the old one fires, so that a step costs no search.
-    pub fn note(&mut self, noted: &mut u32, time: Time, key: usize) {
+    pub(crate) fn note(&mut self, noted: &mut u32, time: Time, key: usize) {
         let at = unit(time.min(self.now + LATEST));
         if at < *noted {
             *noted = at;
@@ -41,18 +41,18 @@ impl WakeTimes {
         }
     }
 
-    pub fn first(&self) -> Option<Time> {
+    pub(crate) fn first(&self) -> Option<Time> {
         let (at, _) = self.due.first_key_value()?;
         Some(Time(u64::from(*at) << UNIT_BITS))
     }
 
     /// Sets the time that wake-up times are compared with.
-    pub fn set_time(&mut self, now: Time) {
+    pub(crate) fn set_time(&mut self, now: Time) {
         self.now = now;
     }
 
     /// Connections that are to be woken by now, those of one unit.
-    pub fn take(&mut self, now: Time) -> Option<(u32, Vec<u32>)> {
+    pub(crate) fn take(&mut self, now: Time) -> Option<(u32, Vec<u32>)> {
         self.now = now;
         let first = self.first()?;
         (first <= now).then(|| self.due.pop_first()).flatten()

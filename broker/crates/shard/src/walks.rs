@@ -11,9 +11,9 @@ use metadata::QueueId;
 use std::collections::VecDeque;
 
 /// Items that one turn looks at, of all listings together.
-pub const STEP: usize = 256;
+pub(crate) const STEP: usize = 256;
 /// What a connection or a consumer costs in items: its facts are a dozen texts.
-pub const COST_OF_CLIENT: usize = 4;
+pub(crate) const COST_OF_CLIENT: usize = 4;
 /// Listings that wait for their turn, at most: one beyond that is not answered, and its asker does without.
 const MAX_WALKS: usize = 1_024;
 
@@ -26,7 +26,7 @@ pub struct ReplyTo {
 }
 
 /// A listing and how far it is.
-pub enum Walk {
+pub(crate) enum Walk {
     /// Figures of the queues here.
     Figures {
         to: ReplyTo,
@@ -52,7 +52,7 @@ pub enum Walk {
 
 /// Listings that are not done, each in its turn.
 #[derive(Default)]
-pub struct StatsWalks {
+pub(crate) struct StatsWalks {
     waiting: VecDeque<Walk>,
     /// Items that may still be looked at in this turn.
     left: usize,
@@ -61,7 +61,7 @@ pub struct StatsWalks {
 }
 
 impl StatsWalks {
-    pub fn add(&mut self, walk: Walk) {
+    pub(crate) fn add(&mut self, walk: Walk) {
         if self.waiting.len() < MAX_WALKS {
             self.waiting.push_back(walk);
         } else {
@@ -69,34 +69,34 @@ impl StatsWalks {
         }
     }
 
-    pub fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self) {
         self.left = STEP;
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// Items that listings have looked at since the shard began.
-    pub fn looked_at(&self) -> u64 {
+    pub(crate) fn looked_at(&self) -> u64 {
         self.looked_at
     }
 
     /// The listing to go on with, and how many items it may look at. None: this turn has done its share.
-    pub fn take(&mut self) -> Option<(Walk, usize)> {
+    pub(crate) fn take(&mut self) -> Option<(Walk, usize)> {
         (self.left > 0).then_some(())?;
         Some((self.waiting.pop_front()?, self.left))
     }
 
     /// A listing has made a step.
-    pub fn count(&mut self, progress: WalkProgress) {
+    pub(crate) fn count(&mut self, progress: WalkProgress) {
         // Beginning one costs something, too.
         self.left = self.left.saturating_sub(progress.looked_at.max(1));
         self.looked_at += progress.looked_at as u64;
     }
 
     /// If a listing is not done it goes on after all others.
-    pub fn give_back(&mut self, walk: Walk, progress: WalkProgress) {
+    pub(crate) fn give_back(&mut self, walk: Walk, progress: WalkProgress) {
         if !progress.done {
             self.waiting.push_back(walk);
         }
@@ -104,7 +104,7 @@ impl StatsWalks {
 }
 
 /// After a step over these queues: fewer than it asked for are the last ones.
-pub fn progress(queues: &[QueueId], limit: usize, next: &mut QueueId) -> WalkProgress {
+pub(crate) fn progress(queues: &[QueueId], limit: usize, next: &mut QueueId) -> WalkProgress {
     if let Some(last) = queues.last() {
         *next = QueueId(last.0.saturating_add(1));
     }

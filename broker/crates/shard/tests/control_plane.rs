@@ -100,6 +100,13 @@ fn every_node_knows_the_clients_of_all() {
         assert_eq!(consumers[0].session_node, 3);
         assert_eq!(consumers[0].session_number, all[1].number);
         assert!(consumers[0].active);
+        for (node, counters) in counters(&mut c, at) {
+            let resources = counters
+                .resources
+                .expect("every node reports its resources");
+            assert_eq!(resources.memory_used, Some(node.0));
+            assert!(resources.uptime_s.is_some());
+        }
     }
     let own = c.ask(1, |reply| ControlRequest::Counters {
         everywhere: false,

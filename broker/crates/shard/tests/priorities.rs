@@ -104,14 +104,9 @@ fn flag_changes_the_order_of_existing_queues_for_good() {
     };
     assert_eq!(details(&mut c, 2), Some(expected.clone()));
     // The next leader has the same state.
-    let leader = c.queue(0, QUEUE).and_then(|q| q.leader).expect("a leader");
-    let at = leader.0 as usize - 1;
-    let other = (at + 1) % 3;
-    c.kill(at);
-    let mut client = c.until("a client of another node", |c| c.try_client(other).ok());
-    c.until("the queue has another leader", |c| {
-        let is_led = c.queue(other, QUEUE)?.leader.is_some_and(|l| l != leader);
-        (is_led && c.ready(other, QUEUE) == 7).then_some(())
+    let (other, mut client) = c.kill_leader(QUEUE);
+    c.until("the messages are ready", |c| {
+        (c.ready(other, QUEUE) == 7).then_some(())
     });
     let order = get(&mut c, &mut client, 7);
     assert_eq!(order, [7, 8, 31, 30, 9, 1, 2]);

@@ -159,6 +159,36 @@ fn a_replica_moves_and_leaves_no_files_behind() {
     receive(&mut c, &mut there, 0..80);
 }
 
+/// A node that was cut off gets the changes in a checkpoint of the metadata instead of one by one.
+#[test]
+fn clients_of_a_node_that_missed_a_move_of_all_replicas_find_them() {
+    let mut c = Cluster::with_nodes_and_checkpoints(7, 10);
+    let mut admin = c.client(0);
+    admin.declare(&mut c, "s", &stream(&[]));
+    let members = c.queue(0, "s").map(|q| q.members).expect("the stream");
+    assert_eq!(members, [NodeId(1), NodeId(2), NodeId(3)]);
+    let mut publisher = Publisher::new(&mut c, 6);
+    publisher.publish(&mut c, "s", 0..10);
+    let mut reader = consumer(&mut c, 6, "s", Value::from("first"));
+    receive(&mut c, &mut reader, 0..10);
+    c.cut_off(6);
+    for (old, new) in [(1, 4), (2, 5), (3, 6)] {
+        let (old, new) = (NodeId(old), NodeId(new));
+        let members = c.change_members("s", MemberChange::Replace { old, new });
+        assert!(members.expect("possible").contains(&new));
+        c.until("the replica has moved", |c| {
+            let files = |node: NodeId| has_files(c, node.0 as usize - 1);
+            (files(new) && !files(old)).then_some(())
+        });
+    }
+    for number in 0..30 {
+        admin.declare(&mut c, &format!("q{number}"), &[]);
+    }
+    c.link(6);
+    publisher.publish(&mut c, "s", 10..20);
+    receive(&mut c, &mut reader, 10..20);
+}
+
 #[test]
 fn deleting_a_stream_ends_its_consumers_and_deletes_its_files() {
     let mut c = Cluster::new(3);

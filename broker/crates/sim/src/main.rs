@@ -66,9 +66,9 @@ enum Scenario {
 }
 
 /// Runs a scenario under a seed and returns a summary. `once`: skips the second run, which must equal the first.
-type Run = fn(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String>;
+type RunScenario = fn(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String>;
 
-const SCENARIOS: [(Scenario, &str, Run); 3] = [
+const SCENARIOS: [(Scenario, &str, RunScenario); 3] = [
     (Scenario::Metadata, "metadata", run_metadata),
     (Scenario::Cluster, "cluster", run_cluster),
     (Scenario::Stream, "stream", run_stream),
@@ -214,7 +214,7 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
     };
     let describe = |report: &cluster::Report| {
         format!(
-            "hash {:016x}, {} events, {} faults, {} published, {} confirmed, {} delivered ({} again), {} known settled, \
+            "hash {:016x}, {} events, {} faults, {} published, {} confirmed, {} delivered ({} again, {} after a delay), {} copies, {} known settled, \
              {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {} flags turned on ({} nodes did not know one), MQTT: {} posted, {} acknowledged, {} received ({} again), \
              credit: {} delivered, {} drained, streams: {} published, {} confirmed, {} read, {} repeated, {:.1} s",
             report.hash,
@@ -224,6 +224,8 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
             report.confirmed,
             report.delivered,
             report.redelivered,
+            report.after_delay,
+            report.copies,
             report.settled,
             report.connections,
             report.starts,

@@ -179,11 +179,11 @@ impl AppendJob {
 #[derive(Debug)]
 pub struct MaintenanceJob {
     stream: QueueId,
-    work: Work,
+    work: MaintenanceWork,
 }
 
 #[derive(Debug)]
-enum Work {
+enum MaintenanceWork {
     Seal { first_offset: u64, next_offset: u64 },
     Delete(Vec<u64>),
     Truncate { offset: u64, start_offset: u64 },
@@ -191,10 +191,10 @@ enum Work {
 
 /// The result of a [`MaintenanceJob`].
 #[derive(Debug)]
-pub struct MaintenanceResult(pub(crate) Outcome);
+pub struct MaintenanceResult(pub(crate) MaintenanceOutcome);
 
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum MaintenanceOutcome {
     Sealed,
     Deleted,
     Truncated(Box<Contents>, Option<Cut>),
@@ -204,7 +204,7 @@ impl MaintenanceJob {
     pub(crate) fn seal(stream: QueueId, first_offset: u64, next_offset: u64) -> MaintenanceJob {
         MaintenanceJob {
             stream,
-            work: Work::Seal {
+            work: MaintenanceWork::Seal {
                 first_offset,
                 next_offset,
             },
@@ -214,14 +214,14 @@ impl MaintenanceJob {
     pub(crate) fn delete(stream: QueueId, segments: Vec<u64>) -> MaintenanceJob {
         MaintenanceJob {
             stream,
-            work: Work::Delete(segments),
+            work: MaintenanceWork::Delete(segments),
         }
     }
 
     pub(crate) fn truncate(stream: QueueId, offset: u64, start_offset: u64) -> MaintenanceJob {
         MaintenanceJob {
             stream,
-            work: Work::Truncate {
+            work: MaintenanceWork::Truncate {
                 offset,
                 start_offset,
             },
@@ -231,8 +231,8 @@ impl MaintenanceJob {
     /// Estimate of the disk space that the job needs, in bytes; 0 if it deletes.
     pub fn space(&self) -> u64 {
         match self.work {
-            Work::Seal { .. } => FILE_OVERHEAD,
-            Work::Delete(_) | Work::Truncate { .. } => 0,
+            MaintenanceWork::Seal { .. } => FILE_OVERHEAD,
+            MaintenanceWork::Delete(_) | MaintenanceWork::Truncate { .. } => 0,
         }
     }
 
@@ -243,23 +243,23 @@ impl MaintenanceJob {
     /// The first failure. If it is a shortage, the job can be repeated.
     pub fn run(&self, disk: &dyn Disk) -> Result<MaintenanceResult, LogError> {
         let outcome = match &self.work {
-            Work::Seal {
+            MaintenanceWork::Seal {
                 first_offset,
                 next_offset,
             } => {
                 seal(disk, self.stream, *first_offset, *next_offset)?;
-                Outcome::Sealed
+                MaintenanceOutcome::Sealed
             }
-            Work::Delete(segments) => {
+            MaintenanceWork::Delete(segments) => {
                 files::begin_removal(disk, self.stream)?;
                 for first_offset in segments {
                     files::remove_segment(disk, self.stream, *first_offset)?;
                 }
                 files::sync_dir(disk, &stream_dir(self.stream))?;
                 files::end_removal(disk, self.stream)?;
-                Outcome::Deleted
+                MaintenanceOutcome::Deleted
             }
-            Work::Truncate {
+            MaintenanceWork::Truncate {
                 offset,
                 start_offset,
             } => {
@@ -267,7 +267,7 @@ impl MaintenanceJob {
                 truncate(disk, self.stream, *offset)?;
                 files::end_removal(disk, self.stream)?;
                 let (contents, cut) = recover(disk, self.stream, *start_offset)?;
-                Outcome::Truncated(Box::new(contents), cut)
+                MaintenanceOutcome::Truncated(Box::new(contents), cut)
             }
         };
         Ok(MaintenanceResult(outcome))

@@ -8,7 +8,8 @@ use crate::fault::{self, Fault};
 use crate::filter::MIN_FILTER_BYTES;
 use crate::format::{EpochStart, FILE_HEADER_BYTES, IndexRecord, Seal};
 use crate::jobs::{
-    ActiveFiles, AppendJob, Appended, MaintenanceJob, MaintenanceResult, Outcome, SegmentAppend,
+    ActiveFiles, AppendJob, Appended, MaintenanceJob, MaintenanceOutcome, MaintenanceResult,
+    SegmentAppend,
 };
 use crate::read::{LogView, SegmentSpan};
 use crate::recover::{Contents, Cut, recover};
@@ -862,7 +863,7 @@ impl StreamLog {
             }
             (
                 MaintenanceState::Truncating,
-                Ok(MaintenanceResult(Outcome::Truncated(contents, cut))),
+                Ok(MaintenanceResult(MaintenanceOutcome::Truncated(contents, cut))),
             ) => {
                 self.truncation = None;
                 self.replace(*contents);

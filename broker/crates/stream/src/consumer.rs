@@ -20,7 +20,7 @@ use stream_log::{ChunkHeader, Entries, EntryBody, HEADER_BYTES, SubBatchMessages
 const READ_AHEAD: u64 = 2;
 /// Wait before a cursor is attached again, the first time.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
-/// Longest wait before a cursor is attached again.
+/// Longest wait before a cursor is attached again. After that, to another replica: this one may not exist any more.
 const RETRY_MOST: Duration = Duration::from_secs(2);
 /// Interval of asking a replica on another node for its position while nothing arrives.
 const PROBE_EVERY: Duration = Duration::from_secs(30);
@@ -214,7 +214,15 @@ impl StreamConsumer {
     }
 
     fn attach(&mut self, now: Time, out: &mut Vec<ConsumerOutput>) {
-        let send = self.cursor.attach();
+        let send = match self.retry < RETRY_MOST {
+            true => self.cursor.attach(),
+            false => {
+                // The replica may have attached the cursor, and its answer may be lost.
+                let detach = self.cursor.detach();
+                self.send(detach, out);
+                self.cursor.attach_elsewhere()
+            }
+        };
         self.send(send, out);
         self.retry_at = Some(now + self.retry);
         self.retry = (self.retry * 2).min(RETRY_MOST);
@@ -334,6 +342,7 @@ impl StreamConsumer {
                 id: self.last,
                 redelivered: false,
                 attempts: None,
+                acquired: 0,
                 left: 0,
                 message,
                 annotations: None,

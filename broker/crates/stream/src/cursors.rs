@@ -63,7 +63,7 @@ struct Cursor {
 }
 
 #[derive(Debug)]
-struct Read {
+struct CursorRead {
     from: u64,
     /// The read skips chunks by the filter of its only cursor.
     is_filtered: bool,
@@ -85,7 +85,7 @@ pub(crate) struct Cursors {
     all: BTreeMap<Key, Cursor>,
     /// Cursors to be served, in turn.
     queue: VecDeque<Key>,
-    reads: BTreeMap<u64, Read>,
+    reads: BTreeMap<u64, CursorRead>,
     /// Cursors whose read failed and is repeated later.
     failed: Vec<Key>,
     retry_at: Option<Time>,
@@ -322,9 +322,12 @@ impl Cursors {
                 let local = log.first_offset();
                 let is_remote = cursor.next < local
                     && tier.is_some_and(|tier| tier.read_offset(cursor.next, local).is_some());
-                match is_remote {
-                    true => cursor.reader = None,
-                    false => cursor.next = cursor.next.max(local),
+                // A reader that stays below the position would read what the cursor passes over.
+                if is_remote || cursor.next < local {
+                    cursor.reader = None;
+                }
+                if !is_remote {
+                    cursor.next = cursor.next.max(local);
                 }
                 while cursor.sent < cursor.total && cursor.next < readable {
                     if left == 0 {
@@ -405,7 +408,7 @@ impl Cursors {
                     only,
                 })),
             });
-            let read = Read {
+            let read = CursorRead {
                 from: cursor.next,
                 is_filtered: is_filtered || is_seeking,
                 waiters: vec![(key, cursor.attachment)],

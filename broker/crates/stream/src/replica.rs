@@ -82,7 +82,7 @@ pub enum StreamEffect {
 
 /// Work on the log, in order.
 #[derive(Debug)]
-pub(crate) enum Task {
+pub(crate) enum LogTask {
     /// Chunks of the leader.
     Accept {
         token: WriteToken,
@@ -154,7 +154,7 @@ pub struct StreamReplica {
     role: Role,
     /// Where the log ended when this replica became the leader.
     opened_at: u64,
-    tasks: VecDeque<Task>,
+    tasks: VecDeque<LogTask>,
     task_bytes: usize,
     /// Writes that the log took: the offset after each and its token.
     issued: VecDeque<(u64, WriteToken)>,

@@ -179,7 +179,7 @@ impl Routes {
 
     fn unbind(&mut self, filter: &str, route: Route) {
         let key = key::filter_key(filter);
-        self.trie.remove(&key, &Table::default(), route);
+        self.trie.remove(&key, &Table::default(), route, "");
     }
 
     /// Undoes [`Routes::add`] with the same arguments.

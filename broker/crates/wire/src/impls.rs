@@ -1,9 +1,14 @@
 //! Encodings of common types.
 
-use crate::{DecodeCause, Decoded, Reader, Varint, Wire, wire_enum, wire_newtype, wire_struct};
+use crate::{
+    DecodeCause, Decoded, Encoding, Reader, Varint, Wire, wire_enum, wire_newtype, wire_struct,
+};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
-use ids::{DeadLettering, Overflow, QueueId, QueueSettings, QueueType, QuorumFeatures, SessionId};
+use ids::{
+    DeadLettering, DelayedRetry, DelayedReturns, Overflow, QueueId, QueueSettings, QueueType,
+    QuorumFeatures, QuorumSettings, SessionId,
+};
 use std::sync::Arc;
 
 /// Appends bytes with a `u32` length.
@@ -205,36 +210,122 @@ wire_enum!(DeadLettering, "a dead-letter strategy" {
     1 = AtMostOnce,
     2 = AtLeastOnce,
 });
-wire_struct!(QueueSettings {
-    max_length: Option<u64> as Varint,
-    max_length_bytes: Option<u64> as Varint,
-    overflow: Overflow,
-    delivery_limit: Option<u32> as Varint,
-    message_ttl_ms: Option<u64> as Varint,
-    single_active_consumer: bool,
-    max_priority: Option<u8>,
-    dead_letter: DeadLettering,
+wire_enum!(DelayedReturns, "the returns that delay a message" {
+    0 = All,
+    1 = Failed,
+    2 = Returned,
 });
+wire_struct!(DelayedRetry {
+    returns: DelayedReturns,
+    min_ms: u64 as Varint,
+    max_ms: u64 as Varint,
+});
+
+/// The settings of version 0.2. [`put_quorum_settings`] encodes the others.
+impl Wire for QueueSettings {
+    const MIN_LEN: usize = 8;
+
+    fn put(&self, out: &mut BytesMut) {
+        <Varint as Encoding<_>>::put(&self.max_length, out);
+        <Varint as Encoding<_>>::put(&self.max_length_bytes, out);
+        self.overflow.put(out);
+        <Varint as Encoding<_>>::put(&self.delivery_limit, out);
+        <Varint as Encoding<_>>::put(&self.message_ttl_ms, out);
+        self.single_active_consumer.put(out);
+        self.max_priority.put(out);
+        self.dead_letter.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(QueueSettings {
+            max_length: <Varint as Encoding<_>>::get(from)?,
+            max_length_bytes: <Varint as Encoding<_>>::get(from)?,
+            overflow: from.get()?,
+            delivery_limit: <Varint as Encoding<_>>::get(from)?,
+            message_ttl_ms: <Varint as Encoding<_>>::get(from)?,
+            single_active_consumer: from.get()?,
+            max_priority: from.get()?,
+            dead_letter: from.get()?,
+            quorum: QuorumSettings::default(),
+        })
+    }
+}
+
+/// Appends the settings of the features of a queue.
+pub fn put_quorum_settings(
+    settings: &QuorumSettings,
+    features: QuorumFeatures,
+    out: &mut BytesMut,
+) {
+    let QuorumSettings {
+        delayed_retry,
+        deduplication_window_ms,
+    } = settings.supported_by(features);
+    if features.delayed_retry {
+        delayed_retry.put(out);
+    }
+    if features.deduplication {
+        <Varint as Encoding<_>>::put(&deduplication_window_ms, out);
+    }
+}
+
+/// Reads settings that [`put_quorum_settings`] wrote for the same features.
+pub fn get_quorum_settings(
+    from: &mut Reader<'_>,
+    features: QuorumFeatures,
+) -> Decoded<QuorumSettings> {
+    Ok(QuorumSettings {
+        delayed_retry: match features.delayed_retry {
+            true => from.get()?,
+            false => None,
+        },
+        deduplication_window_ms: match features.deduplication {
+            true => <Varint as Encoding<_>>::get(from)?,
+            false => None,
+        },
+    })
+}
 
 /// Bits of the features in their encoding.
 const STRICT_PRIORITIES: u8 = 1;
+const DELIVERY_COUNTS: u8 = 2;
+const DELAYED_RETRY: u8 = 4;
+const SCHEDULED_DELIVERY: u8 = 8;
+const DEDUPLICATION: u8 = 16;
+const KNOWN_FEATURES: u8 =
+    STRICT_PRIORITIES | DELIVERY_COUNTS | DELAYED_RETRY | SCHEDULED_DELIVERY | DEDUPLICATION;
 
 /// A bit for each feature. Unknown bits are an error, because a replica that ignores a feature diverges from the others.
 impl Wire for QuorumFeatures {
     fn put(&self, out: &mut BytesMut) {
-        out.put_u8(match self.strict_priorities {
-            true => STRICT_PRIORITIES,
-            false => 0,
-        });
+        let QuorumFeatures {
+            strict_priorities,
+            delivery_counts,
+            delayed_retry,
+            scheduled_delivery,
+            deduplication,
+        } = *self;
+        let bit = |is_enabled: bool, bit: u8| if is_enabled { bit } else { 0 };
+        out.put_u8(
+            bit(strict_priorities, STRICT_PRIORITIES)
+                | bit(delivery_counts, DELIVERY_COUNTS)
+                | bit(delayed_retry, DELAYED_RETRY)
+                | bit(scheduled_delivery, SCHEDULED_DELIVERY)
+                | bit(deduplication, DEDUPLICATION),
+        );
     }
 
     fn get(from: &mut Reader<'_>) -> Decoded<Self> {
         let bits = from.u8()?;
-        if bits & !STRICT_PRIORITIES != 0 {
+        if bits & !KNOWN_FEATURES != 0 {
             return Err(from.error(DecodeCause::Tag("features of a quorum queue", bits)));
         }
         Ok(QuorumFeatures {
             strict_priorities: bits & STRICT_PRIORITIES != 0,
+            delivery_counts: bits & DELIVERY_COUNTS != 0,
+            delayed_retry: bits & DELAYED_RETRY != 0,
+            scheduled_delivery: bits & SCHEDULED_DELIVERY != 0,
+            deduplication: bits & DEDUPLICATION != 0,
         })
     }
 }

@@ -18,7 +18,7 @@ mod varint;
 
 pub use bytes;
 pub use error::{DecodeCause, DecodeError, Decoded};
-pub use impls::{put_bytes, put_list};
+pub use impls::{get_quorum_settings, put_bytes, put_list, put_quorum_settings};
 pub use reader::{MAX_DEPTH, Reader};
 pub use varint::{Varint, put_varint};
 

@@ -59,6 +59,50 @@ pub fn encode_annotations<O: Output>(
     writer.finish();
 }
 
+/// An annotation to add to a message.
+#[derive(Clone, Debug)]
+pub struct AddedAnnotation<'a> {
+    /// The name, in ASCII.
+    pub name: &'static str,
+    /// The value.
+    pub value: Value<'a>,
+    /// It replaces an annotation of the publisher.
+    pub is_overwritten: bool,
+}
+
+/// Adds message annotations to stored properties, which begin with the message-annotations section if there is one.
+pub fn add_annotations(properties: &[u8], added: &[AddedAnnotation<'_>]) -> Vec<u8> {
+    let sections = Sections::parse(properties).ok();
+    let own = sections
+        .as_ref()
+        .and_then(|sections| {
+            let section = sections.message_annotations;
+            sections.read_map(section, properties).ok()
+        })
+        .unwrap_or_default();
+    let bare = sections.map_or(0, |sections| sections.bare().start);
+    let of_name = |name: &str| added.iter().find(|a| a.name == name);
+    let mut out = Vec::new();
+    encode_section_descriptor(&mut out, SectionKind::MessageAnnotations);
+    let mut writer = map(&mut out);
+    for (key, value) in own {
+        let replacement = key.as_text().and_then(of_name);
+        if !replacement.is_some_and(|a| a.is_overwritten) {
+            writer.push(&key);
+            writer.push(&value);
+        }
+    }
+    for annotation in added {
+        if annotation.is_overwritten || own.get(annotation.name).is_none() {
+            writer.push(&Symbol::from_static(annotation.name));
+            writer.push(&annotation.value);
+        }
+    }
+    writer.finish();
+    out.extend_from_slice(properties.get(bare..).unwrap_or_default());
+    out
+}
+
 /// Format codes of arrays and of their elements (part 1, section 1.6).
 const ARRAY32: u8 = 0xf0;
 const MAP32: u8 = 0xd1;

@@ -93,6 +93,18 @@ pub(super) fn machine(page: &mut Page, resources: &NodeResources) {
             page.one(name, GAUGE, help, value);
         }
     }
+    // The names of Prometheus' client libraries, which have no prefix.
+    let previous_prefix = page.prefix("");
+    let seconds = |ms: u64| format!("{}.{:03}", ms / 1000, ms % 1000);
+    if let Some(used) = resources.processor_time_ms {
+        let help = "Processor time that the process has used, in seconds";
+        page.one("process_cpu_seconds_total", COUNTER, help, seconds(used));
+    }
+    if let Some(started) = resources.started_ms {
+        let help = "Start of the process in seconds since 1970";
+        page.one("process_start_time_seconds", GAUGE, help, seconds(started));
+    }
+    page.prefix(previous_prefix);
 }
 
 type ProtocolMetric = (&'static str, &'static str, fn(&ProtocolCounters) -> u64);

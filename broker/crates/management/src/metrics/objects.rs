@@ -75,7 +75,7 @@ const QUEUE_METRICS: &[QueueMetric] = &[
         "queue_messages",
         GAUGE,
         "Sum of ready and unacknowledged messages - total queue depth",
-        |s, _| s.ready + s.unacknowledged,
+        |s, _| s.ready + s.unacknowledged + s.delayed,
     ),
     (
         QUEUES,

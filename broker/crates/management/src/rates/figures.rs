@@ -5,8 +5,9 @@ use queue::QueueCounters;
 
 pub(crate) const LENGTHS: [&str; 3] = ["messages", "messages_ready", "messages_unacknowledged"];
 
-pub(crate) fn lengths(ready: u64, unacknowledged: u64, dead: u64) -> [u64; 3] {
-    [ready + unacknowledged + dead, ready, unacknowledged]
+/// `others`: messages that are neither ready nor unacknowledged.
+pub(crate) fn lengths(ready: u64, unacknowledged: u64, others: u64) -> [u64; 3] {
+    [ready + unacknowledged + others, ready, unacknowledged]
 }
 
 pub(crate) const COUNTS: [&str; 12] = [

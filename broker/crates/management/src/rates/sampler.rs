@@ -1,5 +1,5 @@
-//! Background sampling every five seconds: cluster totals, which the shards maintain, and recently
-//! requested objects, limited to what a shard reports in one turn.
+//! Background sampling every five seconds: cluster totals and nodes, whose counters the shards
+//! maintain, and recently requested objects, limited to what a shard reports in one turn.
 
 use super::{
     ClockReading, Key, churn, counts, exchange_counts, lengths as length_values, octets,
@@ -52,15 +52,23 @@ pub(crate) async fn run(api: WeakApi) {
 /// Takes one sample of everything. A node that does not answer, for example because it is starting,
 /// leaves a gap.
 pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
-    let counters = overview::counters(api).await?;
+    let nodes = overview::counters_by_node(api).await?;
+    let counters = overview::sum(&nodes);
     let requested = {
         let at = api.moment();
         let mut rates = api.rates();
         let all = &counters.queues;
-        let depths = length_values(all.ready, all.unacknowledged, all.dead);
+        let depths = length_values(all.ready, all.unacknowledged, all.dead + all.delayed);
         rates.note(Key::Overview, at, &counts(&counters.messages()));
         rates.note(Key::MessageTotals, at, &depths);
         rates.note(Key::Churn, at, &churn(&counters));
+        for (node, counters) in &nodes {
+            rates.note(Key::NodeChurn(node.0), at, &churn(counters));
+            let resources = api.resources_of(*node, counters);
+            if let Some(usage) = resource_usage(&resources, counters.connections) {
+                rates.note(Key::NodeUse(node.0), at, &usage);
+            }
+        }
         rates.drop_expired(at.now);
         RequestedObjects::of(rates.recently_requested(at.now))
     };
@@ -69,9 +77,6 @@ pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
         queues(api, requested.queues).await?;
         if requested.depths {
             vhost_depths(api).await?;
-        }
-        if requested.own_node {
-            own_node(api).await?;
         }
         match requested.clients {
             true => clients(api, &counters).await,
@@ -89,8 +94,6 @@ struct RequestedObjects {
     clients: bool,
     /// Lengths of virtual hosts.
     depths: bool,
-    /// Counters and resource usage of this node.
-    own_node: bool,
     /// Keys of virtual hosts and exchanges.
     names: Vec<Key>,
 }
@@ -98,7 +101,7 @@ struct RequestedObjects {
 impl RequestedObjects {
     fn of<'a>(keys: impl Iterator<Item = (&'a Key, env::Time)>) -> RequestedObjects {
         let mut queues = BTreeMap::new();
-        let (mut clients, mut depths, mut own_node) = (false, false, false);
+        let (mut clients, mut depths) = (false, false);
         let mut names = Vec::new();
         for (key, last_requested) in keys {
             match key {
@@ -109,8 +112,11 @@ impl RequestedObjects {
                 Key::Connection(_) | Key::Channel(_) => clients = true,
                 Key::Vhost(_) | Key::Exchange(..) => names.push((last_requested, key)),
                 Key::VhostDepth(_) => depths = true,
-                Key::OwnChurn | Key::OwnUse => own_node = true,
-                Key::Overview | Key::MessageTotals | Key::Churn => {}
+                Key::Overview
+                | Key::MessageTotals
+                | Key::Churn
+                | Key::NodeChurn(_)
+                | Key::NodeUse(_) => {}
             }
         }
         let mut queues: Vec<_> = queues.into_iter().collect();
@@ -119,7 +125,6 @@ impl RequestedObjects {
             queues: queues.into_iter().map(|(id, _)| QueueId(id)).collect(),
             clients,
             depths,
-            own_node,
             names: latest(names),
         }
     }
@@ -188,23 +193,16 @@ async fn vhost_depths(api: &Api) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn own_node(api: &Api) -> Result<(), ApiError> {
-    let counters = overview::node_counters(api).await?;
-    let at = api.moment();
-    let mut rates = api.rates();
-    rates.note(Key::OwnChurn, at, &churn(&counters));
-    if let Some(usage) = resource_usage(&api.config().node_resources(), counters.connections) {
-        rates.note(Key::OwnUse, at, &usage);
-    }
-    Ok(())
-}
-
 fn note(api: &Api, facts: &[QueueFacts]) {
     let at = api.moment();
     let mut rates = api.rates();
     for queue in facts {
         if let Some(stats) = &queue.stats {
-            let depth = length_values(stats.ready, stats.unacknowledged, stats.dead);
+            let depth = length_values(
+                stats.ready,
+                stats.unacknowledged,
+                stats.dead + stats.delayed,
+            );
             rates.note(Key::Depth(queue.id.0), at, &depth);
             let counts = queue_counts(&queue.counters);
             rates.note(Key::Queue(queue.id.0), at, &counts);

@@ -19,14 +19,14 @@ const fn tier(step: u64, length: u64) -> Tier {
     }
 }
 
-/// RabbitMQ's retention of cluster totals, and of individual objects.
-pub(super) const LONG: &[Tier] = &[
+/// RabbitMQ's retention of cluster totals. Other objects keep samples as long, if they are requested
+/// all the time.
+pub(super) const TIERS: &[Tier] = &[
     tier(5, 605),
     tier(60, 3_660),
     tier(600, 29_400),
     tier(1_800, 86_400),
 ];
-pub(super) const SHORT: &[Tier] = &[tier(5, 605)];
 
 /// A shorter interval gives no meaningful rate.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,9 +57,18 @@ impl Series {
             .sum()
     }
 
-    /// Adds a sample to each tier whose last sample belongs to an earlier step. Without room, it
-    /// replaces the oldest sample.
-    pub(super) fn note(&mut self, at: ClockReading, values: &[u64], has_room: bool) {
+    /// Returns true if no sample is as young as the longest retention.
+    pub(super) fn is_expired(&self, now: Time) -> bool {
+        let longest = self.0.iter().map(|(tier, _)| tier.length).max();
+        let newest = self.0.first().and_then(|(_, samples)| samples.back());
+        newest.is_none_or(|s| longest.is_none_or(|longest| now.since(s.at.now) > longest))
+    }
+
+    /// Adds a sample to each tier whose last sample belongs to an earlier step. `room` is the number
+    /// of 8-byte values by which the series may grow. Without room, a sample replaces the oldest one
+    /// of its tier.
+    pub(super) fn note(&mut self, at: ClockReading, values: &[u64], mut room: usize) {
+        let size = values.len() + SAMPLE_OVERHEAD;
         for (tier, samples) in &mut self.0 {
             let slot = |now: Time| now.since(Time::ZERO).as_nanos() / tier.step.as_nanos();
             if samples
@@ -72,8 +81,10 @@ impl Series {
             while samples.front().is_some_and(is_expired) {
                 samples.pop_front();
             }
-            if !has_room && samples.pop_front().is_none() {
-                continue;
+            match room.checked_sub(size) {
+                Some(left) => room = left,
+                None if samples.pop_front().is_none() => continue,
+                None => {}
             }
             samples.push_back(Sample {
                 at,
@@ -149,10 +160,10 @@ mod tests {
 
     /// More than a day, sampled every five seconds.
     fn day() -> (Series, u64) {
-        let mut series = Series::new(LONG);
+        let mut series = Series::new(TIERS);
         let end = 100_000;
         for second in (0..=end).step_by(5) {
-            series.note(at(second), &[second], true);
+            series.note(at(second), &[second], usize::MAX);
         }
         (series, end)
     }
@@ -198,10 +209,10 @@ mod tests {
 
     #[test]
     fn sampling_pause_leaves_a_gap() {
-        let mut series = Series::new(SHORT);
+        let mut series = Series::new(TIERS);
         // 100 per second; no samples between 20 and 80, and the tick after the pause was late.
         for second in [0, 5, 10, 15, 20, 83, 88] {
-            series.note(at(second), &[second * 100], true);
+            series.note(at(second), &[second * 100], usize::MAX);
         }
         let range = Range::new(100, 5).unwrap().unwrap();
         let found = series.samples(at(90).wall, &[0], &range);
@@ -215,7 +226,7 @@ mod tests {
 
     #[test]
     fn range_without_samples_returns_current_values() {
-        let series = Series::new(SHORT);
+        let series = Series::new(TIERS);
         let range = Range::new(60, 5).unwrap().unwrap();
         let found = series.samples(WallTime(12_345), &[9], &range);
         assert_eq!(found, [(10_000, Box::from([9]))]);
@@ -223,12 +234,13 @@ mod tests {
 
     #[test]
     fn series_without_room_does_not_grow() {
-        let mut series = Series::new(SHORT);
-        series.note(at(0), &[1], false);
+        let mut series = Series::new(TIERS);
+        series.note(at(0), &[1], 0);
         assert_eq!(series.value_count(), 0);
-        series.note(at(5), &[2], true);
-        series.note(at(10), &[3], false);
-        assert_eq!(series.value_count(), 1 + SAMPLE_OVERHEAD);
+        series.note(at(5), &[2], usize::MAX);
+        let full = series.value_count();
+        series.note(at(10), &[3], 0);
+        assert_eq!(series.value_count(), full);
         assert_eq!(series.rates(at(16).now, &[9]), [1.0]);
     }
 }

@@ -34,7 +34,7 @@ fn queue_is_declared_shown_and_deleted() {
             "exclusive": false, "arguments": {"x-queue-type": "quorum", "x-max-length": 10},
             "node": "c-0", "leader": "c-0", "members": ["c-0", "c-1", "c-2"], "online": ["c-0", "c-1", "c-2"],
             "state": "running", "messages": 6, "messages_ready": 4, "messages_unacknowledged": 2,
-            "message_bytes": 400, "message_bytes_ready": 300, "message_bytes_unacknowledged": 100,
+            "messages_delayed": 0, "message_bytes": 400, "message_bytes_ready": 300, "message_bytes_unacknowledged": 100,
             "messages_persistent": 6, "message_bytes_persistent": 400, "incoming": [], "deliveries": [], "messages_dlx": 0, "message_bytes_dlx": 0, "consumers": 1, "consumer_details": [], "exclusive_consumer_tag": null, "single_active_consumer_tag": null, "policy": null, "operator_policy": null,
             "effective_policy_definition": {}, "user_who_performed_action": "guest",
         })
@@ -457,6 +457,50 @@ fn ready_messages_of_quorum_queues_are_counted_by_priority() {
 }
 
 #[test]
+fn delayed_messages_of_quorum_queues_are_counted() {
+    let server = Server::start();
+    server.quorum("q");
+    let shown = server.get("/api/queues/%2F/q");
+    assert_eq!(shown["messages_delayed"], 0);
+    assert!(shown.get("next_delayed_at").is_none(), "{shown}");
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let id = fake.tree.queue("/", "q").unwrap().id;
+        let delayed = queue::DelayedDetails {
+            messages: 4,
+            bytes: 90,
+            next_at: 1_790_000_000_123,
+            last_at: 1_790_000_060_000,
+        };
+        fake.delayed.insert(id, delayed);
+        let stats = QueueStats {
+            ready: 1,
+            unacknowledged: 2,
+            bytes: 10,
+            delayed: 4,
+            delayed_bytes: 90,
+            ..QueueStats::default()
+        };
+        fake.stats.insert(id, stats);
+    }
+    let shown = server.get("/api/queues/%2F/q");
+    for (key, value) in [
+        ("messages", 7u64),
+        ("messages_ready", 1),
+        ("messages_delayed", 4),
+        ("message_bytes", 100),
+        ("message_bytes_ready", 10),
+        ("next_delayed_at", 1_790_000_000_123),
+        ("last_delayed_at", 1_790_000_060_000),
+    ] {
+        assert_eq!(shown[key], value, "{key}");
+    }
+    server.fake.lock().unwrap().declare("classic");
+    let classic = server.get("/api/queues/%2F/classic");
+    assert!(classic.get("messages_delayed").is_none(), "{classic}");
+}
+
+#[test]
 fn exchanges_and_bindings_are_declared_and_deleted() {
     let server = Server::start();
     server.quorum("q");
@@ -477,11 +521,11 @@ fn exchanges_and_bindings_are_declared_and_deleted() {
     let unknown = server.ask(
         "PUT",
         "/api/exchanges/%2F/y",
-        Some(json!({"type": "x-random"})),
+        Some(json!({"type": "x-wheel"})),
     );
     assert_eq!(
         (unknown.status, unknown.reason()),
-        (400, "unknown exchange type 'x-random'")
+        (400, "unknown exchange type 'x-wheel'")
     );
     assert_eq!(server.get("/api/exchanges/%2F/amq.default")["name"], "");
     assert_eq!(

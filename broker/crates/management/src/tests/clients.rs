@@ -431,6 +431,52 @@ fn connection_shows_client_properties() {
 }
 
 #[test]
+fn mqtt_connections_and_sessions_of_each_node_are_listed() {
+    let server = connected();
+    let other = control::Counters {
+        mqtt: control::MqttCounters {
+            sessions_away: 2,
+            ..control::MqttCounters::default()
+        },
+        ..control::Counters::default()
+    };
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let [_, mqtt] = &mut fake.connections[..] else {
+            panic!("expected two connections");
+        };
+        mqtt.client_name = "sensor".into();
+        mqtt.protocol = "web_mqtt50".into();
+        mqtt.vhost = "/".into();
+        let own = &mut fake.counters.mqtt;
+        (own.connected, own.subscriptions, own.retained_bytes) = (1, 5, 900);
+        fake.other_counters = vec![(NodeId(2), other)];
+    }
+    for path in ["/api/mqtt/connections", "/api/mqtt/connections/%2F"] {
+        let listed = server.get(path);
+        assert_eq!(listed.as_array().unwrap().len(), 1, "{path}");
+        assert_eq!(listed[0]["client_properties"]["client_id"], "sensor");
+    }
+    let missing = server.ask("GET", "/api/mqtt/connections/none", None);
+    assert_eq!(missing.status, 404);
+    let nodes = server.get("/api/mqtt/nodes");
+    assert_eq!(nodes.as_array().unwrap().len(), 2);
+    let first = &nodes[0];
+    assert_eq!(
+        (&first["node"], &first["connected_sessions"]),
+        (&json!("c-0"), &json!(1))
+    );
+    assert_eq!(
+        (&first["subscriptions"], &first["retained_bytes"]),
+        (&json!(5), &json!(900))
+    );
+    assert_eq!(
+        (&nodes[1]["node"], &nodes[1]["offline_sessions"]),
+        (&json!("c-1"), &json!(2))
+    );
+}
+
+#[test]
 fn amqp10_connection_shows_its_container_id() {
     let server = connected();
     {

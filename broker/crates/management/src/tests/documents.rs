@@ -220,7 +220,16 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
         [
             ("baseline_0_2", "enabled"),
             ("client_addresses", "enabled"),
+            ("consistent_hash_tree", "enabled"),
+            ("consumer_activity", "enabled"),
+            ("modulus_and_random_exchanges", "enabled"),
+            ("publisher_deduplication", "enabled"),
+            ("queue_argument_checks", "enabled"),
+            ("quorum_consumer_timeouts", "enabled"),
+            ("quorum_delayed_retry", "enabled"),
+            ("quorum_delivery_counts", "enabled"),
             ("quorum_strict_priorities", "enabled"),
+            ("scheduled_delivery", "enabled"),
             ("shards_per_node", "enabled"),
             ("stream_queues", "enabled")
         ]
@@ -238,14 +247,32 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
         ),
         (204, 204, 400)
     );
-    assert_eq!(
-        server
-            .get("/api/deprecated-features")
-            .as_array()
-            .unwrap()
-            .len(),
-        2
-    );
+    let deprecated = server.get("/api/deprecated-features");
+    let deprecated: Vec<_> = deprecated
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|f| {
+            let text = |key: &str| f[key].as_str().unwrap().to_owned();
+            (text("name"), text("deprecation_phase"), text("state"))
+        })
+        .collect();
+    let expected = [
+        ("amqp_address_v1", "denied_by_default", "denied"),
+        ("amqp_filter_set_bug", "denied_by_default", "denied"),
+        ("classic_queue_mirroring", "removed", "denied"),
+        ("global_qos", "denied_by_default", "denied"),
+        (
+            "management_metrics_collection",
+            "permitted_by_default",
+            "permitted",
+        ),
+        ("queue_master_locator", "denied_by_default", "denied"),
+        ("ram_node_type", "removed", "denied"),
+        ("transient_nonexcl_queues", "denied_by_default", "denied"),
+    ];
+    let expected = expected.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned()));
+    assert_eq!(deprecated, expected);
     assert_eq!(server.get("/api/deprecated-features/used"), json!([]));
     assert_eq!(
         server.put("/api/queues/%2F/t", json!({"durable": false})),
@@ -349,7 +376,7 @@ fn vhost_has_default_queue_type_and_deletion_protection() {
             .status,
         204
     );
-    assert_eq!(server.delete("/api/vhosts/v"), 400);
+    assert_eq!(server.delete("/api/vhosts/v"), 412);
     assert_eq!(server.delete("/api/vhosts/v/deletion/protection"), 204);
     assert_eq!(server.delete("/api/vhosts/v"), 204);
 }
@@ -500,6 +527,65 @@ fn log_levels_are_set_and_shown_on_this_node() {
 }
 
 #[test]
+fn configuration_is_reloaded_on_this_node() {
+    let server = Server::start_with(|c| {
+        let live = c.live.clone();
+        let setting = |value: &str| crate::Setting {
+            key: "heartbeat".into(),
+            value: value.into(),
+            source: "posthorn.conf:1".into(),
+            live: true,
+            restart: false,
+        };
+        live.replace(vec![setting("10")], None);
+        c.keys = Arc::new([crate::SettingKey {
+            key: "heartbeat",
+            default: "60",
+            live: true,
+        }]);
+        let mut calls = 0;
+        let reload = Mutex::new(move || {
+            calls += 1;
+            if calls > 1 {
+                return Err("posthorn.conf:1: unknown key `x`".to_owned());
+            }
+            live.replace(vec![setting("20")], None);
+            Ok(crate::Reloaded {
+                changed: vec!["heartbeat".into()],
+                restart: vec!["frame_max".into()],
+            })
+        });
+        c.reload = Some(crate::ReloadSettings(Arc::new(move || {
+            (reload.lock().unwrap())()
+        })));
+    });
+    let path = "/api/nodes/c-0/configuration";
+    let shown = |value: &str| json!([{"key": "heartbeat", "value": value, "source": "posthorn.conf:1", "live": true, "restart": false}]);
+    assert_eq!(server.get(path), shown("10"));
+    assert_eq!(
+        server.get(&format!("{path}/keys")),
+        json!([{"key": "heartbeat", "default": "60", "live": true}])
+    );
+    let reload = format!("{path}/reload");
+    let answer = server.ask("POST", &reload, Some(json!({})));
+    assert_eq!(
+        (answer.status, &answer.body),
+        (
+            200,
+            &json!({"changed": ["heartbeat"], "restart": ["frame_max"]})
+        )
+    );
+    assert_eq!(server.get(path), shown("20"));
+    let bad = server.ask("POST", &reload, Some(json!({})));
+    assert_eq!(
+        (bad.status, bad.reason()),
+        (400, "posthorn.conf:1: unknown key `x`")
+    );
+    let other = "/api/nodes/c-1/configuration/reload";
+    assert_eq!(server.ask("POST", other, Some(json!({}))).status, 400);
+}
+
+#[test]
 fn tracing_is_a_field_of_the_vhost() {
     let server = Server::start();
     let traced = |vhost: &str| server.get(&format!("/api/vhosts/{vhost}"))["tracing"].clone();
@@ -555,7 +641,7 @@ fn responses_contain_what_rabbitmqadmin_reads() {
     let protocol = failed("protocol-listener/stomp");
     assert_eq!(
         (&protocol["missing"], &protocol["protocols"]),
-        (&json!("stomp"), &json!(["amqp", "mqtt"]))
+        (&json!(["stomp"]), &json!(["amqp", "mqtt"]))
     );
     let port = failed("port-listener/9");
     assert_eq!(
@@ -564,4 +650,50 @@ fn responses_contain_what_rabbitmqadmin_reads() {
     );
     let plugins = &server.get("/api/nodes/c-0")["enabled_plugins"];
     assert_eq!(plugins, &json!(["rabbitmq_management", "rabbitmq_mqtt"]));
+}
+
+#[test]
+fn protected_user_is_changed_and_deleted_only_with_an_override_from_the_machine() {
+    let server = Server::start();
+    let user = |tags: &str| json!({"password": "p", "tags": tags});
+    assert_eq!(server.put("/api/users/kept", user("protected")), 201);
+    let refused = server.ask("PUT", "/api/users/kept", Some(user("")));
+    assert_eq!(refused.status, 412);
+    assert!(
+        refused
+            .reason()
+            .starts_with("user 'kept' has the tag 'protected'"),
+        "{refused:?}"
+    );
+    let bulk = Some(json!({"users": ["kept"]}));
+    assert_eq!(
+        server.ask("POST", "/api/users/bulk-delete", bulk).status,
+        412
+    );
+    assert_eq!(server.delete("/api/users/kept"), 412);
+    let import = json!({"users": [{"name": "kept", "password": "other", "tags": ""}]});
+    assert_eq!(
+        server.ask("POST", "/api/definitions", Some(import)).status,
+        412
+    );
+    // The exported user is the same, and its import changes nothing.
+    let exported = json!({"users": server.get("/api/definitions")["users"]});
+    assert_eq!(
+        server
+            .ask("POST", "/api/definitions", Some(exported))
+            .status,
+        204
+    );
+    // Other properties of the user are not protected.
+    assert_eq!(
+        server.put("/api/user-limits/kept/max-channels", json!({"value": 5})),
+        204
+    );
+    let mut other = user("protected,monitoring");
+    other["override_protection"] = json!(true);
+    assert_eq!(server.put("/api/users/kept", other), 204);
+    assert_eq!(
+        server.delete("/api/users/kept?override_protection=true"),
+        204
+    );
 }

@@ -14,7 +14,7 @@ mod streams;
 mod ui;
 mod words;
 
-use crate::{Config, Node, prometheus, router, serve};
+use crate::{Config, LiveSettings, Node, prometheus, router, serve};
 use auth::HashAlgorithm;
 use base64::Engine as _;
 use control::{
@@ -39,6 +39,7 @@ pub(crate) struct FakeNode {
     index: u64,
     pub(crate) stats: BTreeMap<QueueId, QueueStats>,
     pub(crate) ready: BTreeMap<QueueId, queue::ReadyDetails>,
+    pub(crate) delayed: BTreeMap<QueueId, queue::DelayedDetails>,
     pub(crate) critical: Vec<QueueId>,
     pub(crate) readiness: Readiness,
     pub(crate) progress: MaintenanceProgress,
@@ -47,6 +48,8 @@ pub(crate) struct FakeNode {
     /// Replicas of streams.
     pub(crate) streams: Vec<control::StreamReplicaFacts>,
     pub(crate) counters: Counters,
+    /// Counters of other nodes.
+    pub(crate) other_counters: Vec<(NodeId, Counters)>,
     /// Messages per queue, in order.
     pub(crate) messages: BTreeMap<QueueId, Vec<Message>>,
     pub(crate) requests: Vec<RequestBody>,
@@ -143,6 +146,7 @@ impl FakeNode {
                 stats: self.stats.get(&q.id).cloned(),
                 counters: queue::QueueCounters::default(),
                 ready: self.ready.get(&q.id).cloned(),
+                delayed: self.delayed.get(&q.id).copied(),
             })
             .collect()
     }
@@ -153,7 +157,9 @@ impl FakeNode {
         own.connections = self.connections.len() as u64;
         let channels = self.connections.iter().map(|c| c.channels.len() as u64);
         own.channels = channels.sum();
-        vec![(NodeId(1), own)]
+        let mut all = vec![(NodeId(1), own)];
+        all.extend(self.other_counters.iter().cloned());
+        all
     }
 
     fn stream_replicas(
@@ -244,6 +250,7 @@ impl FakeNode {
             id: at as u64 + 1,
             redelivered: false,
             attempts: None,
+            acquired: 0,
             left: 0,
             message,
             annotations: None,
@@ -442,6 +449,7 @@ impl FakeNode {
             ControlRequest::Readiness { reply } => reply(self.readiness.clone()),
             ControlRequest::Membership(request) => self.membership(request),
             ControlRequest::RebalanceQueues { reply } => reply(3),
+            ControlRequest::StateClientAddresses { .. } => {}
         }
     }
 }
@@ -494,6 +502,7 @@ fn fake() -> FakeNode {
         index: 0,
         stats: BTreeMap::new(),
         ready: BTreeMap::new(),
+        delayed: BTreeMap::new(),
         critical: Vec::new(),
         readiness: Readiness::Ready,
         progress: MaintenanceProgress {
@@ -505,6 +514,7 @@ fn fake() -> FakeNode {
         consumers: Vec::new(),
         streams: Vec::new(),
         counters: Counters::default(),
+        other_counters: Vec::new(),
         messages: BTreeMap::new(),
         requests: Vec::new(),
         stopping: false,
@@ -533,7 +543,7 @@ impl Server {
 
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Server {
         let mut settings = Config::new(NodeId(1), "c-0");
-        settings.consumer_timeout_ms = Some(1_800_000);
+        settings.live = LiveSettings::new(Vec::new(), Some(1_800_000));
         settings.cluster_name = "test".to_owned();
         settings.listeners = vec![("amqp".into(), 5672)];
         change(&mut settings);

@@ -1,5 +1,6 @@
 use super::*;
-use control::ChannelFacts;
+use crate::MeasureResources;
+use control::{ChannelFacts, NodeResources};
 
 #[test]
 fn readiness_and_liveness_report_node_state() {
@@ -108,6 +109,106 @@ fn quorum_critical_check_lists_queues() {
         (&json!("q"), &json!("/"), &json!("quorum"))
     );
     assert_eq!(got.body["queues"][1]["type"], "metadata");
+}
+
+#[test]
+fn leader_check_lists_quorum_queues_without_a_leader() {
+    let server = Server::start();
+    let base = "/api/health/checks/quorum-queues-without-elected-leaders";
+    let all = format!("{base}/all-vhosts");
+    assert_eq!(server.get(&all), json!({"status": "ok"}));
+    server.quorum("led");
+    server.quorum("leaderless");
+    assert_eq!(
+        server.put(
+            "/api/queues/%2F/classic-leaderless",
+            json!({"durable": true})
+        ),
+        201
+    );
+    {
+        let mut fake = server.fake.lock().unwrap();
+        for name in ["leaderless", "classic-leaderless"] {
+            let id = fake.tree.queue("/", name).unwrap().id;
+            fake.stats.remove(&id);
+        }
+    }
+    for path in [
+        "all-vhosts",
+        "all-vhosts/pattern/%5Elead",
+        "vhost/%2F",
+        "vhost/%2F/pattern/less%24",
+    ] {
+        let got = server.ask("GET", &format!("{base}/{path}"), None);
+        assert_eq!(
+            (got.status, &got.body["status"]),
+            (503, &json!("failed")),
+            "{path}"
+        );
+        assert_eq!(
+            got.reason(),
+            "Detected 1 quorum queue(s) without an elected leader"
+        );
+        let queues = got.body["queues"].as_array().unwrap();
+        assert_eq!(
+            (queues.len(), &queues[0]["name"]),
+            (1, &json!("leaderless")),
+            "{path}"
+        );
+    }
+    assert_eq!(
+        server.get(&format!("{all}/pattern/%5Eled%24")),
+        json!({"status": "ok"})
+    );
+    let got = server.ask("GET", &format!("{all}/pattern/%28"), None);
+    assert_eq!(got.status, 400);
+    assert!(
+        got.reason().contains("invalid pattern '('"),
+        "{}",
+        got.reason()
+    );
+    assert_eq!(
+        server
+            .ask("GET", &format!("{base}/vhost/none"), None)
+            .status,
+        404
+    );
+}
+
+#[test]
+fn checks_of_the_cluster_compare_with_limits() {
+    let server = Server::start();
+    let check = |name: &str| server.ask("GET", &format!("/api/health/checks/{name}"), None);
+    for name in [
+        "is-in-service",
+        "below-node-connection-limit",
+        "reached-target-cluster-size",
+        "metadata-store/initialized",
+        "metadata-store/initialized/with-data",
+    ] {
+        assert_eq!(check(name).body, json!({"status": "ok"}), "{name}");
+    }
+    server.fake.lock().unwrap().readiness = Readiness::NotReady("joining".into());
+    for name in ["is-in-service", "metadata-store/initialized"] {
+        let got = check(name);
+        assert_eq!((got.status, got.reason()), (503, "joining"), "{name}");
+    }
+    let server = Server::start_with(|config| {
+        config.initial_nodes = 9;
+        let limit = NodeResources {
+            connections: Some(0),
+            ..NodeResources::default()
+        };
+        config.resources = Some(MeasureResources(Arc::new(move || limit)));
+    });
+    for (name, reason) in [
+        ("reached-target-cluster-size", "nodes run"),
+        ("below-node-connection-limit", "its limit is 0"),
+    ] {
+        let got = server.ask("GET", &format!("/api/health/checks/{name}"), None);
+        assert_eq!(got.status, 503, "{name}");
+        assert!(got.reason().contains(reason), "{}", got.reason());
+    }
 }
 
 #[test]
@@ -267,8 +368,50 @@ fn overview_counts_objects() {
 }
 
 #[test]
+fn resource_usage_of_other_nodes_is_shown() {
+    let server = Server::start();
+    let counters = control::Counters {
+        connections: 3,
+        connections_opened: 8,
+        resources: Some(control::NodeResources {
+            memory_used: Some(11),
+            disk_free: Some(33),
+            descriptors_used: Some(55),
+            threads: Some(77),
+            uptime_s: Some(9),
+            ..control::NodeResources::default()
+        }),
+        ..control::Counters::default()
+    };
+    server.fake.lock().unwrap().other_counters = vec![(NodeId(2), counters)];
+    for of in [
+        server.get("/api/nodes/c-1"),
+        server.get("/api/nodes")[1].clone(),
+    ] {
+        for (name, value) in [
+            ("mem_used", 11),
+            ("disk_free", 33),
+            ("fd_used", 55),
+            ("proc_used", 77),
+            ("sockets_used", 3),
+            ("connection_created", 8),
+            ("uptime", 9000),
+        ] {
+            assert_eq!(of[name], value, "{name}");
+        }
+        assert!(of.get("os_pid").is_none(), "the process of another node");
+    }
+    let samples = server.get("/api/nodes/c-1?node_stats_age=60&node_stats_incr=5");
+    assert_eq!(samples["mem_used_details"]["samples"][0]["sample"], 11);
+    let third = server.get("/api/nodes/c-2");
+    assert!(third.get("mem_used").is_none(), "it does not answer");
+}
+
+#[test]
 fn resource_usage_of_the_node_is_shown() {
     let measured = control::NodeResources {
+        processor_time_ms: Some(1_250),
+        started_ms: Some(1_700_000_000_123),
         memory_used: Some(11),
         memory_limit: Some(22),
         disk_free: Some(33),
@@ -280,6 +423,7 @@ fn resource_usage_of_the_node_is_shown() {
         processors: Some(2),
         descriptors: None,
         is_short_of_files: true,
+        uptime_s: None,
     };
     let server = Server::start_with(|c| {
         c.resources = Some(crate::MeasureResources(Arc::new(move || measured)));
@@ -316,6 +460,7 @@ fn resource_usage_of_the_node_is_shown() {
     }
     assert_eq!(own["os_pid"], std::process::id().to_string());
     assert!(own.get("fd_total").is_none(), "it is not known");
+    // A node that does not answer.
     assert!(server.get("/api/nodes/c-1").get("mem_used").is_none());
     let url = format!("http://{}/metrics", server.metrics);
     let text = ureq::get(url).call().unwrap().body_mut().read_to_string();
@@ -510,7 +655,16 @@ fn listener_checks_find_configured_listeners() {
     );
     assert_eq!(
         server.get("/api/health/checks/protocol-listener/amqp"),
-        json!({"status": "ok", "protocol": "amqp"})
+        json!({"status": "ok", "protocols": ["amqp"]})
+    );
+    let several = server.ask(
+        "GET",
+        "/api/health/checks/protocol-listener/amqp0.9.1,doe",
+        None,
+    );
+    assert_eq!(
+        (several.status, &several.body["missing"]),
+        (503, &json!(["doe"]))
     );
     assert_eq!(
         server

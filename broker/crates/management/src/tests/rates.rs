@@ -47,6 +47,8 @@ impl SamplerTest {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let call = AuthenticatedRequest {
             is_operator: false,
+            is_local: true,
+            identity: None,
             is_put_or_post: false,
             user: Arc::new(user("guest", "guest", &["administrator"])),
             query: Query::parse(Some(query)),
@@ -247,9 +249,8 @@ fn requested_connections_and_channels_are_sampled() {
 }
 
 #[test]
-fn requested_node_is_sampled() {
+fn nodes_are_sampled_without_requests() {
     let sampled = SamplerTest::new();
-    sampled.get("nodes|c-0");
     for n in 1..=3 {
         sampled.fake().counters.connections_opened = 20 * n;
         sampled.advance_and_sample();
@@ -257,7 +258,7 @@ fn requested_node_is_sampled() {
     let shown = sampled.get("nodes|c-0");
     assert_eq!(shown["connection_created"], 60);
     assert_eq!(shown["connection_created_details"]["rate"], 4.0);
-    // Counters of other nodes are unknown.
+    // The other nodes do not answer.
     assert!(sampled.get("nodes|c-1").get("connection_created").is_none());
 }
 

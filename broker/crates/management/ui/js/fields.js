@@ -1,6 +1,6 @@
 // Form fields that several pages share, and the known arguments and policy keys.
 import { pageOf } from './client.js';
-import { html, useState } from './dom.js';
+import { html } from './dom.js';
 import { List } from './list.js';
 import { Link, Tag } from './parts.js';
 import * as format from './format.js';
@@ -21,19 +21,20 @@ export function vhostField(vhosts, { name = 'vhost', label = 'Virtual host' } = 
   return { name, label, type: 'select', options: (vhosts ?? []).map((vhost) => [vhost, vhost]), value };
 }
 
-/** A list of objects in all virtual hosts or in the selected one. `at(vhost)` is its path; `at()` that for all. */
-export function VhostList({ vhosts, at, ...list }) {
-  const [vhost, setVhost] = useState('');
-  const choose = (event) => setVhost(event.currentTarget.value);
-  return html`<${List} path=${vhost === '' ? at() : at(vhost)} ...${list}>
-    ${vhosts === null && html`<label>Virtual host <input type="search" value=${vhost} onChange=${choose} /></label>`}
-    ${
-      vhosts?.length > 1 &&
-      html`<label>Virtual host <select value=${vhost} onChange=${choose}>
-      <option value="">all</option>${vhosts.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></label>`
-    }
-  </${List}>`;
+/** Selects a virtual host. `value` '': all of them. */
+export function VhostChoice({ vhosts, value, onChange }) {
+  const choose = (event) => onChange(event.currentTarget.value);
+  if (vhosts === null) return html`<label>Virtual host <input type="search" value=${value} onChange=${choose} /></label>`;
+  if (!(vhosts?.length > 1)) return null;
+  return html`<label>Virtual host <select value=${value} onChange=${choose}>
+    <option value="">all</option>${vhosts.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></label>`;
 }
+
+/** A list of objects in all virtual hosts or in the selected one. `at(vhost)` is its path; `at()` that for all. */
+export const VhostList = ({ vhosts, ...list }) => {
+  const choice = (view, set) => html`<${VhostChoice} vhosts=${vhosts} value=${view.vhost} onChange=${(vhost) => set((now) => ({ ...now, page: 1, vhost }))} />`;
+  return html`<${List} ...${list} choice=${choice} />`;
+};
 
 /** Properties of a queue or exchange, as tags. */
 export const Features = ({ of }) => html`<span class="tags">

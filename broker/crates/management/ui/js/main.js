@@ -3,17 +3,19 @@ import { html, render, useEffect, useState } from './dom.js';
 import { rights } from './client.js';
 import { Form } from './form.js';
 import { Question } from './parts.js';
-import { find, parse, to } from './places.js';
+import { find, isNewPage, parse, to } from './places.js';
 import { client, dismiss, interval, notices, notify, question, shared } from './session.js';
-import { Channel, Channels, Connection, Connections } from './pages/clients.js';
+import { AllConsumers, Channel, Channels, Connection, Connections } from './pages/clients.js';
 import { Cluster, Definitions, FeatureFlags } from './pages/cluster.js';
 import { Exchange, Exchanges } from './pages/exchanges.js';
 import { Limits } from './pages/limits.js';
+import { Mqtt } from './pages/mqtt.js';
 import { Node, Nodes } from './pages/nodes.js';
 import { Overview } from './pages/overview.js';
 import { OperatorPolicy, Policies, Policy } from './pages/policies.js';
 import { Queue, Queues } from './pages/queues.js';
 import { Streams } from './pages/streams.js';
+import { Topology } from './pages/topology.js';
 import { User, Users } from './pages/users.js';
 import { Vhost, Vhosts } from './pages/vhosts.js';
 
@@ -30,6 +32,7 @@ const PAGES = [
   ['connections/{}', { page: Connection, allows: anyone }],
   ['channels', { page: Channels, allows: anyone, menu: 'Channels' }],
   ['channels/{}', { page: Channel, allows: anyone }],
+  ['consumers', { page: AllConsumers, allows: anyone, menu: 'Consumers' }],
   ['exchanges', { page: Exchanges, allows: anyone, menu: 'Exchanges' }],
   ['exchanges/{}/{}', { page: Exchange, allows: anyone }],
   ['queues', { page: Queues, allows: anyone, menu: 'Queues' }],
@@ -37,38 +40,42 @@ const PAGES = [
   ['stream', { page: Streams, allows: anyone, menu: 'Streams' }],
   ['stream/connections', { page: Streams, allows: anyone }],
   ['stream/super-streams', { page: Streams, allows: anyone }],
+  ['mqtt', { page: Mqtt, allows: anyone, menu: 'MQTT' }],
+  ['topology', { page: Topology, allows: anyone, menu: 'Topology' }],
   ['nodes', { page: Nodes, allows: monitors, menu: 'Nodes' }],
   ['nodes/{}', { page: Node, allows: monitors }],
-  ['vhosts', { page: Vhosts, allows: anyone, menu: 'Virtual hosts' }],
+  ['vhosts', { page: Vhosts, allows: anyone, menu: 'Virtual hosts', admin: true }],
   ['vhosts/{}', { page: Vhost, allows: anyone }],
-  ['users', { page: Users, allows: administrators, menu: 'Users' }],
+  ['users', { page: Users, allows: administrators, menu: 'Users', admin: true }],
   ['users/{}', { page: User, allows: administrators }],
-  ['policies', { page: Policies, allows: policies, menu: 'Policies' }],
+  ['policies', { page: Policies, allows: policies, menu: 'Policies', admin: true }],
   ['policies/{}/{}', { page: Policy, allows: policies }],
   ['operator_policies/{}/{}', { page: OperatorPolicy, allows: policies }],
-  ['limits', { page: Limits, allows: anyone, menu: 'Limits' }],
-  ['feature-flags', { page: FeatureFlags, allows: monitors, menu: 'Feature flags' }],
-  ['definitions', { page: Definitions, allows: administrators, menu: 'Definitions' }],
-  ['cluster-name', { page: Cluster, allows: administrators, menu: 'Cluster name' }],
+  ['limits', { page: Limits, allows: anyone, menu: 'Limits', admin: true }],
+  ['feature-flags', { page: FeatureFlags, allows: monitors, menu: 'Feature flags', admin: true }],
+  ['definitions', { page: Definitions, allows: administrators, menu: 'Definitions', admin: true }],
+  ['cluster-name', { page: Cluster, allows: administrators, menu: 'Cluster name', admin: true }],
   ['admin', { page: Vhosts, allows: anyone }],
 ];
 
 const signedIn = shared(null);
 
+/** The fragment of the address, and the number of changes of the page. A list changes the fragment without a new page. */
 function useHash() {
-  const [hash, setHash] = useState(window.location.hash);
+  const [state, set] = useState({ hash: window.location.hash, visit: 0 });
   useEffect(() => {
     const onHashChange = () => {
-      setHash(window.location.hash);
+      if (!isNewPage(window.location.hash)) return;
+      set(({ visit }) => ({ hash: window.location.hash, visit: visit + 1 }));
       notices.set(notices.get().filter((notice) => notice.kind === 'good'));
       window.scrollTo(0, 0);
     };
     window.addEventListener('hashchange', onHashChange);
     // It may have changed before the listener was added.
-    setHash(window.location.hash);
+    if (window.location.hash !== state.hash) set({ hash: window.location.hash, visit: 1 });
     return () => window.removeEventListener('hashchange', onHashChange);
   }, []);
-  return hash;
+  return state;
 }
 
 function Notices() {
@@ -97,21 +104,39 @@ function signOut() {
   signedIn.set(null);
 }
 
+const Entries = ({ entries, at }) =>
+  entries.map(
+    ([pattern, { menu }]) => html`<li key=${pattern}>
+      <a href=${pattern === '' ? '#/' : to(pattern)} aria-current=${(at?.[0] ?? '') === pattern ? 'page' : undefined}>${menu}</a></li>`,
+  );
+
+/** The menu of the pages for administration. It closes with Escape and when the focus leaves it. */
+function Admin({ entries, at }) {
+  const [open, set] = useState(false);
+  useEffect(() => set(false), [at]);
+  const isHere = entries.some(([pattern]) => pattern === at?.[0]);
+  const leave = (event) => {
+    if (!event.currentTarget.contains(event.relatedTarget)) set(false);
+  };
+  return html`<li class="admin" onFocusOut=${leave} onKeyDown=${(event) => event.key === 'Escape' && set(false)}>
+    <button type="button" class=${isHere ? 'here' : ''} aria-expanded=${open} aria-controls="admin" onClick=${() => set(!open)}>Admin</button>
+    <ul id="admin" class=${open ? 'open' : ''}><${Entries} entries=${entries} at=${at} /></ul></li>`;
+}
+
 function Header({ user, can, at }) {
   const every = interval.use();
   const [open, set] = useState(false);
   useEffect(() => set(false), [at]);
   const entries = PAGES.filter(([, page]) => page.menu && page.allows(can));
-  const here = (pattern) => (at?.[0] ?? '') === pattern;
   return html`<header>
     <a class="name" href="#/">Posthorn</a>
     <button type="button" class="action menu" aria-expanded=${open} aria-controls="places" onClick=${() => set(!open)}>Menu</button>
-    <nav id="places" class=${open ? 'open' : ''} aria-label="Pages"><ul>${entries.map(
-      ([pattern, { menu }]) => html`<li key=${pattern}>
-      <a href=${pattern === '' ? '#/' : to(pattern)} aria-current=${here(pattern) ? 'page' : undefined}>${menu}</a></li>`,
-    )}</ul></nav>
+    <nav id="places" class=${open ? 'open' : ''} aria-label="Pages"><ul>
+      <${Entries} entries=${entries.filter(([, page]) => !page.admin)} at=${at} />
+      <${Admin} entries=${entries.filter(([, page]) => page.admin)} at=${at} />
+    </ul></nav>
     <div class="who">
-      <label>Refresh <select value=${every} onChange=${(event) => interval.set(Number(event.currentTarget.value))}>
+      <label><span class="word">Refresh </span><select aria-label="Refresh" value=${every} onChange=${(event) => interval.set(Number(event.currentTarget.value))}>
         <option value="5000">every 5 s</option><option value="30000">every 30 s</option><option value="0">never</option></select></label>
       <span class="user">${user.name}</span>
       <button type="button" class="action" onClick=${signOut}>Sign out</button>
@@ -120,7 +145,7 @@ function Header({ user, can, at }) {
 }
 
 function Place({ user }) {
-  const hash = useHash();
+  const { hash, visit } = useHash();
   const can = rights(user);
   const at = parse(hash);
   const found = find(PAGES, at);
@@ -133,7 +158,7 @@ function Place({ user }) {
     if (found === null) return html`<h1>Page not found</h1><p>This address does not exist. <a href="#/">Overview</a></p>`;
     if (!found.value.allows(can)) return html`<h1>Access denied</h1><p>The tags of user ${user.name} do not allow access to this page.</p>`;
     const Page = found.value.page;
-    return html`<${Page} key=${hash} given=${found.given} can=${can} />`;
+    return html`<${Page} key=${`${visit} ${hash}`} given=${found.given} can=${can} />`;
   };
   return html`<${Header} user=${user} can=${can} at=${at} /><main><${Notices} />${content()}</main>`;
 }

@@ -57,7 +57,9 @@ export function Table({ caption, columns, rows, keyOf, order, empty = 'None.' })
   const classOf = (column) => [column.number && 'number', column.wide && 'wide'].filter(Boolean).join(' ');
   const direction = (column) => (order?.by !== column.sort ? 'none' : order.reverse ? 'descending' : 'ascending');
   const head = (column) => {
-    if (!column.sort || !order) return html`<th scope="col" class=${classOf(column)}>${column.title}</th>`;
+    // A column of buttons has no visible title.
+    const title = column.title === '' ? html`<span class="unseen">Operations</span>` : column.title;
+    if (!column.sort || !order) return html`<th scope="col" class=${classOf(column)}>${title}</th>`;
     return html`<th scope="col" class=${classOf(column)} aria-sort=${direction(column)}>
       <button type="button" class="sort" onClick=${() => order.on(column.sort)}>${column.title}</button></th>`;
   };

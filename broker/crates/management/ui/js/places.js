@@ -11,6 +11,37 @@ export function parse(hash) {
   }
 }
 
+/** The parameters behind `?` in a fragment. */
+export const queryOfHash = (hash) => new URLSearchParams(/\?(.*)$/.exec(hash)?.[1] ?? '');
+
+/** Replaces parameters in a fragment; those with the value '' are removed. */
+export function withHashQuery(hash, values) {
+  const query = queryOfHash(hash);
+  for (const [key, value] of Object.entries(values)) {
+    if (value === '') query.delete(key);
+    else query.set(key, value);
+  }
+  const text = query.toString();
+  return hash.replace(/\?.*$/, '') + (text === '' ? '' : `?${text}`);
+}
+
+/** The fragment that the page itself has set last, or null. */
+let replaced = null;
+
+/** Replaces the fragment of the address, without a new page. */
+export function replaceHash(hash) {
+  if (hash === window.location.hash) return;
+  replaced = hash;
+  window.history.replaceState(null, '', hash);
+}
+
+/** Returns true if a change of the fragment leads to another page. Some browsers report changes by the page itself, too. */
+export function isNewPage(hash) {
+  if (hash === replaced) return false;
+  replaced = null;
+  return true;
+}
+
 /** Builds the fragment of an address. */
 export const to = (...elements) => `#/${elements.map(encodeURIComponent).join('/')}`;
 

@@ -41,14 +41,18 @@ export const interval = shared(5000);
 export const notices = shared([]);
 
 const MAX_NOTICES = 5;
+/** A notice of success disappears after this time in milliseconds; a problem stays until it is dismissed. */
+const NOTICE_TIME = 10_000;
 let lastId = 0;
+
+export const dismiss = (id) => notices.set(notices.get().filter((notice) => notice.id !== id));
 
 export function notify(kind, text) {
   lastId += 1;
-  notices.set([...notices.get(), { id: lastId, kind, text }].slice(-MAX_NOTICES));
+  const id = lastId;
+  notices.set([...notices.get(), { id, kind, text }].slice(-MAX_NOTICES));
+  if (kind === 'good') setTimeout(() => dismiss(id), NOTICE_TIME);
 }
-
-export const dismiss = (id) => notices.set(notices.get().filter((notice) => notice.id !== id));
 
 /** The pending question, or null: {title, text, verb, answer}. */
 export const question = shared(null);
@@ -64,9 +68,15 @@ export function confirmed({ title, text, verb }) {
   });
 }
 
+/** Milliseconds from a change by the user to the next request for data. */
+const CHANGE_DELAY = 100;
+
+/** Returns true for paths that differ at most in their query. */
+const isSameObject = (a, b) => a !== null && b !== null && a.split('?')[0] === b.split('?')[0];
+
 /**
  * Data of an API path, refreshed periodically while the page is visible, and after each change. `path` null: no request. `once`: it is
- * not refreshed. On an error the previous data are kept.
+ * not refreshed. The previous data are kept on an error, and while a request with another query is pending.
  */
 export function useData(path, { once = false } = {}) {
   const every = interval.use();
@@ -92,7 +102,7 @@ export function useData(path, { once = false } = {}) {
           if (!stop.signal.aborted) setState({ path, data, error: null });
         } catch (error) {
           if (stop.signal.aborted) return;
-          setState((before) => ({ path, data: before.path === path ? before.data : null, error }));
+          setState((before) => ({ path, data: isSameObject(before.path, path) ? before.data : null, error }));
         }
       }
       isLoading = false;
@@ -101,13 +111,20 @@ export function useData(path, { once = false } = {}) {
     };
     again.current = load;
     load();
-    const removeListener = once ? () => {} : client.onChange(load);
+    // After a deletion the page is left, and the object is not requested again.
+    let reload = null;
+    const onChange = () => {
+      clearTimeout(reload);
+      reload = setTimeout(load, CHANGE_DELAY);
+    };
+    const removeListener = once ? () => {} : client.onChange(onChange);
     return () => {
       stop.abort();
       clearTimeout(timer);
+      clearTimeout(reload);
       removeListener();
     };
   }, [path, every, once]);
-  const isCurrent = state.path === path;
+  const isCurrent = isSameObject(state.path, path);
   return { data: isCurrent ? state.data : null, error: isCurrent ? state.error : null, again: () => again.current() };
 }

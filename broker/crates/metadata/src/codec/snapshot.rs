@@ -105,6 +105,9 @@ impl Tree {
         tree.update_traces();
         tree.globals = from.get::<Vec<_>>()?.into_iter().collect();
         tree.features = from.get::<Vec<_>>()?.into_iter().collect();
+        if tree.feature_enabled(features::CONSISTENT_HASH_TREE.name) {
+            tree.use_hash_trees();
+        }
         tree.zones = from.get::<Vec<_>>()?.into_iter().collect();
         tree.forgotten = from.get::<Vec<_>>()?.into_iter().collect();
         for (vhost, (topic, message)) in from.get::<Vec<(Name, (Name, Bytes))>>()? {

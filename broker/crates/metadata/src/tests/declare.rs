@@ -297,7 +297,7 @@ fn invalid_arguments_are_refused_with_rabbitmqs_text() {
     );
     // Unknown arguments are kept.
     log.declare(classic("x-mine", Value::from("yes")));
-    // These arguments are accepted with any value, as in RabbitMQ, also on other types of queues.
+    // Without the flag `queue_argument_checks` these arguments are accepted with any value, also on other types of queues.
     for (n, record) in [
         classic("x-consumer-timeout", Value::I32(-1)),
         classic("x-quorum-target-group-size", Value::I32(0)),

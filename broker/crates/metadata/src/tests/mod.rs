@@ -1,15 +1,18 @@
 //! Tests of the tree: effects of changes, refusals, listings and encodings.
 
 mod access;
+mod argument_checks;
 mod client_addresses;
 mod codec;
 mod cursor;
 mod declare;
+mod delayed_retry;
 mod features;
 mod formats;
 mod lifecycle;
 mod lost;
 mod policy;
+mod restrictions;
 mod retained;
 mod routing;
 mod sequences;

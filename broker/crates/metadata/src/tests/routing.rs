@@ -1,4 +1,5 @@
 use super::*;
+use crate::features::{CONSISTENT_HASH_TREE, MODULUS_AND_RANDOM_EXCHANGES, SCHEDULED_DELIVERY};
 
 #[test]
 fn default_exchange_routes_by_queue_name() {
@@ -217,6 +218,157 @@ fn consistent_hash_exchange_selects_one_queue_per_key() {
         let refused = log.refused(Change::Bind(to_queue("h", "b", weight)));
         assert_eq!(refused, ChangeError::PreconditionFailed(why.into()));
     }
+}
+
+#[test]
+fn consistent_hash_exchange_changes_its_selection_when_the_flag_is_enabled() {
+    let mut log = Log::new();
+    log.ok(Change::DeclareExchange(exchange("h", "x-consistent-hash")));
+    for label in 'a'..='z' {
+        log.declare(queue(&label.to_string()));
+        log.ok(Change::Bind(to_queue("h", &label.to_string(), "1")));
+    }
+    let keys: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+    let route_all =
+        |log: &Log| -> Vec<Vec<QueueId>> { keys.iter().map(|k| log.route("h", &[k])).collect() };
+    let before = route_all(&log);
+    // A restored replica without the flag selects as before.
+    log.tree = Tree::restore(&log.tree.snapshot()).unwrap();
+    assert_eq!(route_all(&log), before);
+    log.ok(Change::EnableFeature {
+        name: name(CONSISTENT_HASH_TREE.name),
+    });
+    let after = route_all(&log);
+    assert_ne!(after, before);
+    log.tree = Tree::restore(&log.tree.snapshot()).unwrap();
+    assert_eq!(route_all(&log), after);
+    // An exchange that is declared later selects in the same way.
+    log.ok(Change::DeclareExchange(exchange("i", "x-consistent-hash")));
+    for label in ('a'..='z').rev() {
+        log.ok(Change::Bind(to_queue("i", &label.to_string(), "1")));
+    }
+    let later: Vec<_> = keys.iter().map(|k| log.route("i", &[k])).collect();
+    assert_eq!(later, after);
+}
+
+#[test]
+fn newer_exchange_types_need_their_feature_flag() {
+    let mut log = Log::new();
+    for kind in ["x-modulus-hash", "x-random"] {
+        let refused = log.refused(Change::DeclareExchange(exchange("x", kind)));
+        let expected = format!(
+            "exchange 'x' in vhost '/' of type {kind} needs the feature flag 'modulus_and_random_exchanges': enable it when \
+             all nodes run a version that knows it"
+        );
+        assert_eq!(refused, ChangeError::PreconditionFailed(expected));
+    }
+    log.ok(Change::EnableFeature {
+        name: name(MODULUS_AND_RANDOM_EXCHANGES.name),
+    });
+    for kind in ["x-modulus-hash", "x-random"] {
+        log.ok(Change::DeclareExchange(exchange(kind, kind)));
+    }
+}
+
+#[test]
+fn modulus_hash_and_random_exchanges_select_one_queue_with_any_binding_key() {
+    let mut log = Log::new();
+    log.ok(Change::EnableFeature {
+        name: name(MODULUS_AND_RANDOM_EXCHANGES.name),
+    });
+    let all = [
+        log.declare(queue("a")),
+        log.declare(quorum("b")),
+        log.declare(queue("c")),
+    ];
+    for kind in ["x-modulus-hash", "x-random"] {
+        log.ok(Change::DeclareExchange(exchange(kind, kind)));
+        for (label, key) in [("c", ""), ("a", "any"), ("a", "other"), ("b", "#")] {
+            log.ok(Change::Bind(to_queue(kind, label, key)));
+        }
+        let keys: Vec<String> = (0..60).map(|n| n.to_string()).collect();
+        let routed: Vec<Vec<QueueId>> = keys.iter().map(|k| log.route(kind, &[k])).collect();
+        assert!(routed.iter().all(|r| r.len() == 1));
+        assert!(all.iter().all(|id| routed.contains(&vec![*id])));
+        log.ok(Change::Unbind(to_queue(kind, "c", "")));
+        assert!(keys.iter().all(|k| log.route(kind, &[k]) != [all[2]]));
+    }
+    let keys: Vec<String> = (0..60).map(|n| n.to_string()).collect();
+    let by_hash = |log: &Log| -> Vec<Vec<QueueId>> {
+        let keys = keys.iter();
+        keys.map(|k| log.route("x-modulus-hash", &[k])).collect()
+    };
+    let before = by_hash(&log);
+    log.tree = Tree::restore(&log.tree.snapshot()).unwrap();
+    assert_eq!(by_hash(&log), before);
+}
+
+fn delayed(label: &str, delayed_type: &str) -> ExchangeRecord {
+    ExchangeRecord {
+        arguments: Table(vec![("x-delayed-type".into(), delayed_type.into())]),
+        ..exchange(label, "x-delayed-message")
+    }
+}
+
+#[test]
+fn delayed_message_exchange_needs_its_feature_flag_and_a_type() {
+    let mut log = Log::new();
+    let refused = log.refused(Change::DeclareExchange(delayed("x", "topic")));
+    let ChangeError::PreconditionFailed(text) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(text.contains("feature flag 'scheduled_delivery'"), "{text}");
+    log.ok(Change::EnableFeature {
+        name: name(SCHEDULED_DELIVERY.name),
+    });
+    let invalid = ChangeError::PreconditionFailed(
+        "Invalid argument, 'x-delayed-type' must be an existing exchange type".into(),
+    );
+    for wrong in [
+        exchange("x", "x-delayed-message"),
+        delayed("x", "x-delayed-message"),
+        delayed("x", "x-local-random"),
+        delayed("x", "none"),
+    ] {
+        assert_eq!(log.refused(Change::DeclareExchange(wrong)), invalid);
+    }
+    log.ok(Change::DeclareExchange(delayed("x", "topic")));
+}
+
+#[test]
+fn delayed_message_exchange_routes_by_its_type_to_queues_that_hold_messages_back() {
+    let mut log = Log::new();
+    log.ok(Change::EnableFeature {
+        name: name(SCHEDULED_DELIVERY.name),
+    });
+    let a = log.declare(quorum("a"));
+    log.declare(queue("classic"));
+    for kind in ["direct", "fanout", "topic", "x-consistent-hash"] {
+        log.ok(Change::DeclareExchange(delayed(kind, kind)));
+    }
+    log.ok(Change::Bind(to_queue("direct", "a", "key.one")));
+    log.ok(Change::Bind(to_queue("fanout", "a", "")));
+    log.ok(Change::Bind(to_queue("topic", "a", "key.*")));
+    assert_eq!(log.route("direct", &["key.one"]), [a]);
+    assert_eq!(log.route("direct", &["key.two"]), []);
+    assert_eq!(log.route("topic", &["key.two"]), [a]);
+    assert_eq!(log.route("fanout", &["any"]), [a]);
+    // Its type checks the binding.
+    let refused = log.refused(Change::Bind(to_queue("x-consistent-hash", "a", "key")));
+    assert!(
+        refused.to_string().contains("must be an integer"),
+        "{refused}"
+    );
+    let refused = log.refused(Change::Bind(to_queue("fanout", "classic", "")));
+    assert_eq!(
+        refused.to_string(),
+        "queue 'classic' in vhost '/' of type classic delivers messages at once and cannot be bound to an exchange of type \
+         x-delayed-message: declare it with x-queue-type=quorum"
+    );
+    let refused = log.refused(Change::Bind(to_exchange("amq.fanout", "topic", "")));
+    assert!(refused.to_string().contains("publish to it"), "{refused}");
+    log.ok(Change::Bind(to_exchange("topic", "amq.fanout", "#")));
+    log.check();
 }
 
 /// A message that is published on a node, with a random number for the choice.

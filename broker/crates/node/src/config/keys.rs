@@ -1,14 +1,19 @@
 //! The table of keys: name, accepted values, default and meaning. The reference is generated from
 //! it.
 
+use super::backend_keys::BACKEND_KEYS;
 use super::budget_keys::BUDGET_KEYS;
+use super::interceptor_keys::INTERCEPTOR_KEYS;
+use super::ldap_keys::LDAP_KEYS;
+use super::live::is_live;
 use super::mqtt_keys::MQTT_KEYS;
+use super::restriction_keys::RESTRICTION_KEYS;
 use super::stream_keys::STREAM_KEYS;
 use super::tiered_keys::TIERED_KEYS;
 use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
 use super::web_keys::{WEB_AMQP_KEYS, WEB_MQTT_KEYS};
-use super::{AuthFiles, Config, ShardSetting};
+use super::{AuditTarget, AuthFiles, Config, ShardSetting};
 use metadata::QueueType;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -37,13 +42,6 @@ pub(super) const PATH: &str = "a path";
 pub(super) fn number<T: std::str::FromStr + PartialOrd>(text: &str, min: T, max: T) -> Option<T> {
     text.parse().ok().filter(|n| *n >= min && *n <= max)
 }
-
-/// RabbitMQ's deprecated features that are not implemented here: forbidding them is accepted.
-const MISSING_FEATURES: [&str; 3] = [
-    "classic_queue_mirroring",
-    "ram_node_type",
-    "queue_master_locator",
-];
 
 /// Names are used in listings, addresses and file names.
 fn name(text: &str) -> Option<String> {
@@ -81,8 +79,12 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 /// All keys, in the order of the reference.
 pub fn keys() -> impl Iterator<Item = &'static ConfigKey> {
     let web = WEB_MQTT_KEYS.iter().chain(WEB_AMQP_KEYS);
-    let all = KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS);
-    all.chain(MQTT_KEYS)
+    let all = KEYS.iter().chain(RESTRICTION_KEYS).chain(INTERCEPTOR_KEYS);
+    all.chain(BUDGET_KEYS)
+        .chain(TLS_KEYS)
+        .chain(BACKEND_KEYS)
+        .chain(LDAP_KEYS)
+        .chain(MQTT_KEYS)
         .chain(web)
         .chain(STREAM_KEYS)
         .chain(TIERED_KEYS)
@@ -289,6 +291,22 @@ const KEYS: &[ConfigKey] = &[
         },
     },
     ConfigKey {
+        name: "advertised_nodes.*",
+        accepts: "a host name or address, a colon and a port",
+        default: "",
+        doc: "The same for one listener of the node of this name, in settings that all nodes share, \
+              for example `advertised_nodes.broker-0.stream = broker-0.example.org:30552`. It takes \
+              precedence over `advertised_listeners.*`.",
+        set: |c, name, v| {
+            // Names of nodes may have dots, those of listeners have none.
+            let (node, listener) = name.rsplit_once('.')?;
+            let address = PeerAddress::parse_with_port(v)?;
+            let key = (self::name(node)?, filled(listener)?);
+            c.advertised_nodes.insert(key, address);
+            Some(())
+        },
+    },
+    ConfigKey {
         name: "cluster.auth.cacertfile",
         accepts: PATH,
         default: "",
@@ -340,7 +358,7 @@ const KEYS: &[ConfigKey] = &[
     ConfigKey {
         name: "shards",
         accepts: "auto or 0 to 256",
-        default: "1",
+        default: "auto",
         doc: "Number of threads that serve connections and queues. `auto`: one for each CPU that \
               the cgroup grants (its quota rounded up), or one as long as the feature flag \
               `shards_per_node` is off. 0: one for each CPU. Nodes may differ once the flag is on; \
@@ -387,13 +405,6 @@ const KEYS: &[ConfigKey] = &[
         },
     },
     ConfigKey {
-        name: "deprecated_features.permit.*",
-        accepts: "true; for `classic_queue_mirroring`, `ram_node_type` and `queue_master_locator` also false",
-        default: "",
-        doc: "Deprecated features of RabbitMQ; those that exist here are always permitted.",
-        set: |_, feature, v| (parse_bool(v)? || MISSING_FEATURES.contains(&feature)).then_some(()),
-    },
-    ConfigKey {
         name: "handshake_timeout",
         accepts: "milliseconds, 100 to 600000",
         default: "10000",
@@ -404,9 +415,9 @@ const KEYS: &[ConfigKey] = &[
         name: "consumer_timeout",
         accepts: "milliseconds, 0 to 4294967295, or none",
         default: "1800000",
-        doc: "Time after which the channel of a consumer that does not acknowledge a delivery is \
-              closed, checked once a minute, for queues without `x-consumer-timeout` or policy \
-              `consumer-timeout`.",
+        doc: "Time after which a consumer that does not acknowledge a delivery ends, for queues \
+              without `x-consumer-timeout` or policy `consumer-timeout`. Quorum queues cancel the \
+              consumer; for other queues its channel is closed, checked once a minute.",
         set: |c, _, v| {
             let timeout = match v {
                 "none" => None,
@@ -506,6 +517,46 @@ const KEYS: &[ConfigKey] = &[
             Some(())
         },
     },
+    ConfigKey {
+        name: "audit.file",
+        accepts: "a path, - for standard output, or none",
+        default: "none",
+        doc: "File to which the node appends audit records, one JSON object per line. SIGHUP opens \
+              it again.",
+        set: |c, _, v| {
+            c.audit.target = match v {
+                "none" => AuditTarget::None,
+                "-" => AuditTarget::Stdout,
+                file => AuditTarget::File(path(file)?),
+            };
+            Some(())
+        },
+    },
+    ConfigKey {
+        name: "audit.buffer",
+        accepts: "64 KiB to 1 GiB, in bytes or with a unit",
+        default: "4MiB",
+        doc: "Audit records that may wait to be written. Further ones are lost, counted and logged.",
+        set: |c, _, v| {
+            let bytes = parse_bytes(v).filter(|b| (64 << 10..=1 << 30).contains(b))?;
+            c.audit.buffer = usize::try_from(bytes).ok()?;
+            Some(())
+        },
+    },
+    ConfigKey {
+        name: "event_exchange.vhost",
+        accepts: "the name of a virtual host, or none",
+        default: "none",
+        doc: "Virtual host with the exchange `amq.rabbitmq.event`, to which the node publishes \
+              audit records as events.",
+        set: |c, _, v| {
+            c.audit.events = match v {
+                "none" => None,
+                vhost => Some(filled(vhost)?),
+            };
+            Some(())
+        },
+    },
 ];
 
 /// Finds the key with this name, and the part matched by its `*`.
@@ -558,9 +609,13 @@ pub fn reference() -> String {
             format!("`{}`", key.default)
         };
         // Writing to a String cannot fail.
+        let reload = match is_live(key.name) {
+            true => " A reload applies changes.",
+            false => "",
+        };
         let _ = writeln!(
             out,
-            "| `{}` | {default} | {} | {} |",
+            "| `{}` | {default} | {} | {}{reload} |",
             key.name, key.accepts, key.doc
         );
     }
@@ -595,21 +650,6 @@ mod tests {
                 key.name
             );
             assert!(reference().contains(&format!("| `{}` |", key.name)));
-        }
-    }
-
-    #[test]
-    fn deprecated_features_are_permitted_and_cannot_be_forbidden() {
-        for (name, value, taken) in [
-            ("transient_nonexcl_queues", "true", true),
-            ("transient_nonexcl_queues", "false", false),
-            ("ram_node_type", "false", true),
-            ("global_qos", "perhaps", false),
-        ] {
-            let written = format!("deprecated_features.permit.{name}");
-            let (key, rest) = find(&written).expect("a key");
-            let set = (key.set)(&mut Config::default(), rest, value);
-            assert_eq!(set.is_some(), taken, "{name} {value}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Loads a configuration from its sources, with errors that name the location.
 
-use super::effective::{AppliedSetting, EffectiveSetting, effective_settings, is_secret};
+use super::effective::{AppliedSetting, is_secret};
 use super::keys::{find, nearest};
 use super::parse::parse;
 use super::{Config, Listen};
@@ -88,26 +88,28 @@ const MQTT_PORT: u16 = 1883;
 const STREAM_PORT: u16 = 5552;
 
 /// These listeners as values of settings.
-const IMPLIED: &[(&str, &str)] = &[
+pub(super) const IMPLIED: &[(&str, &str)] = &[
     ("mqtt.listeners.tcp.default", "127.0.0.1:1883"),
     ("stream.listeners.tcp.default", "127.0.0.1:5552"),
 ];
 
 /// Loads the configuration, or returns all errors.
 pub fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
-    load_effective(sources).map(|(config, _)| config)
+    load_settings(sources).map(|loaded| loaded.config)
 }
 
-/// Like [`load`], with the value and the source of each setting.
-pub fn load_effective(
-    sources: &ConfigSources,
-) -> Result<(Config, Vec<EffectiveSetting>), ConfigErrors> {
-    let mut loader = ConfigLoader {
-        config: Config::default(),
-        errors: Vec::new(),
-        listeners: false,
-        applied: Vec::new(),
-    };
+/// A configuration and the settings from which it was built.
+pub(super) struct LoadedSettings {
+    pub(super) config: Config,
+    /// Valid settings, in the order in which they were applied.
+    pub(super) applied: Vec<AppliedSetting>,
+    /// No listener is configured: those of a single node on loopback apply.
+    pub(super) has_implied_listeners: bool,
+}
+
+/// Like [`load`], with the settings of all sources.
+pub(super) fn load_settings(sources: &ConfigSources) -> Result<LoadedSettings, ConfigErrors> {
+    let mut loader = ConfigLoader::new();
     if let Some(file) = &sources.file {
         loader.file(file);
         loader.directory(file);
@@ -119,19 +121,19 @@ pub fn load_effective(
         loader.flag(flag);
     }
     let has_implied_listeners = !loader.listeners && loader.config.cluster.peers.is_empty();
-    if has_implied_listeners {
-        loader.config.mqtt.plain = Listen::loopback(MQTT_PORT);
-        loader.config.stream.plain = Listen::loopback(STREAM_PORT);
+    loader.finish(has_implied_listeners)
+}
+
+/// Builds the configuration of settings that were loaded before.
+pub(super) fn replay(
+    applied: Vec<AppliedSetting>,
+    has_implied_listeners: bool,
+) -> Result<LoadedSettings, ConfigErrors> {
+    let mut loader = ConfigLoader::new();
+    for setting in applied {
+        loader.set(setting.origin, &setting.key, &setting.value);
     }
-    if loader.errors.is_empty() {
-        loader.check_together();
-    }
-    if loader.errors.is_empty() {
-        let implied = if has_implied_listeners { IMPLIED } else { &[] };
-        Ok((loader.config, effective_settings(&loader.applied, implied)))
-    } else {
-        Err(ConfigErrors(loader.errors))
-    }
+    loader.finish(has_implied_listeners)
 }
 
 struct ConfigLoader {
@@ -144,6 +146,33 @@ struct ConfigLoader {
 }
 
 impl ConfigLoader {
+    fn new() -> ConfigLoader {
+        ConfigLoader {
+            config: Config::default(),
+            errors: Vec::new(),
+            listeners: false,
+            applied: Vec::new(),
+        }
+    }
+
+    fn finish(mut self, has_implied_listeners: bool) -> Result<LoadedSettings, ConfigErrors> {
+        if has_implied_listeners {
+            self.config.mqtt.plain = Listen::loopback(MQTT_PORT);
+            self.config.stream.plain = Listen::loopback(STREAM_PORT);
+        }
+        if self.errors.is_empty() {
+            self.check_together();
+        }
+        match self.errors.is_empty() {
+            true => Ok(LoadedSettings {
+                config: self.config,
+                applied: self.applied,
+                has_implied_listeners,
+            }),
+            false => Err(ConfigErrors(self.errors)),
+        }
+    }
+
     fn wrong(&mut self, origin: SettingOrigin, what: impl Into<String>) {
         let what = what.into();
         self.errors.push(ConfigError { origin, what });
@@ -248,6 +277,7 @@ impl ConfigLoader {
         }
         errors_found.extend(check_tls(&self.config));
         errors_found.extend(self.config.tiered.check());
+        errors_found.extend(self.config.backends.check());
         if !cluster.peers.is_empty() && cluster.listener == Listen::None {
             errors_found
                 .push("`cluster.peers` needs `cluster.listener`, by convention 25672".to_owned());
@@ -383,6 +413,7 @@ fn is_service_link(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RunningConfig;
 
     struct Dir(PathBuf);
 
@@ -465,11 +496,12 @@ mod tests {
             "# head\nheartbeat = 1\nchannel_max = 9\ndefault_pass = s3cret\n",
         )?;
         let name = file.display().to_string();
-        let (_, settings) = load_effective(&ConfigSources {
+        let loaded = RunningConfig::load(&ConfigSources {
             file: Some(file),
             environment: vec![("POSTHORN_HEARTBEAT".into(), "4".into())],
             flags: vec!["loopback_users.app=true".into(), "frame_max=10000".into()],
         })?;
+        let settings = loaded.settings();
         let of = |key: &str| {
             let setting = settings.iter().find(|s| s.key == key);
             setting.map(|s| format!("{} from {}", s.value, s.source))
@@ -510,10 +542,11 @@ mod tests {
             (vec!["listeners.tcp.default=0".to_owned()], "none"),
             (vec!["mqtt.listeners.tcp.default=1".to_owned()], "1"),
         ] {
-            let (config, settings) = load_effective(&ConfigSources {
+            let loaded = RunningConfig::load(&ConfigSources {
                 flags,
                 ..ConfigSources::default()
             })?;
+            let (config, settings) = (&loaded.config, loaded.settings());
             let value = settings
                 .iter()
                 .find(|s| s.key == "mqtt.listeners.tcp.default");

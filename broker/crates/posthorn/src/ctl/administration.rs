@@ -18,6 +18,12 @@ pub(crate) enum Administration {
     Listeners,
     /// List feature flags with their state
     ListFeatureFlags,
+    /// List deprecated features of RabbitMQ, and whether this node permits them
+    ListDeprecatedFeatures {
+        /// List only features that are in use
+        #[arg(long)]
+        used: bool,
+    },
     /// Enable a feature flag, or all
     EnableFeatureFlag { name: String },
     /// Set the name of the cluster
@@ -86,6 +92,7 @@ pub(crate) fn perform(
         | ListConsumers(_)
         | Listeners
         | ListFeatureFlags
+        | ListDeprecatedFeatures { .. }
         | ListVhostLimits(_)
         | ListUserLimits
         | ListTopicPermissions
@@ -156,6 +163,21 @@ fn list(client: &Client, output: &Output, command: &Administration) -> Result<()
                 ("description", &["desc"]),
             ],
         ),
+        ListDeprecatedFeatures { used } => {
+            let path: &[&str] = match used {
+                true => &["deprecated-features", "used"],
+                false => &["deprecated-features"],
+            };
+            (
+                client.get(path)?,
+                &[
+                    ("name", &["name"]),
+                    ("deprecation phase", &["deprecation_phase"]),
+                    ("state", &["state"]),
+                    ("description", &["desc"]),
+                ],
+            )
+        }
         ListVhostLimits(vhost_filter) => {
             let elements = ["vhost-limits"]
                 .into_iter()

@@ -99,12 +99,13 @@ fn user(client: &Client, command: &Command) -> CommandResult {
         }
         Command::ChangePassword { name, secret } => {
             let tags = client.get(&["users", name])?["tags"].clone();
-            let body = json!({"password": read(secret)?, "tags": tags});
+            let body =
+                json!({"password": read(secret)?, "tags": tags, "override_protection": true});
             client.put(&["users", name], &body)?;
             Ok(format!("Changed the password of user '{name}'"))
         }
         Command::DeleteUser { name } => {
-            client.delete(&["users", name], "")?;
+            client.delete(&["users", name], "?override_protection=true")?;
             Ok(format!("Deleted user '{name}'"))
         }
         Command::SetUserTags { name, tags } => {
@@ -113,6 +114,7 @@ fn user(client: &Client, command: &Command) -> CommandResult {
                 "password_hash": existing["password_hash"],
                 "hashing_algorithm": existing["hashing_algorithm"],
                 "tags": tags,
+                "override_protection": true,
             });
             client.put(&["users", name], &body)?;
             Ok(format!("User '{name}' has tags: {}", tags.join(", ")))

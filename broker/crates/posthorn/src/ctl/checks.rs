@@ -1,6 +1,7 @@
 //! Health checks for scripts and probes: exit code 0 if healthy, 1 if not, 69 if the node does not
 //! answer.
 
+use super::VhostOption;
 use super::client::Client;
 use super::failure::Failure;
 use super::output::{Column, Output};
@@ -34,6 +35,17 @@ pub(crate) enum Check {
     /// Check that no queue would lose its majority without this node
     #[command(name = "check_if_node_is_quorum_critical")]
     IsQuorumCritical,
+    /// Check that all quorum queues have a leader
+    #[command(name = "check_for_quorum_queues_without_an_elected_leader")]
+    QueuesHaveLeaders {
+        /// Regular expression for names of queues; without it, all queues
+        pattern: Option<String>,
+        #[command(flatten)]
+        at: VhostOption,
+        /// Check the queues of all virtual hosts
+        #[arg(long = "across-all-vhosts")]
+        across_all_vhosts: bool,
+    },
 }
 
 pub(crate) fn perform(client: &Client, output: &Output, check: &Check) -> Result<(), Failure> {
@@ -51,6 +63,21 @@ pub(crate) fn perform(client: &Client, output: &Output, check: &Check) -> Result
         }
         Check::VirtualHosts => api("virtual-hosts"),
         Check::IsQuorumCritical => api("node-is-quorum-critical"),
+        Check::QueuesHaveLeaders {
+            pattern,
+            at,
+            across_all_vhosts,
+        } => {
+            let mut path = vec!["health", "checks", "quorum-queues-without-elected-leaders"];
+            match across_all_vhosts {
+                true => path.push("all-vhosts"),
+                false => path.extend(["vhost", &at.vhost]),
+            }
+            if let Some(pattern) = pattern {
+                path.extend(["pattern", pattern]);
+            }
+            super::client::path(&path)
+        }
     };
     run_check(client, output, &path)
 }

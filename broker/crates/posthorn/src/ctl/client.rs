@@ -85,6 +85,16 @@ impl Client {
         })
     }
 
+    /// The user and its password.
+    pub(crate) fn credentials(&self) -> (&str, &str) {
+        (&self.endpoint.user, &self.endpoint.password)
+    }
+
+    /// The files for connections with TLS.
+    pub(crate) fn tls_files(&self) -> &TlsFiles {
+        &self.endpoint.tls
+    }
+
     /// The host of the URL, without its port.
     pub(crate) fn host(&self) -> String {
         let uri = self.endpoint.url.parse::<ureq::http::Uri>();

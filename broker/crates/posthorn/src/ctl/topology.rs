@@ -13,10 +13,12 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  posthorn ctl declare_exchange events --type topic")]
     DeclareExchange {
         name: String,
-        /// direct, fanout, topic, headers or x-consistent-hash
+        /// direct, fanout, topic, headers, x-consistent-hash, x-local-random, x-modulus-hash, x-random or
+        /// x-delayed-message
         #[arg(long = "type", default_value = "direct")]
         kind: String,
-        /// Further arguments, as a JSON object: '{"alternate-exchange": "unrouted"}'
+        /// Further arguments, as a JSON object: '{"alternate-exchange": "unrouted"}'. The type x-delayed-message needs
+        /// x-delayed-type
         #[arg(long, default_value = "{}")]
         arguments: String,
         #[command(flatten)]

@@ -11,7 +11,13 @@ const UNCHECKED: [&str; 3] = [
 ];
 
 /// Tags with a meaning.
-const TAGS: [&str; 4] = ["administrator", "monitoring", "policymaker", "management"];
+const TAGS: [&str; 5] = [
+    "administrator",
+    "monitoring",
+    "policymaker",
+    "management",
+    "protected",
+];
 
 fn hint(word: &str, known: &[&str]) -> String {
     match suggestions(word, known).as_slice() {
@@ -85,7 +91,7 @@ mod unit {
             [
                 "the tag 'administator' permits nothing; did you mean administrator?",
                 "the tag 'billing' permits nothing; the tags with a meaning are administrator, monitoring, policymaker, \
-                 management",
+                 management, protected",
             ]
         );
     }

@@ -51,6 +51,7 @@ fn only_reads(command: &Command) -> bool {
                 | Administration::ListConsumers(_)
                 | Administration::Listeners
                 | Administration::ListFeatureFlags
+                | Administration::ListDeprecatedFeatures { .. }
                 | Administration::ListVhostLimits(_)
                 | Administration::ListUserLimits
                 | Administration::ListTopicPermissions

@@ -128,6 +128,16 @@ impl Client {
         self.until(answer)
     }
 
+    /// Sends a new secret for the login.
+    pub fn update_secret(&mut self, secret: &str) -> Result<()> {
+        let update = Method::ConnectionUpdateSecret {
+            new_secret: secret.as_bytes(),
+            reason: "renewal",
+        };
+        self.send(0, &update)?;
+        self.until("connection.update-secret-ok")
+    }
+
     fn until(&mut self, name: &str) -> Result<()> {
         while self.step()? != name {}
         Ok(())

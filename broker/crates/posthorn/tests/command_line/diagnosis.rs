@@ -1,5 +1,6 @@
 //! `doctor`, `status`, `health` and `cluster_status` while a cluster has faults.
 
+use crate::next_version::next;
 use crate::nodes::Nodes;
 use crate::program::{Result, eventually};
 use crate::{Single, ctl_at};
@@ -7,8 +8,6 @@ use authority::Fixture;
 use env::Clock as _;
 use env::real::RealClock;
 use serde_json::{Value as Json, json};
-use std::ffi::OsString;
-use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 /// The checks with a finding, and the exit code.
@@ -179,7 +178,11 @@ fn doctor_finds_nodes_that_are_down_and_endangered_majorities() -> Result<()> {
         nodes.ask(2, "PUT", "/api/queues/%2F/local", &classic)?.0,
         201
     );
-    assert_eq!(nodes.queue("local").ok_or("no queue")?["leader"], "n2");
+    // Another node may know the queue later.
+    let is_led = |queue: &Json| queue["leader"] == "n2";
+    eventually("the leader of the queue", || {
+        nodes.queue("local").filter(is_led)
+    })?;
     until_found(&nodes, 0, &[], 0)?;
     for command in ["status", "health", "cluster_status"] {
         ctl_at(&nodes, 0, &[command])?.ok();
@@ -253,38 +256,6 @@ fn doctor_finds_maintenance_and_unbalanced_leaders() -> Result<()> {
     );
     ctl_at(&nodes, 0, &["rebalance"])?.ok();
     until_found(&nodes, 0, &[], 0)
-}
-
-/// Environment variable with the arguments of [`run_next_version`], one per line.
-const ARGUMENTS: &str = "DOCTOR_NEXT_PROGRAM";
-
-/// Not a test: runs the next version in a process that the test below starts.
-#[test]
-#[ignore = "it is started by the test below"]
-fn run_next_version() {
-    let Ok(arguments) = std::env::var(ARGUMENTS) else {
-        return;
-    };
-    let code = posthorn::run(arguments.lines().map(OsString::from), posthorn::NEXT);
-    std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 1 });
-}
-
-/// Makes `command` run the next version.
-fn next(command: &Command) -> Result<Command> {
-    let mut lines = vec!["posthorn"];
-    for argument in command.get_args() {
-        lines.push(argument.to_str().ok_or("not UTF-8")?);
-    }
-    let mut next = Command::new(std::env::current_exe()?);
-    next.args([
-        "diagnosis::run_next_version",
-        "--exact",
-        "--ignored",
-        "--nocapture",
-    ]);
-    next.env_clear().env(ARGUMENTS, lines.join("\n"));
-    next.stdin(Stdio::null()).stdout(Stdio::null());
-    Ok(next)
 }
 
 #[test]

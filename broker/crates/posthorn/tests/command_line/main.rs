@@ -1,11 +1,15 @@
 //! `posthorn ctl` with real nodes: diagnosis, messages, lists, contexts and reports.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod contexts;
 mod diagnosis;
 mod errors;
+mod guides;
 mod lists;
 mod messages;
+#[path = "../next_version/mod.rs"]
+mod next_version;
 #[path = "../nodes/mod.rs"]
 mod nodes;
 #[path = "../program/mod.rs"]

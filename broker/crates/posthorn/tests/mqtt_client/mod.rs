@@ -59,12 +59,22 @@ impl Client {
 
     /// Connects with user name and password. Fails if the login is rejected.
     pub fn log_in(address: &str, user: &str, password: &str) -> Result<Client> {
+        Client::log_in_as(address, ("login", true), user, password)
+    }
+
+    /// As [`Client::log_in`], with a client id and the flag for a clean session.
+    pub fn log_in_as(
+        address: &str,
+        (client_id, clean): (&str, bool),
+        user: &str,
+        password: &str,
+    ) -> Result<Client> {
         let connect = Connect {
             version: Version::V311,
-            clean_start: true,
+            clean_start: clean,
             keep_alive: 0,
             properties: Properties::default(),
-            client_id: "login",
+            client_id,
             will: None,
             user_name: Some(user),
             password: Some(password.as_bytes()),

@@ -2,11 +2,11 @@
 
 use super::{
     Checkout, DeliveryFlow, Dequeued, FlowWindow, HandedOut, MAX_WINDOW, MessageStore, Outstanding,
-    RequeueReason, WaitingConsumer, Weighed,
+    Requeue, RequeueReason, WaitingConsumer, Weighed,
 };
 use crate::{
-    ConsumerId, ConsumerInfo, ConsumerRules, ConsumerSpec, DeadReason, FlowMode, Modification,
-    SessionId, SettlementOutcome,
+    ConsumerId, ConsumerInfo, ConsumerRules, ConsumerSpec, DeadReason, DeliveryCounts, FlowMode,
+    Modification, QueueEvent, SessionId, SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use std::cmp::Reverse;
@@ -16,8 +16,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct UnsettledMessage<I> {
     pub item: I,
-    pub attempts: u32,
-    pub redelivered: bool,
+    pub counts: DeliveryCounts,
     /// For a `Get`: messages left in the queue when it was taken.
     pub left: u64,
 }
@@ -124,8 +123,7 @@ impl<I: Weighed> Consumer<I> {
         self.next_id += 1;
         let out = UnsettledMessage {
             item: dequeued.item,
-            attempts: dequeued.attempts,
-            redelivered: dequeued.redelivered,
+            counts: dequeued.counts,
             left,
         };
         // Not before earlier deliveries that wait for the window.
@@ -200,8 +198,7 @@ fn handed_out<I>(
         session,
         consumer,
         id,
-        attempts: out.attempts,
-        redelivered: out.redelivered,
+        counts: out.counts,
         left: out.left,
         numbered,
     }
@@ -252,6 +249,7 @@ impl<I: Weighed> Checkout<I> {
         self.consumers.insert(number, consumer);
         self.add_candidate(number);
         self.elect_active();
+        self.note_activity(number);
         number
     }
 
@@ -286,8 +284,62 @@ impl<I: Weighed> Checkout<I> {
         id: ConsumerId,
     ) {
         if let Some(number) = self.consumer_number(session, id) {
-            self.requeue_all(store, number);
+            self.requeue_all(store, number, true);
             self.cancel(store, session, id);
+        }
+    }
+
+    /// Requeues the deliveries up to this one of a consumer that did not settle them in time. They do not count as
+    /// failed. A consumer with a prefetch ends, because its client must learn of it, and one with credit continues.
+    pub(crate) fn time_out<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        id: ConsumerId,
+        up_to: u64,
+    ) {
+        let Some(number) = self.consumer_number(session, id) else {
+            return;
+        };
+        let Some(consumer) = self.consumers.get(&number).filter(|c| !c.succeeded) else {
+            return;
+        };
+        let is_served = !consumer.get && !consumer.cancelled;
+        let ends = is_served && consumer.spec.flow_mode == FlowMode::Prefetch;
+        let up_to = if ends { u64::MAX } else { up_to };
+        let mut is_late = false;
+        while let Some((_, out)) = self.take_unsettled(number, 0, up_to) {
+            is_late = true;
+            match planted::is(Bug::TimeoutLosesMessages) {
+                true => store.remove_settled(out.item),
+                false => self.requeue(store, out, Requeue::new(RequeueReason::Returned, false)),
+            }
+        }
+        if !is_late {
+            // Settled meanwhile.
+            return;
+        }
+        if ends {
+            self.end_and_keep(number);
+        }
+        if is_served {
+            let event = QueueEvent::TimedOut {
+                consumer: id,
+                up_to,
+            };
+            store.event(session, event);
+        }
+        self.serve_after_settlement(store, number);
+    }
+
+    /// Ends a consumer that its session has not cancelled. It is kept until the session cancels it or ends, since the
+    /// event that tells it may be lost.
+    pub(super) fn end_and_keep(&mut self, number: u64) {
+        self.remove_candidate(number);
+        self.stop_counting(number);
+        if let Some(consumer) = self.consumers.get_mut(&number) {
+            consumer.cancelled = true;
+            consumer.succeeded = true;
         }
     }
 
@@ -321,24 +373,18 @@ impl<I: Weighed> Checkout<I> {
                         store.dead_letter(out.item, DeadReason::Rejected)
                     }
                     SettlementOutcome::Released => {
-                        store.requeue(out.item, out.attempts, RequeueReason::Returned)
+                        self.requeue(store, out, Requeue::new(RequeueReason::Returned, false))
                     }
                     SettlementOutcome::Unseen => {
-                        let redelivered = out.redelivered;
+                        let redelivered = out.counts.is_redelivery();
                         self.counters.deliveries.uncount_delivery(redelivered);
-                        store.requeue(
-                            out.item,
-                            out.attempts,
-                            RequeueReason::Unseen { redelivered },
-                        );
+                        let reason = RequeueReason::Unseen { redelivered };
+                        self.requeue(store, out, Requeue::new(reason, false));
                     }
                     SettlementOutcome::Requeue => {
-                        Self::requeue_or_dead_letter(
-                            self.delivery_limit,
-                            store,
-                            out,
-                            RequeueReason::Requested,
-                        );
+                        let has_failed = !self.counts_deliveries || planted::is(Bug::ReturnFails);
+                        let how = Requeue::new(RequeueReason::Requested, has_failed);
+                        self.requeue(store, out, how);
                     }
                 }
             }
@@ -360,6 +406,14 @@ impl<I: Weighed> Checkout<I> {
         };
         let annotations = &modification.annotations;
         let annotations = (!annotations.is_empty()).then(|| Arc::new(annotations.clone()));
+        let how = Requeue {
+            reason: match modification.delivery_failed {
+                true => RequeueReason::Requested,
+                false => RequeueReason::Returned,
+            },
+            has_failed: modification.delivery_failed,
+            deliver_at: modification.annotations.delivery_time(),
+        };
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             let mut from = from;
             while let Some((id, out)) = self.take_unsettled(number, from, to) {
@@ -369,15 +423,8 @@ impl<I: Weighed> Checkout<I> {
                 }
                 if modification.undeliverable_here {
                     store.dead_letter(out.item, DeadReason::Rejected);
-                } else if modification.delivery_failed {
-                    Self::requeue_or_dead_letter(
-                        self.delivery_limit,
-                        store,
-                        out,
-                        RequeueReason::Requested,
-                    );
                 } else {
-                    store.requeue(out.item, out.attempts, RequeueReason::Returned);
+                    self.requeue(store, out, how);
                 }
             }
         }
@@ -415,40 +462,61 @@ impl<I: Weighed> Checkout<I> {
         Some((id, out))
     }
 
-    /// Counts a failed delivery. Above the delivery limit the message is dead-lettered, else requeued.
-    fn requeue_or_dead_letter<S: MessageStore<Item = I>>(
-        limit: Option<u32>,
+    /// Requeues a message, or dead-letters it if more deliveries have failed than the limit allows.
+    fn requeue<S: MessageStore<Item = I>>(
+        &self,
         store: &mut S,
         out: UnsettledMessage<I>,
-        reason: RequeueReason,
+        how: Requeue,
     ) {
-        let attempts = out.attempts.saturating_add(1);
-        match limit {
-            Some(limit) if attempts > limit => {
+        let has_failed = how.has_failed && !planted::is(Bug::FailureForgotten);
+        let counts = out
+            .counts
+            .after_delivery(has_failed, self.counts_deliveries);
+        match self.delivery_limit {
+            Some(limit) if has_failed && counts.failed > limit => {
                 store.dead_letter(out.item, DeadReason::DeliveryLimit)
             }
-            _ => store.requeue(out.item, attempts, reason),
+            _ => store.requeue(out.item, counts, Requeue { has_failed, ..how }),
         }
     }
 
     /// Requeues the messages of a session that outlives its connections before all ready ones, so that they
     /// keep their order.
-    fn requeue_in_front<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+    fn requeue_in_front<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        number: u64,
+        have_failed: bool,
+    ) {
         let last = |c: &Consumer<I>| c.out.last_id();
         while let Some(id) = self.consumers.get(&number).and_then(last)
             && let Some((_, out)) = self.take_unsettled(number, id, id)
         {
-            Self::requeue_or_dead_letter(self.delivery_limit, store, out, RequeueReason::InFront);
+            self.requeue(
+                store,
+                out,
+                Requeue::new(RequeueReason::InFront, have_failed),
+            );
         }
     }
 
     /// Requeues all unsettled deliveries of a consumer.
-    pub(super) fn requeue_all<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+    pub(super) fn requeue_all<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        number: u64,
+        have_failed: bool,
+    ) {
         if self.consumers.get(&number).is_some_and(|c| c.lasting) {
-            return self.requeue_in_front(store, number);
+            return self.requeue_in_front(store, number, have_failed);
         }
         while let Some((_, out)) = self.take_unsettled(number, 0, u64::MAX) {
-            Self::requeue_or_dead_letter(self.delivery_limit, store, out, RequeueReason::Returned);
+            self.requeue(
+                store,
+                out,
+                Requeue::new(RequeueReason::Returned, have_failed),
+            );
         }
     }
 
@@ -530,8 +598,43 @@ impl<I: Weighed> Checkout<I> {
         if !keeps_active {
             self.active = Some(best);
         }
+        let has_changed = self.active != previous;
         for number in [previous, self.active].into_iter().flatten() {
             self.update_rotation(number);
+            if has_changed {
+                self.note_activity(number);
+            }
+        }
+    }
+
+    /// Has the end of the step report whether a consumer is active, if its client is to know.
+    pub(super) fn note_activity(&mut self, number: u64) {
+        if self.activity(number).is_some() && !self.activity_due.contains(&number) {
+            self.activity_due.push(number);
+        }
+    }
+
+    /// The event that tells a consumer whether it is active, if its client is to know.
+    pub(super) fn activity(&self, number: u64) -> Option<QueueEvent> {
+        let consumer = self.consumers.get(&number)?;
+        let is_told = self.rules.reports_activity
+            && consumer.spec.flow_mode == FlowMode::Credit
+            && !consumer.get
+            && !consumer.cancelled;
+        is_told.then(|| QueueEvent::Activity {
+            consumer: consumer.id,
+            is_active: !self.single_active || self.active == Some(number),
+        })
+    }
+
+    /// Reports the activity of the consumers that a step changed.
+    pub(super) fn report_activity<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
+        for number in std::mem::take(&mut self.activity_due) {
+            if let Some(activity) = self.activity(number)
+                && let Some(consumer) = self.consumers.get(&number)
+            {
+                store.event(consumer.session, activity);
+            }
         }
     }
 

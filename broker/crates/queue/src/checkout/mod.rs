@@ -22,8 +22,8 @@ pub(crate) use rotation::{ConsumerRotation, WaitingConsumer};
 pub(crate) use sessions::{Admission, SessionRecord, starts_numbering_epoch};
 
 use crate::{
-    Annotations, ConsumerId, ConsumerRules, DeadIncarnation, DeadReason, FlowMode, Name,
-    QueueCounters, QueueEvent, QueueType, RequestBody, SessionId, SettlementOutcome,
+    Annotations, ConsumerId, ConsumerRules, DeadIncarnation, DeadReason, DeliveryCounts, FlowMode,
+    Name, QueueCounters, QueueEvent, QueueType, RequestBody, SessionId, SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
@@ -45,8 +45,7 @@ const MAX_CHECKED: usize = 32;
 /// A message taken from the store for a consumer.
 pub(crate) struct Dequeued<I> {
     pub item: I,
-    pub attempts: u32,
-    pub redelivered: bool,
+    pub counts: DeliveryCounts,
 }
 
 /// The properties of a delivery, besides its message.
@@ -55,8 +54,7 @@ pub(crate) struct HandedOut {
     pub session: SessionId,
     pub consumer: ConsumerId,
     pub id: u64,
-    pub attempts: u32,
-    pub redelivered: bool,
+    pub counts: DeliveryCounts,
     pub left: u64,
     /// Deliver the number of the message instead of `left`; see [`Delivery::mark`](crate::Delivery::mark).
     pub numbered: bool,
@@ -76,6 +74,26 @@ pub(crate) enum RequeueReason {
     Unseen { redelivered: bool },
 }
 
+/// How an unsettled message is requeued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Requeue {
+    pub reason: RequeueReason,
+    /// The delivery counts as failed.
+    pub has_failed: bool,
+    /// The time of the next delivery that the client asked for, in milliseconds of the wall clock.
+    pub deliver_at: Option<u64>,
+}
+
+impl Requeue {
+    pub(crate) fn new(reason: RequeueReason, has_failed: bool) -> Requeue {
+        Requeue {
+            reason,
+            has_failed,
+            deliver_at: None,
+        }
+    }
+}
+
 /// The messages of a queue type, and its output to sessions.
 pub(crate) trait MessageStore {
     type Item: Weighed;
@@ -83,8 +101,8 @@ pub(crate) trait MessageStore {
     fn ready(&self) -> u64;
     /// The next message to deliver.
     fn take(&mut self) -> Option<Dequeued<Self::Item>>;
-    /// Requeues a message, at the position that the queue type chooses for `why`.
-    fn requeue(&mut self, item: Self::Item, attempts: u32, why: RequeueReason);
+    /// Requeues a message, at the position that the queue type chooses. `counts` include the last delivery.
+    fn requeue(&mut self, item: Self::Item, counts: DeliveryCounts, how: Requeue);
     /// Removes a settled message.
     fn remove_settled(&mut self, item: Self::Item);
     /// Adds annotations to an unsettled message. It is requeued or dead-lettered next.
@@ -97,8 +115,12 @@ pub(crate) trait MessageStore {
     fn event(&mut self, session: SessionId, event: QueueEvent);
     /// Removes expired messages before the remaining ones are counted, if the queue type does so.
     fn expire_head(&mut self, no_ack: bool);
-    /// Drops all ready messages. Returns their number.
+    /// Drops all messages that are not with a consumer. Returns their number.
     fn purge(&mut self) -> u64;
+    /// Returns true if there is no message besides those with consumers.
+    fn is_empty(&self) -> bool {
+        self.ready() == 0
+    }
 }
 
 /// The current epoch of a session that outlives its connections ([`SessionEpoch`](crate::SessionEpoch)).
@@ -119,6 +141,8 @@ pub(crate) struct Checkout<I> {
     pub rules: &'static ConsumerRules,
     pub single_active: bool,
     pub delivery_limit: Option<u32>,
+    /// See [`QuorumFeatures::delivery_counts`](ids::QuorumFeatures).
+    pub counts_deliveries: bool,
     pub sessions: BTreeMap<SessionId, SessionRecord>,
     /// By number, in order of creation; numbers are never used twice.
     pub consumers: BTreeMap<u64, Consumer<I>>,
@@ -146,6 +170,9 @@ pub(crate) struct Checkout<I> {
     /// Nodes that cannot be reached.
     pub suspended: BTreeSet<NodeId>,
     pub deleted: bool,
+    /// Consumers whose activity may have changed in this step. Not part of the replicated state: the end of the step
+    /// reports them.
+    activity_due: Vec<u64>,
     /// Drains in progress, by the number of the consumer.
     pub drains: BTreeMap<u64, PendingDrain>,
     /// Applies to each consumer.
@@ -166,6 +193,7 @@ impl<I: Weighed> Checkout<I> {
             rules: &kind.descriptor().consumers,
             single_active,
             delivery_limit,
+            counts_deliveries: false,
             sessions: BTreeMap::new(),
             consumers: BTreeMap::new(),
             candidates: BTreeSet::new(),
@@ -182,6 +210,7 @@ impl<I: Weighed> Checkout<I> {
             gone: BTreeMap::new(),
             suspended: BTreeSet::new(),
             deleted: false,
+            activity_due: Vec::new(),
             drains: BTreeMap::new(),
             flow_window: FLOW_WINDOW,
             counters: QueueCounters::default(),
@@ -211,11 +240,11 @@ impl<I: Weighed> Checkout<I> {
             RequestBody::Consume { consumer, spec } => {
                 self.consume(store, session, seq, consumer, spec);
             }
-            RequestBody::Succeed(epoch_consumer) => {
+            RequestBody::TakeOver(epoch_consumer) => {
                 self.replace_predecessors(store, session, seq, *epoch_consumer)
             }
             RequestBody::Cancel { consumer } => self.cancel(store, session, consumer),
-            RequestBody::Leave { consumer } => self.leave(store, session, consumer),
+            RequestBody::CancelAndRequeue { consumer } => self.leave(store, session, consumer),
             RequestBody::Credit {
                 consumer,
                 up_to,
@@ -290,6 +319,9 @@ impl<I: Weighed> Checkout<I> {
 
     /// Delivers ready messages to the consumers that can get them.
     pub(crate) fn dispatch<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
+        if !self.activity_due.is_empty() {
+            self.report_activity(store);
+        }
         while store.ready() > 0 {
             let Some(turn) = self.service.first() else {
                 return;
@@ -303,7 +335,7 @@ impl<I: Weighed> Checkout<I> {
             let Some(dequeued) = store.take() else { return };
             self.out += 1;
             let counts = &mut self.counters.deliveries;
-            counts.redeliver += u64::from(dequeued.redelivered);
+            counts.redeliver += u64::from(dequeued.counts.is_redelivery());
             counts.deliver += u64::from(!consumer.spec.no_ack);
             counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
             consumer.assign(store, dequeued, 0, self.flow_window);
@@ -335,6 +367,12 @@ impl<I: Weighed> Checkout<I> {
         let next = from.unwrap_or(consumer.next_id).max(next);
         store.event(session, QueueEvent::Resumed { consumer: id, next });
         consumer.resend_from(store, next, window);
+        if let Some(activity) = self
+            .consumer_number(session, id)
+            .and_then(|n| self.activity(n))
+        {
+            store.event(session, activity);
+        }
         true
     }
 
@@ -415,7 +453,7 @@ impl<I: Weighed> Checkout<I> {
             };
             consumer.suspended = true;
             if !consumer.lasting || planted::is(Bug::SuspectedReturns) {
-                self.requeue_all(store, number);
+                self.requeue_all(store, number, !self.counts_deliveries);
             }
             self.remove_candidate(number);
             self.remove_if_finished(number);
@@ -470,6 +508,7 @@ impl<I: Weighed> Checkout<I> {
         let numbers: Vec<u64> = self.consumers.keys().copied().collect();
         for number in numbers {
             self.update_rotation(number);
+            self.note_activity(number);
         }
     }
 }

@@ -59,7 +59,7 @@ impl<I: Weighed> Checkout<I> {
         consumer.lasting = true;
         self.add(consumer);
         let answer = match self.join_epoch(session, epoch, at) {
-            true => QueueReply::GoesOn,
+            true => QueueReply::EpochContinues,
             false => QueueReply::Consuming,
         };
         self.answer(store, session, seq, answer);
@@ -131,12 +131,9 @@ impl<I: Weighed> Checkout<I> {
             .map(|(number, _)| *number)
             .collect();
         for number in predecessors {
-            self.requeue_all(store, number);
-            self.remove_candidate(number);
-            self.stop_counting(number);
+            self.requeue_all(store, number, true);
+            self.end_and_keep(number);
             if let Some(consumer) = self.consumers.get_mut(&number) {
-                consumer.cancelled = true;
-                consumer.succeeded = true;
                 let id = consumer.id;
                 store.event(consumer.session, QueueEvent::Cancelled { consumer: id });
             }
@@ -207,7 +204,7 @@ impl<I: Weighed> Checkout<I> {
             counts.get_empty += 1;
             return self.answer(store, session, seq, QueueReply::Empty);
         };
-        counts.redeliver += u64::from(dequeued.redelivered);
+        counts.redeliver += u64::from(dequeued.counts.is_redelivery());
         counts.get += u64::from(!no_ack);
         counts.get_no_ack += u64::from(no_ack);
         let spec = ConsumerSpec {
@@ -243,7 +240,7 @@ impl<I: Weighed> Checkout<I> {
             self.not_found()
         } else {
             let messages = store.purge();
-            debug_assert_eq!(store.ready(), 0, "after a purge of {}", self.label);
+            debug_assert!(store.is_empty(), "after a purge of {}", self.label);
             QueueReply::Count {
                 messages,
                 consumers: self.live,
@@ -291,7 +288,7 @@ impl<I: Weighed> Checkout<I> {
             Some(self.not_found())
         } else if if_unused && self.live > 0 {
             Some(self.precondition_failed("in use"))
-        } else if if_empty && store.ready() > 0 {
+        } else if if_empty && !store.is_empty() {
             Some(self.precondition_failed("not empty"))
         } else {
             None

@@ -205,7 +205,7 @@ impl<I: Weighed> Checkout<I> {
                 }
             }
             RequestBody::Consume { .. }
-            | RequestBody::Succeed(_)
+            | RequestBody::TakeOver(_)
             | RequestBody::Purge
             | RequestBody::Stat
             | RequestBody::Delete { .. } => store.event(
@@ -269,7 +269,7 @@ impl<I: Weighed> Checkout<I> {
         };
         for number in state.consumers.values() {
             if !planted::is(Bug::UnackedNotReturned) {
-                self.requeue_all(store, *number);
+                self.requeue_all(store, *number, true);
             }
             self.remove_candidate(*number);
             self.stop_counting(*number);

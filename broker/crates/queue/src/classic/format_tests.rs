@@ -39,6 +39,7 @@ fn open(disk: &SimDisk, incarnation: u64) -> ClassicQueue {
         single_active_consumer: false,
         max_priority: None,
         dead_letter: crate::DeadLettering::Off,
+        quorum: Default::default(),
     };
     let label = "queue 'q' in vhost '/'".into();
     let disk = Arc::new(disk.clone());

@@ -537,7 +537,9 @@ fn is_permanent(error: &io::Error) -> bool {
 fn is_channel_end(body: &RequestBody) -> bool {
     matches!(
         body,
-        RequestBody::Recover { .. } | RequestBody::Cancel { .. } | RequestBody::Leave { .. }
+        RequestBody::Recover { .. }
+            | RequestBody::Cancel { .. }
+            | RequestBody::CancelAndRequeue { .. }
     )
 }
 

@@ -11,8 +11,10 @@ use super::dead_letter_buffer::DeadLetterBuffer;
 use super::location::{MessageLocation, PendingWrite};
 use super::pacing::WritePacing;
 use super::segments::Segments;
-use crate::checkout::{Dequeued, HandedOut, MessageStore, RequeueReason, Weighed};
-use crate::{Annotations, DeadReason, Delivery, Losses, QueueEvent, QueueOutput, SessionId};
+use crate::checkout::{Dequeued, HandedOut, MessageStore, Requeue, RequeueReason, Weighed};
+use crate::{
+    Annotations, DeadReason, Delivery, DeliveryCounts, Losses, QueueEvent, QueueOutput, SessionId,
+};
 use env::planted::{self, Bug};
 use env::{Disk, Incarnation, WallTime};
 use ids::QueueId;
@@ -483,8 +485,8 @@ impl MessageStore for ClassicStore {
     }
 
     /// Requeues a message at its original position within its priority.
-    fn requeue(&mut self, item: Item, _attempts: u32, why: RequeueReason) {
-        let redelivered = match why {
+    fn requeue(&mut self, item: Item, _counts: DeliveryCounts, how: Requeue) {
+        let redelivered = match how.reason {
             RequeueReason::Unseen { redelivered } => redelivered,
             RequeueReason::Requested | RequeueReason::Returned | RequeueReason::InFront => true,
         };
@@ -528,8 +530,9 @@ impl MessageStore for ClassicStore {
                 delivery.consumer,
                 Delivery {
                     id: delivery.id,
-                    redelivered: delivery.redelivered,
+                    redelivered: delivery.counts.is_redelivery(),
                     attempts: None,
+                    acquired: 0,
                     left: match delivery.numbered {
                         true => item.seq,
                         false => delivery.left,

@@ -19,6 +19,7 @@ pub(crate) fn settings() -> QueueSettings {
         single_active_consumer: false,
         max_priority: None,
         dead_letter: DeadLettering::AtMostOnce,
+        quorum: Default::default(),
     }
 }
 
@@ -433,7 +434,7 @@ fn channel_with_two_consumers(settings: QueueSettings) -> (Rig, Vec<RequestBody>
         rig.consume(1, consumer.0, 0);
     }
     (1..=6).for_each(|n| drop(rig.publish(n, false, 10)));
-    let leave = |consumer| RequestBody::Leave { consumer };
+    let leave = |consumer| RequestBody::CancelAndRequeue { consumer };
     (rig, consumers.map(leave).to_vec())
 }
 
@@ -1043,7 +1044,7 @@ fn deliveries_to_a_persistent_session_carry_the_message_number() {
             epoch: crate::SessionEpoch::New,
             at: 0,
         };
-        let out = rig.request(by, RequestBody::Succeed(Box::new(next)));
+        let out = rig.request(by, RequestBody::TakeOver(Box::new(next)));
         let marks = deliveries(&out).iter().map(|d| d.mark()).collect();
         let marks: Vec<Option<crate::MessageId>> = marks;
         marks

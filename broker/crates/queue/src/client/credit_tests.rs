@@ -1,6 +1,6 @@
 //! Credit of a session while deliveries and answers are lost or delayed.
 
-use super::tests::{client, deliver, handle_event, ids, spec};
+use super::tests::{THERE, client, deliver, handle_event, ids, spec};
 use super::*;
 use crate::{ConsumerSpec, FlowMode};
 
@@ -161,4 +161,28 @@ fn drain_does_not_make_the_client_try_another_owner() {
     client.owner_is(client.now, Some(NodeId(3)));
     let is_repeated: Vec<u64> = requests(&mut client).iter().map(|r| r.0).collect();
     assert_eq!(is_repeated, [seq]);
+}
+
+#[test]
+fn activity_is_reported_once_and_only_from_the_owner() {
+    let mut client = consuming();
+    let activity = |is_active| QueueEvent::Activity {
+        consumer: CONSUMER,
+        is_active,
+    };
+    let owner = client.owner().unwrap_or(THERE);
+    let reported = |is_active| {
+        [ClientEvent::Activity {
+            consumer: CONSUMER,
+            is_active,
+            owner,
+        }]
+    };
+    assert_eq!(handle_event(&mut client, activity(false)), reported(false));
+    assert_eq!(handle_event(&mut client, activity(false)), []);
+    assert_eq!(handle_event(&mut client, activity(true)), reported(true));
+    let mut events = Vec::new();
+    let now = client.now;
+    client.event(now, NodeId(77), activity(false), &mut events);
+    assert_eq!(events, []);
 }

@@ -83,6 +83,23 @@ pub enum ClientEvent<T> {
         /// The consumer.
         consumer: ConsumerId,
     },
+    /// A consumer did not settle deliveries in time, and its queue has requeued them. A consumer with a prefetch has
+    /// ended and must be cancelled.
+    TimedOut {
+        /// The consumer.
+        consumer: ConsumerId,
+        /// The last of these deliveries.
+        up_to: u64,
+    },
+    /// A consumer gets messages or waits for another one to end: its first state, and each change of it or of the owner.
+    Activity {
+        /// The consumer.
+        consumer: ConsumerId,
+        /// False while another consumer is the single active one.
+        is_active: bool,
+        /// The owner of the queue.
+        owner: NodeId,
+    },
 }
 
 /// A request that the owner has not applied yet.
@@ -117,9 +134,11 @@ struct ConsumerProgress {
     unsettled_from: u64,
     /// Its `Consume` is answered.
     is_established: bool,
-    /// Number of the session's `Cancel` or `Leave`. Deliveries that were sent before the queue applied it still
+    /// Number of the session's `Cancel` or `CancelAndRequeue`. Deliveries that were sent before the queue applied it still
     /// arrive.
     cancelled: Option<u64>,
+    /// The last activity that an owner reported, and that owner.
+    activity: Option<(bool, NodeId)>,
     /// The session does not want further deliveries; they are requeued.
     has_left: bool,
     /// When deliveries were asked for again, until the owner replies.
@@ -262,7 +281,7 @@ impl<T: Copy> QueueClient<T> {
 
     /// Makes any other request; returns its number.
     pub fn request(&mut self, body: RequestBody) -> u64 {
-        if matches!(body, RequestBody::Leave { .. }) {
+        if matches!(body, RequestBody::CancelAndRequeue { .. }) {
             // Messages that the session has got without acknowledgement must not be requeued.
             self.auto_settle();
         }
@@ -304,6 +323,7 @@ impl<T: Copy> QueueClient<T> {
             unsettled_from: 1,
             is_established: false,
             cancelled: None,
+            activity: None,
             has_left: false,
             resumed_at: None,
             get,
@@ -315,7 +335,7 @@ impl<T: Copy> QueueClient<T> {
                 let fresh = new_progress(spec.no_ack, None);
                 self.consumers.entry(*consumer).or_insert(fresh);
             }
-            RequestBody::Succeed(epoch_consumer) => {
+            RequestBody::TakeOver(epoch_consumer) => {
                 let fresh = new_progress(epoch_consumer.spec.no_ack, None);
                 self.consumers.insert(epoch_consumer.consumer, fresh);
             }
@@ -324,10 +344,10 @@ impl<T: Copy> QueueClient<T> {
                 self.consumers
                     .insert(*consumer, new_progress(*no_ack, Some(get)));
             }
-            RequestBody::Cancel { consumer } | RequestBody::Leave { consumer } => {
+            RequestBody::Cancel { consumer } | RequestBody::CancelAndRequeue { consumer } => {
                 if let Some(progress) = self.consumers.get_mut(consumer) {
                     progress.cancelled = Some(seq);
-                    progress.has_left = matches!(body, RequestBody::Leave { .. });
+                    progress.has_left = matches!(body, RequestBody::CancelAndRequeue { .. });
                 }
             }
             _ => {}
@@ -431,6 +451,16 @@ impl<T: Copy> QueueClient<T> {
             } => self.on_deliver(consumer, deliveries, events),
             QueueEvent::Resumed { consumer, next } => self.on_resumed(consumer, next),
             QueueEvent::Cancelled { consumer } => self.on_cancelled(consumer, events),
+            QueueEvent::TimedOut { consumer, up_to } => self.on_timed_out(consumer, up_to, events),
+            QueueEvent::Activity {
+                consumer,
+                is_active,
+            } => {
+                // An owner that was replaced may still be heard after its successor.
+                if self.owner == Some(from) {
+                    self.on_activity(consumer, is_active, from, events);
+                }
+            }
             QueueEvent::Owner => {
                 self.owner = Some(from);
                 self.backoff = RESEND_FIRST;
@@ -511,7 +541,7 @@ impl<T: Copy> QueueClient<T> {
             }
             match unapplied.body {
                 RequestBody::Cancel { consumer } => self.finish_cancel(consumer),
-                RequestBody::Leave { consumer } => {
+                RequestBody::CancelAndRequeue { consumer } => {
                     self.consumers.remove(&consumer);
                 }
                 RequestBody::Close => {
@@ -595,7 +625,7 @@ impl<T: Copy> QueueClient<T> {
             progress.has_left |= progress.cancelled.is_some_and(|cancel| cancel < number);
         }
         match (consumer_created_by(&pending.body), &answer) {
-            (Some(consumer), QueueReply::Consuming | QueueReply::GoesOn) => {
+            (Some(consumer), QueueReply::Consuming | QueueReply::EpochContinues) => {
                 if let Some(progress) = self.consumers.get_mut(&consumer) {
                     progress.is_established = true;
                 }
@@ -795,6 +825,36 @@ impl<T: Copy> QueueClient<T> {
         self.consumers.remove(&consumer);
         if !was_requested {
             events.push(ClientEvent::Cancelled { consumer });
+        }
+    }
+
+    fn on_timed_out(&mut self, consumer: ConsumerId, up_to: u64, events: &mut Vec<ClientEvent<T>>) {
+        let progress = self.consumers.get(&consumer);
+        if progress.is_some_and(|p| p.is_established && p.cancelled.is_none()) {
+            events.push(ClientEvent::TimedOut { consumer, up_to });
+        }
+    }
+
+    fn on_activity(
+        &mut self,
+        consumer: ConsumerId,
+        is_active: bool,
+        owner: NodeId,
+        events: &mut Vec<ClientEvent<T>>,
+    ) {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
+            return;
+        };
+        // The owner repeats it after the answer to a repeated request.
+        if progress.is_established
+            && progress.cancelled.is_none()
+            && progress.activity.replace((is_active, owner)) != Some((is_active, owner))
+        {
+            events.push(ClientEvent::Activity {
+                consumer,
+                is_active,
+                owner,
+            });
         }
     }
 
@@ -1035,7 +1095,7 @@ fn buffered_bytes(body: &RequestBody) -> usize {
         RequestBody::Modify {
             ids, modification, ..
         } => ids.len() * size_of::<(u64, u64)>() + modification.annotations.bytes(),
-        RequestBody::Succeed(epoch_consumer) => {
+        RequestBody::TakeOver(epoch_consumer) => {
             let settled = epoch_consumer.settled.as_ref().map_or(0, |s| s.ids.len());
             settled * size_of::<(u64, u64)>()
         }
@@ -1049,7 +1109,7 @@ fn consumer_created_by(body: &RequestBody) -> Option<ConsumerId> {
         RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } => {
             Some(*consumer)
         }
-        RequestBody::Succeed(epoch_consumer) => Some(epoch_consumer.consumer),
+        RequestBody::TakeOver(epoch_consumer) => Some(epoch_consumer.consumer),
         _ => None,
     }
 }
@@ -1058,7 +1118,7 @@ fn has_answer(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Consume { .. }
-            | RequestBody::Succeed(_)
+            | RequestBody::TakeOver(_)
             | RequestBody::Get { .. }
             | RequestBody::Credit { .. }
             | RequestBody::Purge

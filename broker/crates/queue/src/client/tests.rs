@@ -4,7 +4,7 @@ use env::{Incarnation, WallTime};
 use message::{MessageBuilder, Protocol, Table};
 
 const HERE: NodeId = NodeId(1);
-const THERE: NodeId = NodeId(2);
+pub(super) const THERE: NodeId = NodeId(2);
 const THIRD: NodeId = NodeId(3);
 
 pub(super) fn client(kind: QueueType) -> QueueClient<u64> {
@@ -78,6 +78,7 @@ fn delivery(id: u64) -> Delivery {
         id,
         redelivered: false,
         attempts: Some(0),
+        acquired: 0,
         left: 0,
         message: message(1),
         annotations: None,
@@ -332,7 +333,7 @@ fn consumer_that_leaves_settles_its_deliveries_and_gets_no_more() {
     sent(&mut client);
     handle_event(&mut client, deliver(1, &[1, 2]));
     let consumer = ConsumerId(1);
-    client.request(RequestBody::Leave { consumer });
+    client.request(RequestBody::CancelAndRequeue { consumer });
     assert_eq!(handle_event(&mut client, deliver(1, &[3])), []);
     let bodies: Vec<_> = std::iter::from_fn(|| client.poll_send())
         .filter_map(|item| match item {
@@ -345,7 +346,7 @@ fn consumer_that_leaves_settles_its_deliveries_and_gets_no_more() {
         outcome: SettlementOutcome::Accepted,
         ids: vec![(1, 2)],
     };
-    assert_eq!(bodies, [settle, RequestBody::Leave { consumer }]);
+    assert_eq!(bodies, [settle, RequestBody::CancelAndRequeue { consumer }]);
     handle_event(&mut client, QueueEvent::Applied { up_to: 3 });
     assert_eq!(client.poll_send(), None);
     assert_eq!(handle_event(&mut client, deliver(1, &[3])), []);
@@ -549,7 +550,7 @@ fn consumer_replaced_before_its_answer_arrived_is_cancelled() {
         epoch: SessionEpoch::New,
         at: 0,
     };
-    let seq = client.request(RequestBody::Succeed(Box::new(next)));
+    let seq = client.request(RequestBody::TakeOver(Box::new(next)));
     assert_eq!(sent(&mut client), [seq]);
     // The answer is lost with the connection; the owner repeats it.
     client.link_restored(client.now);

@@ -21,11 +21,11 @@ golden::variant_names! {
     fn message_name(QueueMessage) {
         QueueMessage::Request(Request { body: RequestBody::Publish(_), .. }) => "publish",
         QueueMessage::Request(Request { body: RequestBody::Consume { .. }, .. }) => "consume",
-        QueueMessage::Request(Request { body: RequestBody::Succeed(_), .. }) => "succeed",
+        QueueMessage::Request(Request { body: RequestBody::TakeOver(_), .. }) => "succeed",
         QueueMessage::Request(Request { body: RequestBody::Cancel { .. }, .. }) => "cancel",
         QueueMessage::Request(Request { body: RequestBody::Credit { .. }, .. }) => "credit",
         QueueMessage::Request(Request { body: RequestBody::CreditOneWay { .. }, .. }) => "credit-one-way",
-        QueueMessage::Request(Request { body: RequestBody::Leave { .. }, .. }) => "leave",
+        QueueMessage::Request(Request { body: RequestBody::CancelAndRequeue { .. }, .. }) => "leave",
         QueueMessage::Request(Request { body: RequestBody::Settle { .. }, .. }) => "settle",
         QueueMessage::Request(Request { body: RequestBody::Modify { .. }, .. }) => "modify",
         QueueMessage::Request(Request { body: RequestBody::Get { .. }, .. }) => "get",
@@ -58,7 +58,7 @@ golden::variant_names! {
         QueueEvent::Applied { .. } => "applied",
         QueueEvent::AppliedExcept { .. } => "applied-except",
         QueueEvent::Answer { answer: QueueReply::Consuming, .. } => "answer-consuming",
-        QueueEvent::Answer { answer: QueueReply::GoesOn, .. } => "answer-goes-on",
+        QueueEvent::Answer { answer: QueueReply::EpochContinues, .. } => "answer-goes-on",
         QueueEvent::Answer { answer: QueueReply::Empty, .. } => "answer-empty",
         QueueEvent::Answer { answer: QueueReply::Count { .. }, .. } => "answer-count",
         QueueEvent::Answer { answer: QueueReply::Credited { .. }, .. } => "answer-credited",
@@ -71,6 +71,8 @@ golden::variant_names! {
         QueueEvent::NotOwner { .. } => "not-owner",
         QueueEvent::Owner => "owner",
         QueueEvent::Expecting { .. } => "expecting",
+        QueueEvent::Activity { .. } => "activity",
+        QueueEvent::TimedOut { .. } => "timed-out",
     }
     fn reject_name(RejectReason) {
         RejectReason::MaxLength => "max-length",
@@ -168,7 +170,7 @@ fn request_bodies() -> Vec<RequestBody> {
     ];
     let successors = epochs.into_iter().zip(settlements);
     let succeed = successors.map(|(epoch, settled)| {
-        RequestBody::Succeed(Box::new(EpochConsumer {
+        RequestBody::TakeOver(Box::new(EpochConsumer {
             consumer: CONSUMER,
             spec: spec(FlowMode::Prefetch),
             settled,
@@ -214,7 +216,7 @@ fn request_bodies() -> Vec<RequestBody> {
             consumer: CONSUMER,
             up_to: 1000,
         },
-        RequestBody::Leave { consumer: CONSUMER },
+        RequestBody::CancelAndRequeue { consumer: CONSUMER },
         RequestBody::Modify {
             consumer: CONSUMER,
             ids: vec![(2, 4)],
@@ -340,6 +342,7 @@ fn queue_events_of_version_0_2_are_decoded() {
         id: 300,
         redelivered: true,
         attempts: Some(2),
+        acquired: 0,
         left: 1 << 40,
         message: message(None, None),
         annotations: Some(Arc::new(annotations())),
@@ -353,7 +356,7 @@ fn queue_events_of_version_0_2_are_decoded() {
     };
     let replies = [
         QueueReply::Consuming,
-        QueueReply::GoesOn,
+        QueueReply::EpochContinues,
         QueueReply::Empty,
         QueueReply::Count {
             messages: 1000,
@@ -383,7 +386,14 @@ fn queue_events_of_version_0_2_are_decoded() {
         },
         QueueEvent::Deliver {
             consumer: CONSUMER,
-            deliveries: vec![delivery, plain],
+            deliveries: vec![delivery.clone(), plain],
+        },
+        QueueEvent::Deliver {
+            consumer: CONSUMER,
+            deliveries: vec![Delivery {
+                acquired: 300,
+                ..delivery
+            }],
         },
         QueueEvent::Cancelled { consumer: CONSUMER },
         QueueEvent::Resumed {
@@ -396,6 +406,14 @@ fn queue_events_of_version_0_2_are_decoded() {
         },
         QueueEvent::Owner,
         QueueEvent::Expecting { expected: 300 },
+        QueueEvent::Activity {
+            consumer: CONSUMER,
+            is_active: true,
+        },
+        QueueEvent::TimedOut {
+            consumer: CONSUMER,
+            up_to: 300,
+        },
     ]);
     golden::verify(CRATE, "0.2/queue-event", |files| {
         let encode = |event: &QueueEvent| encode_list(std::slice::from_ref(event)).to_vec();

@@ -1,17 +1,44 @@
 //! Encodings of the statistics of a queue.
 
-use crate::{DeliveryCounters, Losses, QueueCounters, QueueStats, ReadyDetails};
-use wire::wire_struct;
+use crate::{DelayedDetails, DeliveryCounters, Losses, QueueCounters, QueueStats, ReadyDetails};
+use bytes::BytesMut;
+use wire::{Decoded, Reader, Wire, wire_struct};
 
-wire_struct!(QueueStats {
-    ready: u64,
-    unacknowledged: u64,
-    consumers: u32,
+/// Without the delayed messages, which have a format of their own ([`DelayedDetails`]).
+impl Wire for QueueStats {
+    const MIN_LEN: usize = 6 * u64::MIN_LEN + u32::MIN_LEN + Losses::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        self.ready.put(out);
+        self.unacknowledged.put(out);
+        self.consumers.put(out);
+        self.bytes.put(out);
+        self.unacknowledged_bytes.put(out);
+        self.dead.put(out);
+        self.dead_bytes.put(out);
+        self.lost.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(QueueStats {
+            ready: from.get()?,
+            unacknowledged: from.get()?,
+            consumers: from.get()?,
+            bytes: from.get()?,
+            unacknowledged_bytes: from.get()?,
+            dead: from.get()?,
+            dead_bytes: from.get()?,
+            lost: from.get()?,
+            ..QueueStats::default()
+        })
+    }
+}
+
+wire_struct!(DelayedDetails {
+    messages: u64,
     bytes: u64,
-    unacknowledged_bytes: u64,
-    dead: u64,
-    dead_bytes: u64,
-    lost: Losses,
+    next_at: u64,
+    last_at: u64,
 });
 /// Priority levels of a quorum queue.
 const MAX_LEVELS: usize = 32;

@@ -149,9 +149,9 @@ fn body() -> impl Strategy<Value = RequestBody> {
     prop_oneof![
         message().prop_map(RequestBody::Publish),
         (consumer(), spec()).prop_map(|(consumer, spec)| RequestBody::Consume { consumer, spec }),
-        epoch_consumer().prop_map(|it| RequestBody::Succeed(Box::new(it))),
+        epoch_consumer().prop_map(|it| RequestBody::TakeOver(Box::new(it))),
         consumer().prop_map(|consumer| RequestBody::Cancel { consumer }),
-        consumer().prop_map(|consumer| RequestBody::Leave { consumer }),
+        consumer().prop_map(|consumer| RequestBody::CancelAndRequeue { consumer }),
         (consumer(), any::<u64>(), any::<bool>()).prop_map(|(consumer, up_to, drain)| {
             RequestBody::Credit {
                 consumer,
@@ -217,7 +217,7 @@ fn reject() -> impl Strategy<Value = RejectReason> {
 fn event() -> impl Strategy<Value = QueueEvent> {
     let answer = prop_oneof![
         Just(QueueReply::Consuming),
-        Just(QueueReply::GoesOn),
+        Just(QueueReply::EpochContinues),
         Just(QueueReply::Empty),
         any::<(u64, u32)>().prop_map(|(messages, consumers)| QueueReply::Count {
             messages,
@@ -245,6 +245,7 @@ fn event() -> impl Strategy<Value = QueueEvent> {
             id: n.0,
             redelivered: n.1,
             attempts: n.2,
+            acquired: n.2.map_or(0, |failed| failed / 2),
             left: n.3,
             message,
             annotations: annotations.map(Arc::new),
@@ -266,6 +267,12 @@ fn event() -> impl Strategy<Value = QueueEvent> {
             leader: n.map(NodeId)
         }),
         any::<u64>().prop_map(|expected| QueueEvent::Expecting { expected }),
+        (consumer(), any::<bool>()).prop_map(|(consumer, is_active)| QueueEvent::Activity {
+            consumer,
+            is_active
+        }),
+        (consumer(), any::<u64>())
+            .prop_map(|(consumer, up_to)| QueueEvent::TimedOut { consumer, up_to }),
     ]
 }
 
@@ -290,6 +297,7 @@ proptest! {
             max_length, max_length_bytes, delivery_limit, message_ttl_ms, single_active_consumer,
             overflow: [Overflow::DropHead, Overflow::RejectPublish, Overflow::RejectPublishDlx][overflow],
             dead_letter: [Off, AtMostOnce, AtLeastOnce][dead_letter],
+            quorum: Default::default(),
             max_priority,
         };
         prop_assert_eq!(wire::decode("settings", &wire::encode(&settings)), Ok(settings));

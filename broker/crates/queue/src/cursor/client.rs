@@ -218,7 +218,8 @@ impl CursorClient {
         None
     }
 
-    fn attach_elsewhere(&mut self) -> CursorSend {
+    /// Attaches the cursor to the next replica.
+    pub fn attach_elsewhere(&mut self) -> CursorSend {
         self.at = (self.at + 1) % self.replicas.len();
         self.attach()
     }

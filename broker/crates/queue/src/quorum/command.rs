@@ -9,10 +9,15 @@
 //! of that length is all that the state machine remembers of the place of a message.
 
 use crate::codec::{RangeList, VERSION, check_version};
-use crate::{DeadIncarnation, QueueSettings, QuorumFeatures, Request, RequestBody, SessionId};
+use crate::{
+    ConsumerId, DeadIncarnation, QueueSettings, QuorumFeatures, Request, RequestBody, SessionId,
+};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{NodeId, WallTime};
-use wire::{DecodeCause, Decoded, Reader, Wire, put_varint, wire_enum};
+use wire::{
+    DecodeCause, Decoded, Reader, Varint, Wire, get_quorum_settings, put_quorum_settings,
+    put_varint, wire_enum,
+};
 
 /// Most requests in one command.
 pub const MAX_BATCH_REQUESTS: usize = 4096;
@@ -39,9 +44,13 @@ pub enum Command {
     NodeTrusted(NodeId),
     GoneSession(SessionId),
     /// Settings of a queue that has features. The features are enabled from this entry on, for good.
-    Configure {
-        features: QuorumFeatures,
-        settings: QueueSettings,
+    Configure(Configuration),
+    /// The oldest unsettled delivery of a consumer is older than its timeout. `up_to`: the last such delivery. The
+    /// leader proposes it only if the cluster has the feature flag.
+    ConsumerTimedOut {
+        session: SessionId,
+        consumer: ConsumerId,
+        up_to: u64,
     },
     /// Dead-lettered messages, as inclusive ranges of their numbers, that all target queues have confirmed.
     PassedOn(Vec<(u64, u64)>),
@@ -55,8 +64,35 @@ wire_enum!(Command, "a command of a quorum queue" {
     6 = NodeTrusted(node: NodeId),
     7 = GoneSession(session: SessionId),
     8 = PassedOn(ranges: Vec<(u64, u64)> as RangeList),
-    9 = Configure { features: QuorumFeatures, settings: QueueSettings },
+    9 = Configure(configuration: Configuration),
+    10 = ConsumerTimedOut { session: SessionId, consumer: ConsumerId, up_to: u64 as Varint },
 });
+
+/// The features and the settings of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    pub features: QuorumFeatures,
+    pub settings: QueueSettings,
+}
+
+/// The features decide which settings follow.
+impl Wire for Configuration {
+    const MIN_LEN: usize = QuorumFeatures::MIN_LEN + QueueSettings::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        let Configuration { features, settings } = self;
+        features.put(out);
+        settings.put(out);
+        put_quorum_settings(&settings.quorum, *features, out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let features = from.get()?;
+        let mut settings: QueueSettings = from.get()?;
+        settings.quorum = get_quorum_settings(from, features)?;
+        Ok(Configuration { features, settings })
+    }
+}
 
 impl Command {
     /// The log entry of the command.

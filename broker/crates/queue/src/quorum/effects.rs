@@ -3,8 +3,8 @@
 use super::annotations::annotated;
 use super::command::MAX_BATCH_BYTES;
 use crate::{
-    Annotations, ConsumerId, DeadLettering, DeadReason, DeathCounts, Delivery, QueueEvent,
-    QueueOutput, QueueType, SessionId,
+    Annotations, ConsumerId, DeadLettering, DeadReason, DeathCounts, Delivery, DeliveryCounts,
+    QueueEvent, QueueOutput, QueueType, SessionId,
 };
 use bytes::Bytes;
 use message::Message;
@@ -83,10 +83,10 @@ pub enum Effect {
         consumer: ConsumerId,
         /// The delivery id.
         id: u64,
-        /// The message was delivered before.
-        redelivered: bool,
-        /// Failed delivery attempts so far.
-        attempts: u32,
+        /// Deliveries so far.
+        counts: DeliveryCounts,
+        /// The queue counts all deliveries, not only failed ones.
+        counts_all: bool,
         /// See [`Delivery::left`].
         left: u64,
         /// Location of the message.
@@ -248,8 +248,8 @@ impl Effects {
                     session,
                     consumer,
                     id,
-                    redelivered,
-                    attempts,
+                    counts,
+                    counts_all,
                     left,
                     at,
                     ref annotations,
@@ -259,8 +259,9 @@ impl Effects {
                         consumer,
                         Delivery {
                             id,
-                            redelivered,
-                            attempts: Some(attempts),
+                            redelivered: counts.is_redelivery(),
+                            attempts: Some(counts.failed),
+                            acquired: if counts_all { counts.acquired() } else { 0 },
                             left,
                             message,
                             annotations: annotations.clone(),

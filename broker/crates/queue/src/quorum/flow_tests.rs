@@ -53,7 +53,7 @@ fn large_messages_are_read_at_the_pace_of_the_client() {
     let out = rig.settle(1, CONSUMER.0, SettlementOutcome::Accepted, 1);
     assert_eq!(ids(&out), []);
     // A message that was never sent goes to another consumer after its requeue.
-    rig.one(1, RequestBody::Leave { consumer: CONSUMER });
+    rig.one(1, RequestBody::CancelAndRequeue { consumer: CONSUMER });
     assert_eq!(rig.machine.stats().ready, 8);
     let out = rig.consume(2, CONSUMER.0, spec(0, 0));
     assert_eq!(ids(&out).len() as u64, FITS);

@@ -1,13 +1,16 @@
 //! Log entries and checkpoints of quorum queues as version 0.2 wrote them.
 
 use super::command::{self, BatchReader, DecodedCommand};
-use super::ready::{DEFAULT_LEVEL, LogMessage};
-use super::{Batch, Command, Effects, LogLocation, LogRead, Machine, effects};
+use super::deduplicator::Deduplicator;
+use super::delayed::DelayedMessage;
+use super::ready::{DEFAULT_LEVEL, LogMessage, RequeuedMessage};
+use super::{Batch, Command, Configuration, Effects, LogLocation, LogRead, Machine, effects};
 use crate::checkout::{Consumer, PendingDrain, SessionRecord, UnsettledMessage};
 use crate::codec::format_tests::{CRATE, annotations, message, session, spec};
 use crate::{
-    Annotations, ConsumerId, DeadIncarnation, DeadLettering, DeadReason, EpochConsumer, FlowMode,
-    Modification, Overflow, QueueReply, QueueSettings, QuorumFeatures, Request, RequestBody,
+    Annotations, ConsumerId, DeadIncarnation, DeadLettering, DeadReason, DeduplicationId,
+    DelayedRetry, DelayedReturns, DeliveryCounts, EpochConsumer, FlowMode, Modification, Name,
+    Overflow, QueueReply, QueueSettings, QuorumFeatures, QuorumSettings, Request, RequestBody,
     SessionEpoch, SessionId, SettlementOutcome,
 };
 use bytes::Bytes;
@@ -26,7 +29,8 @@ golden::variant_names! {
         Command::NodeTrusted(_) => "node-trusted",
         Command::GoneSession(_) => "gone-session",
         Command::PassedOn(_) => "passed-on",
-        Command::Configure { .. } => "configure",
+        Command::Configure(_) => "configure",
+        Command::ConsumerTimedOut { .. } => "consumer-timed-out",
     }
     fn overflow_name(Overflow) {
         Overflow::DropHead => "drop-head",
@@ -43,6 +47,38 @@ golden::variant_names! {
 const CONSUMER: ConsumerId = ConsumerId(1);
 const STRICT: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
+    delivery_counts: false,
+    delayed_retry: false,
+    scheduled_delivery: false,
+    deduplication: false,
+};
+const DELAYING: QuorumFeatures = QuorumFeatures {
+    strict_priorities: true,
+    delivery_counts: true,
+    delayed_retry: true,
+    scheduled_delivery: false,
+    deduplication: false,
+};
+const SCHEDULING: QuorumFeatures = QuorumFeatures {
+    strict_priorities: true,
+    delivery_counts: true,
+    delayed_retry: false,
+    scheduled_delivery: true,
+    deduplication: false,
+};
+const DEDUPLICATING: QuorumFeatures = QuorumFeatures {
+    strict_priorities: true,
+    delivery_counts: true,
+    delayed_retry: false,
+    scheduled_delivery: false,
+    deduplication: true,
+};
+const COUNTING: QuorumFeatures = QuorumFeatures {
+    strict_priorities: true,
+    delivery_counts: true,
+    delayed_retry: false,
+    scheduled_delivery: false,
+    deduplication: false,
 };
 
 fn settings(overflow: Overflow, dead_letter: DeadLettering) -> QueueSettings {
@@ -55,6 +91,21 @@ fn settings(overflow: Overflow, dead_letter: DeadLettering) -> QueueSettings {
         single_active_consumer: true,
         max_priority: Some(9),
         dead_letter,
+        quorum: QuorumSettings::default(),
+    }
+}
+
+fn delaying(settings: QueueSettings) -> QueueSettings {
+    QueueSettings {
+        quorum: QuorumSettings {
+            deduplication_window_ms: None,
+            delayed_retry: Some(DelayedRetry {
+                returns: DelayedReturns::Failed,
+                min_ms: 1000,
+                max_ms: 30_000,
+            }),
+        },
+        ..settings
     }
 }
 
@@ -68,6 +119,7 @@ fn unlimited() -> QueueSettings {
         single_active_consumer: false,
         max_priority: None,
         dead_letter: DeadLettering::Off,
+        quorum: QuorumSettings::default(),
     }
 }
 
@@ -102,10 +154,27 @@ fn commands_of_version_0_2_are_decoded() {
         Command::NodeTrusted(NodeId(2)),
         Command::GoneSession(session()),
         Command::PassedOn(vec![(1, 1), (300, 70_000)]),
-        Command::Configure {
+        Command::ConsumerTimedOut {
+            session: session(),
+            consumer: CONSUMER,
+            up_to: 300,
+        },
+        Command::Configure(Configuration {
             features: STRICT,
             settings: settings(Overflow::RejectPublish, DeadLettering::AtMostOnce),
-        },
+        }),
+        Command::Configure(Configuration {
+            features: DELAYING,
+            settings: delaying(settings(Overflow::DropHead, DeadLettering::Off)),
+        }),
+        Command::Configure(Configuration {
+            features: SCHEDULING,
+            settings: settings(Overflow::DropHead, DeadLettering::Off),
+        }),
+        Command::Configure(Configuration {
+            features: DEDUPLICATING,
+            settings: deduplicating(settings(Overflow::DropHead, DeadLettering::Off)),
+        }),
     ]);
     golden::verify(CRATE, "0.2/quorum-command", |files| {
         let encode = |command: &Command| command.encode().to_vec();
@@ -321,7 +390,7 @@ fn busy_queue() -> Machine {
     log.request(four, [consume(&plain)]);
     // The last ones exceed the limit.
     log.publish(12, None, None);
-    log.request(four, [RequestBody::Leave { consumer: CONSUMER }]);
+    log.request(four, [RequestBody::CancelAndRequeue { consumer: CONSUMER }]);
     let gone = DeadIncarnation {
         node: NodeId(8),
         before: Incarnation(4),
@@ -342,7 +411,7 @@ fn session_queue() -> Machine {
     let mut log = Log::new(unlimited());
     log.publish(5, None, None);
     let succeed = |epoch| {
-        RequestBody::Succeed(Box::new(EpochConsumer {
+        RequestBody::TakeOver(Box::new(EpochConsumer {
             consumer: CONSUMER,
             spec: crate::ConsumerSpec {
                 exclusive: false,
@@ -372,10 +441,10 @@ fn strict_queue() -> Machine {
     });
     log.publish(2, Some(2), None);
     log.publish(2, Some(9), None);
-    let configure = Command::Configure {
+    let configure = Command::Configure(Configuration {
         features: STRICT,
         settings: log.machine.settings().clone(),
-    };
+    });
     log.apply(&configure.encode());
     for priority in [0, 4, 9, 31, 200] {
         log.publish(2, Some(priority), None);
@@ -399,8 +468,187 @@ fn strict_queue() -> Machine {
     log.machine
 }
 
+/// A queue that counts deliveries, with one message that failed, one that was only returned, an unsettled one that was
+/// delivered before, and a postponed one.
+fn counting_queue() -> Machine {
+    let mut log = Log::new(QueueSettings {
+        delivery_limit: None,
+        message_ttl_ms: None,
+        single_active_consumer: false,
+        ..settings(Overflow::DropHead, DeadLettering::Off)
+    });
+    log.publish(5, None, None);
+    let one = consumer_session(1);
+    let spec = crate::ConsumerSpec {
+        exclusive: false,
+        prefetch: 4,
+        ..spec(FlowMode::Prefetch)
+    };
+    let consume = RequestBody::Consume {
+        consumer: CONSUMER,
+        spec,
+    };
+    log.request(one, [consume]);
+    // Two failures that count as one delivery, since the queue did not count before.
+    log.settle(one, SettlementOutcome::Requeue, 1);
+    let configure = Command::Configure(Configuration {
+        features: COUNTING,
+        settings: log.machine.settings().clone(),
+    });
+    log.apply(&configure.encode());
+    log.settle(one, SettlementOutcome::Released, 2);
+    log.request(one, [RequestBody::Cancel { consumer: CONSUMER }]);
+    let failed = RequestBody::Modify {
+        consumer: CONSUMER,
+        ids: vec![(3, 3)],
+        modification: Box::new(Modification {
+            delivery_failed: true,
+            ..Modification::default()
+        }),
+    };
+    log.request(one, [failed]);
+    log.settle(one, SettlementOutcome::Released, 4);
+    log.settle(one, SettlementOutcome::Released, 5);
+    log.machine
+}
+
+/// A queue that delays returned messages, with a ready one, one that failed, one that was only returned, and one with a
+/// TTL whose client chose the time.
+fn delaying_queue() -> Machine {
+    let mut log = Log::new(unlimited());
+    log.publish(3, None, None);
+    log.publish(1, None, Some(60_000));
+    let one = consumer_session(1);
+    let consume = RequestBody::Consume {
+        consumer: CONSUMER,
+        spec: crate::ConsumerSpec {
+            exclusive: false,
+            prefetch: 3,
+            ..spec(FlowMode::Prefetch)
+        },
+    };
+    log.request(one, [consume]);
+    let configure = Command::Configure(Configuration {
+        features: DELAYING,
+        settings: QueueSettings {
+            quorum: QuorumSettings {
+                deduplication_window_ms: None,
+                delayed_retry: Some(DelayedRetry {
+                    returns: DelayedReturns::All,
+                    min_ms: 1000,
+                    max_ms: 30_000,
+                }),
+            },
+            ..unlimited()
+        },
+    });
+    log.apply(&configure.encode());
+    let modify = |id, delivery_failed, at: Option<i64>| {
+        let entry = |at| ("x-opt-delivery-time".into(), message::Value::I64(at));
+        let table = message::Table(at.map(entry).into_iter().collect());
+        RequestBody::Modify {
+            consumer: CONSUMER,
+            ids: vec![(id, id)],
+            modification: Box::new(Modification {
+                delivery_failed,
+                undeliverable_here: false,
+                annotations: Annotations::new(table).unwrap(),
+            }),
+        }
+    };
+    log.request(one, [modify(1, true, None)]);
+    log.settle(one, SettlementOutcome::Released, 2);
+    log.request(one, [RequestBody::Cancel { consumer: CONSUMER }]);
+    log.settle(one, SettlementOutcome::Requeue, 3);
+    log.request(one, [modify(4, false, Some(1_790_000_500_000))]);
+    log.publish(1, None, None);
+    log.machine
+}
+
+/// A queue with a ready message and two scheduled ones, one of them with a TTL.
+fn scheduling_queue() -> Machine {
+    let mut log = Log::new(unlimited());
+    let configure = Command::Configure(Configuration {
+        features: SCHEDULING,
+        settings: unlimited(),
+    });
+    log.apply(&configure.encode());
+    let scheduled = [None, Some(60_000)].map(|ttl_ms| {
+        let scheduled = crate::schedule(&message(None, ttl_ms), 5000);
+        RequestBody::Publish(scheduled.expect("a small message"))
+    });
+    log.request(session(), scheduled);
+    log.publish(1, None, None);
+    log.machine
+}
+
+fn deduplicating(settings: QueueSettings) -> QueueSettings {
+    QueueSettings {
+        quorum: QuorumSettings {
+            deduplication_window_ms: Some(600_000),
+            delayed_retry: None,
+        },
+        ..settings
+    }
+}
+
+/// A queue that remembers two publishers and two values.
+fn deduplicating_queue() -> Machine {
+    let mut log = Log::new(unlimited());
+    let configure = Command::Configure(Configuration {
+        features: DEDUPLICATING,
+        settings: deduplicating(unlimited()),
+    });
+    log.apply(&configure.encode());
+    let ids = [
+        DeduplicationId::numbered("orders", 300),
+        DeduplicationId::numbered("invoices", 2),
+        DeduplicationId::numbered("orders", 300),
+        DeduplicationId::value("a"),
+        DeduplicationId::value("b"),
+        DeduplicationId::value("a"),
+    ];
+    let publishes = ids.map(|id| {
+        let identified = crate::deduplicate(&message(None, None), &id);
+        RequestBody::Publish(identified.expect("a small message"))
+    });
+    log.request(session(), publishes);
+    log.machine
+}
+
 #[test]
 fn checkpoints_of_version_0_2_are_decoded() {
+    let deduplicating = deduplicating_queue();
+    let publishers = deduplicating
+        .deduplicator
+        .publishers()
+        .map(|(_, last)| last);
+    assert_eq!(publishers.collect::<Vec<_>>(), [2, 300]);
+    let values = deduplicating.deduplicator.values().len();
+    assert_eq!((values, deduplicating.stats().ready), (2, 4));
+
+    let scheduling = scheduling_queue();
+    let stats = scheduling.stats();
+    assert_eq!((stats.delayed, stats.ready), (2, 1));
+
+    let delaying = delaying_queue();
+    let stats = delaying.stats();
+    assert_eq!(
+        (stats.delayed, stats.ready, stats.unacknowledged),
+        (4, 1, 0)
+    );
+
+    let counting = counting_queue();
+    let waiting = counting.ready.returned();
+    let postponed = counting.ready.postponed().map(|(_, requeued)| requeued);
+    let counts = |r: super::ready::RequeuedMessage| (r.counts.failed, r.counts.acquired());
+    let counts: Vec<_> = waiting.chain(postponed).map(counts).collect();
+    assert_eq!(counts, [(0, 1), (0, 1), (1, 1), (1, 1)]);
+    let unsettled = counting.checkout.consumers.values();
+    let unsettled: Vec<_> = unsettled
+        .flat_map(|c| c.out.values().map(|o| o.counts.acquired()))
+        .collect();
+    assert_eq!(unsettled, [1]);
     let busy = busy_queue();
     // The sample has what it is meant to have.
     let stats = busy.stats();
@@ -454,6 +702,10 @@ fn checkpoints_of_version_0_2_are_decoded() {
         files.check("busy", &State(busy), encode, decode);
         files.check("session-queue", &State(session_queue), encode, decode);
         files.check("strict-priorities", &State(strict), encode, decode);
+        files.check("delivery-counts", &State(counting), encode, decode);
+        files.check("delayed-retry", &State(delaying), encode, decode);
+        files.check("scheduled-delivery", &State(scheduling), encode, decode);
+        files.check("deduplication", &State(deduplicating), encode, decode);
     });
 }
 
@@ -482,7 +734,17 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
         ..spec(FlowMode::Prefetch)
     };
     type Fill<'a> = &'a dyn Fn(&mut Machine);
-    let lists: [(&str, Fill<'_>); 15] = [
+    let numbered = |m: &mut Machine, fill: &dyn Fn(&mut Deduplicator, Name)| {
+        m.enable_features(DEDUPLICATING);
+        (0..ITEMS).for_each(|n| fill(&mut m.deduplicator, n.to_string().as_str().into()));
+    };
+    let lists: [(&str, Fill<'_>); 18] = [
+        ("publishers", &|m| {
+            numbered(m, &|all, name| all.restore_publisher(name, 0))
+        }),
+        ("values", &|m| {
+            numbered(m, &|all, value| all.restore_value(value, 0))
+        }),
         ("fresh messages", &|m| {
             (0..ITEMS).for_each(|index| m.ready.push(&LogMessage { index, ..shortest }))
         }),
@@ -495,10 +757,22 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
             (0..32).for_each(|level| m.ready.push(&LogMessage { level, ..shortest }))
         }),
         ("requeued messages", &|m| {
-            (0..ITEMS).for_each(|_| m.ready.give_back(shortest, 0))
+            (0..ITEMS).for_each(|_| m.ready.give_back(shortest, DeliveryCounts::default()))
         }),
         ("postponed messages", &|m| {
-            (0..ITEMS).for_each(|_| m.ready.postpone(shortest, 0, at(0)))
+            (0..ITEMS).for_each(|_| m.ready.postpone(shortest, DeliveryCounts::default(), at(0)))
+        }),
+        ("delayed messages", &|m| {
+            m.enable_features(QuorumFeatures {
+                delayed_retry: true,
+                ..QuorumFeatures::default()
+            });
+            let counts = DeliveryCounts::new(0, 1);
+            let requeued = RequeuedMessage {
+                held: shortest,
+                counts,
+            };
+            (0..ITEMS).for_each(|_| m.delayed.push(&DelayedMessage { due: 0, requeued }))
         }),
         ("sessions", &|m| {
             m.checkout
@@ -527,9 +801,8 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
             for id in 0..ITEMS {
                 let unsettled = UnsettledMessage {
                     item: shortest,
-                    attempts: 0,
+                    counts: DeliveryCounts::default(),
                     left: 0,
-                    redelivered: false,
                 };
                 assert!(consumer.out.push(id, unsettled));
             }

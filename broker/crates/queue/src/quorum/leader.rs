@@ -4,11 +4,12 @@
 //! [`QuorumQueue::take_proposal`] to the group, and at the end of its turn it calls [`QuorumQueue::resolve`]
 //! with a function that reads the log.
 
-use super::command::{Batch, Command, judged};
+use super::command::{Batch, Command, Configuration, judged};
 use super::dead_letter::ForwardProgress;
 use super::effects::{Effects, LogRead};
 use super::machine::{Machine, UnknownCommand};
 use super::snapshot::RestoreError;
+use super::timeouts::TimeoutWatches;
 use crate::checkout::{Admission, starts_numbering_epoch};
 use crate::{
     ConsumerInfo, DeadIncarnation, Name, Queue, QueueCounters, QueueEvent, QueueMessage,
@@ -17,7 +18,7 @@ use crate::{
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
-use env::{NodeId, Time, WallTime};
+use env::{NodeId, SteadyWallClock, Time, WallTime};
 use slots::IndexSet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -86,7 +87,11 @@ pub struct QuorumQueue {
     time_proposed: Option<WallTime>,
     /// When messages are read again that could not be read because file descriptors or memory were short.
     retry_at: Option<Time>,
+    pub(super) watches: TimeoutWatches,
     at: Timestamps,
+    /// The clock of the queue, if it was ahead of this node's when this member became the leader. Without it the clock
+    /// would stand still until this node's has caught up, and so would the times of expiring and delayed messages.
+    clock_ahead: Option<SteadyWallClock>,
 }
 
 impl QuorumQueue {
@@ -118,7 +123,17 @@ impl QuorumQueue {
             settings_proposed: false,
             time_proposed: None,
             retry_at: None,
+            watches: TimeoutWatches::default(),
             at: Timestamps::default(),
+            clock_ahead: None,
+        }
+    }
+
+    /// The time that the leader proposes.
+    fn wall(&self) -> WallTime {
+        match self.clock_ahead {
+            Some(mut clock) => clock.read(self.at.now, self.at.wall),
+            None => self.at.wall,
         }
     }
 
@@ -168,6 +183,7 @@ impl QuorumQueue {
         let was_leading = std::mem::replace(&mut self.leads, leads);
         self.term = term;
         self.caught_up = false;
+        self.clock_ahead = None;
         self.forwarding = ForwardProgress::default();
         self.batch = Batch::default();
         self.proposals.clear();
@@ -180,6 +196,7 @@ impl QuorumQueue {
         self.settings_proposed = false;
         self.time_proposed = None;
         self.retry_at = None;
+        self.watches.reset();
         self.effects = if leads {
             self.machine.begin_leading();
             Effects::collecting()
@@ -221,6 +238,8 @@ impl QuorumQueue {
         }
         if term == self.term && !self.caught_up {
             self.caught_up = true;
+            self.clock_ahead = (clock > self.at.wall.0)
+                .then(|| SteadyWallClock::new(self.at.now, WallTime(clock)));
             for resume in std::mem::take(&mut self.waiting_resumes) {
                 self.machine.resume(&resume, &mut self.effects);
             }
@@ -304,7 +323,7 @@ impl QuorumQueue {
     }
 
     fn seal_batch(&mut self) {
-        if let Some(command) = self.batch.take(self.at.wall) {
+        if let Some(command) = self.batch.take(self.wall()) {
             self.waiting_bytes += command.len();
             self.proposals.push_back(command);
         }
@@ -386,7 +405,7 @@ impl QuorumQueue {
         }
         if self.waiting_resumes.is_empty() {
             // This leader knows the state of its predecessors once an entry of its own term is applied.
-            let wall = self.at.wall;
+            let wall = self.wall();
             self.propose(&Command::Time(wall));
         }
         if self.waiting_resumes.len() < MAX_WAITING_RESUMES {
@@ -397,7 +416,7 @@ impl QuorumQueue {
     /// Proposes an entry of this leader's own term, so that it catches up.
     pub(super) fn ensure_caught_up_soon(&mut self) {
         if self.time_proposed.is_none() {
-            let wall = self.at.wall;
+            let wall = self.wall();
             self.time_proposed = Some(wall);
             self.propose(&Command::Time(wall));
         }
@@ -407,14 +426,17 @@ impl QuorumQueue {
         let Some(desired) = &self.desired else { return };
         let enabled = self.machine.features();
         let features = enabled.union(self.features);
-        let is_done = desired == self.machine.settings() && features == enabled;
+        let settings = QueueSettings {
+            quorum: desired.quorum.supported_by(features),
+            ..desired.clone()
+        };
+        let is_done = settings == *self.machine.settings() && features == enabled;
         if self.settings_proposed || is_done {
             return;
         }
-        let settings = desired.clone();
         let command = match features.is_empty() {
             true => Command::Settings(settings),
-            false => Command::Configure { features, settings },
+            false => Command::Configure(Configuration { features, settings }),
         };
         self.settings_proposed = true;
         self.propose(&command);
@@ -508,15 +530,20 @@ impl Queue for QuorumQueue {
     fn tick(&mut self, at: Timestamps, _out: &mut QueueOutput) {
         self.at = at;
         self.retry_at = self.retry_at.filter(|retry_at| *retry_at > at.now);
-        let due = self.machine.next_expiry().is_some_and(|e| e <= at.wall);
+        let wall = self.wall();
+        let due = self.machine.next_timer().is_some_and(|e| e <= wall);
         if self.leads && due && self.time_proposed.is_none() {
-            self.time_proposed = Some(at.wall);
-            self.propose(&Command::Time(at.wall));
+            self.time_proposed = Some(wall);
+            self.propose(&Command::Time(wall));
+        }
+        if self.watches.next_check.is_some_and(|check| check <= at.now) {
+            self.check_timeouts(at.now);
         }
     }
 
     fn flush(&mut self, at: Timestamps, _out: &mut QueueOutput) {
         self.at = at;
+        self.schedule_timeouts(at.now);
         self.propose_forwarded();
         self.seal_batch();
     }
@@ -525,12 +552,13 @@ impl Queue for QuorumQueue {
         if !self.leads {
             return None;
         }
-        let expiry = self.machine.next_expiry();
-        let expires_at = expiry.filter(|_| self.time_proposed.is_none()).map(|at| {
-            let wait = at.0.saturating_sub(self.at.wall.0);
+        let timer = self.machine.next_timer();
+        let due_at = timer.filter(|_| self.time_proposed.is_none()).map(|at| {
+            let wait = at.0.saturating_sub(self.wall().0);
             self.at.now + Duration::from_millis(wait)
         });
-        expires_at.into_iter().chain(self.retry_at).min()
+        let check = self.watches.next_check;
+        due_at.into_iter().chain(self.retry_at).chain(check).min()
     }
 
     fn session_gone(&mut self, at: Timestamps, session: SessionId, _out: &mut QueueOutput) {

@@ -1,14 +1,14 @@
 //! A leader and its log, one entry at a time.
 
-use super::command::Command;
+use super::command::{Command, Configuration};
 use super::tests::{message, number, session, settings, spec};
 use super::{LogRead, QuorumQueue};
 use crate::{
     ConsumerId, Queue, QueueEvent, QueueMessage, QueueOutput, QueueReply, QueueSettings,
-    QuorumFeatures, Request, RequestBody, Timestamps,
+    QuorumFeatures, Request, RequestBody, Timestamps, schedule,
 };
 use bytes::Bytes;
-use env::NodeId;
+use env::{NodeId, Time, WallTime};
 
 const TERM: u64 = 1;
 /// The node of [`session`] 1.
@@ -108,6 +108,7 @@ fn leader_logs_features_of_the_cluster_once() {
     };
     let strict = QuorumFeatures {
         strict_priorities: true,
+        ..QuorumFeatures::default()
     };
     let settings_of = |max_length| QueueSettings {
         max_length,
@@ -121,7 +122,7 @@ fn leader_logs_features_of_the_cluster_once() {
     let command = |max_length| {
         let settings = settings_of(max_length);
         let features = strict;
-        Command::Configure { features, settings }.encode()
+        Command::Configure(Configuration { features, settings }).encode()
     };
     assert_eq!(configure(&mut leader, Some(1)), Some(command(Some(1))));
     leader.apply(Some(command(Some(1))));
@@ -382,4 +383,59 @@ fn get_is_refused_at_once_during_a_shortage() {
     leader.settle();
     assert_eq!(leader.queue.machine().last_applied(session(1)), 4);
     assert_eq!(leader.queue.stats().unacknowledged, 1);
+}
+
+/// The clock of a new leader's node is an hour behind that of the leader before. Delays go on.
+#[test]
+fn delays_do_not_wait_until_the_clock_of_a_new_leader_has_caught_up() {
+    const HOUR: u64 = 3_600_000;
+    let at = |seconds: u64| Timestamps {
+        now: Time(seconds * 1_000_000_000),
+        wall: WallTime(seconds * 1000),
+    };
+    let mut leader = Leader::new();
+    let configuration = Configuration {
+        features: QuorumFeatures {
+            scheduled_delivery: true,
+            deduplication: false,
+            ..QuorumFeatures::default()
+        },
+        settings: settings(),
+    };
+    leader.apply(Some(Command::Configure(configuration).encode()));
+    let delayed = schedule(&message(1, None, None), 20_000).expect("a small message");
+    leader.step(1, RequestBody::Publish(delayed));
+    leader.queue.flush(Timestamps::default(), &mut leader.out);
+    leader.settle();
+    // Of the leader before.
+    leader.apply(Some(Command::Time(WallTime(HOUR)).encode()));
+    let delayed = schedule(&message(2, None, None), 20_000).expect("a small message");
+    leader.step(2, RequestBody::Publish(delayed));
+    leader.queue.flush(at(0), &mut leader.out);
+    leader.settle();
+    let me = Some(NodeId(1));
+    leader
+        .queue
+        .leadership(TERM + 1, None, false, &mut leader.out);
+    leader.queue.leadership(TERM + 2, me, true, &mut leader.out);
+    leader.queue.tick(at(1), &mut leader.out);
+    let time = Command::Time(WallTime(1000)).encode();
+    leader.applied += 1;
+    leader
+        .queue
+        .applied(leader.applied, TERM + 2, &time)
+        .unwrap();
+    assert_eq!(leader.queue.machine().stats().delayed, 1);
+    let due = leader.queue.wake_at().expect("a delayed message");
+    let wait = due.since(at(1).now);
+    assert!((19..=21).contains(&wait.as_secs()), "{wait:?}");
+    leader.queue.tick(at(22), &mut leader.out);
+    let command = leader.queue.take_proposal().expect("the time");
+    leader.applied += 1;
+    leader
+        .queue
+        .applied(leader.applied, TERM + 2, &command)
+        .unwrap();
+    let stats = leader.queue.machine().stats();
+    assert_eq!((stats.delayed, stats.ready), (0, 2));
 }

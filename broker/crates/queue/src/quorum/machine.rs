@@ -1,17 +1,23 @@
 //! The state machine of a quorum queue.
 
 use super::annotations::MessageAnnotations;
-use super::command::{BatchReader, Command, DecodedCommand, decode};
+use super::command::{BatchReader, Command, Configuration, DecodedCommand, decode};
 use super::dead_letter::DeadLetters;
+use super::deduplicator::Deduplicator;
+use super::delayed::{Delayed, DelayedMessage};
 use super::effects::{Effect, Effects, LogLocation};
-use super::ready::{LogMessage, Ready};
+use super::ready::{DEFAULT_LEVEL, LogMessage, Ready, RequeuedMessage};
+use crate::annotations::delivery_delay;
 use crate::checkout::{
-    Admission, CLOSED_MS, Checkout, Dequeued, HandedOut, MessageStore, RequeueReason, Weighed,
+    Admission, CLOSED_MS, Checkout, Dequeued, HandedOut, MessageStore, Requeue, RequeueReason,
+    Weighed,
 };
+use crate::deduplication::deduplication_id;
 use crate::{
-    Annotations, ConsumerInfo, DeadIncarnation, DeadReason, DeliveryProgress, Name, Overflow,
-    QueueCounters, QueueEvent, QueueSettings, QueueStats, QueueType, QuorumFeatures, ReadyDetails,
-    RejectReason, RequestBody, ResumeConsumer, SessionId,
+    Annotations, ConsumerInfo, DeadIncarnation, DeadReason, DelayedDetails, DelayedRetry,
+    DeliveryCounts, DeliveryProgress, Name, Overflow, QueueCounters, QueueEvent, QueueSettings,
+    QueueStats, QueueType, QuorumFeatures, ReadyDetails, RejectReason, RequestBody, ResumeConsumer,
+    SessionId,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -23,6 +29,8 @@ use wire::{DecodeError, Decoded};
 /// Most milliseconds by which closed sessions age between two commands. The clock may leap further after an
 /// idle time or when a wall clock is set.
 const MAX_STEP_MS: u64 = CLOSED_MS / 10;
+/// Longest delay in milliseconds that a client can ask for: ten years, so that sums of times do not overflow.
+const MAX_DELAY_MS: u64 = 315_360_000_000;
 /// With `reject-publish`, publishes are accepted again below this many tenths of each limit.
 const RESUME_TENTHS: u64 = 8;
 
@@ -36,6 +44,8 @@ pub struct Machine {
     /// Index of the last applied entry.
     pub(super) applied: u64,
     pub(super) ready: Ready,
+    /// Messages that become ready later.
+    pub(super) delayed: Delayed,
     /// Body bytes of unsettled messages.
     pub(super) out_bytes: u64,
     /// A limit with `reject-publish` is exceeded: publishes are refused until there is room again.
@@ -43,6 +53,8 @@ pub struct Machine {
     pub(super) checkout: Checkout<LogMessage>,
     pub(super) dead: DeadLetters,
     pub(crate) annotations: MessageAnnotations,
+    /// Publishes that are recognised when they come again.
+    pub(super) deduplicator: Deduplicator,
     /// Location of the request that is being applied.
     at: LogLocation,
 }
@@ -67,6 +79,7 @@ impl Weighed for LogMessage {
 /// The parts of the machine that the checkout uses as its message store.
 struct LogStore<'a> {
     ready: &'a mut Ready,
+    delayed: &'a mut Delayed,
     out_bytes: &'a mut u64,
     dead: &'a mut DeadLetters,
     annotations: &'a mut MessageAnnotations,
@@ -76,6 +89,11 @@ struct LogStore<'a> {
     /// Requeued messages go to the end, since there is no delivery limit: at the front, the same message would
     /// be delivered again at once.
     requeues_to_end: bool,
+    /// See [`QuorumFeatures::delivery_counts`].
+    counts_deliveries: bool,
+    /// Clients can delay the messages that they return.
+    delays_on_request: bool,
+    retry: Option<DelayedRetry>,
 }
 
 impl MessageStore for LogStore<'_> {
@@ -92,10 +110,15 @@ impl MessageStore for LogStore<'_> {
         Some(dequeued)
     }
 
-    fn requeue(&mut self, item: LogMessage, attempts: u32, reason: RequeueReason) {
+    fn requeue(&mut self, item: LogMessage, counts: DeliveryCounts, how: Requeue) {
+        let reason = how.reason;
         *self.out_bytes -= u64::from(item.body);
         if planted::is(Bug::AnnotationsLost) {
             self.annotations.remove(item.location());
+        }
+        if let Some(due) = self.due_time(&item, counts, how) {
+            let requeued = RequeuedMessage { held: item, counts };
+            return self.delayed.push(&DelayedMessage { due, requeued });
         }
         let last = self.ready.last_postponed();
         debug_assert!(
@@ -106,11 +129,11 @@ impl MessageStore for LogStore<'_> {
         if (self.requeues_to_end && reason == RequeueReason::Requested)
             || planted::is(Bug::RequeueBehind)
         {
-            self.ready.postpone(item, attempts, self.at);
+            self.ready.postpone(item, counts, self.at);
         } else if reason == RequeueReason::InFront {
-            self.ready.requeue_in_front(item, attempts);
+            self.ready.requeue_in_front(item, counts);
         } else {
-            self.ready.give_back(item, attempts);
+            self.ready.give_back(item, counts);
         }
     }
 
@@ -133,8 +156,8 @@ impl MessageStore for LogStore<'_> {
             session: delivery.session,
             consumer: delivery.consumer,
             id: delivery.id,
-            redelivered: delivery.redelivered,
-            attempts: delivery.attempts,
+            counts: delivery.counts,
+            counts_all: self.counts_deliveries,
             left: match delivery.numbered {
                 true => item.location().number(),
                 false => delivery.left,
@@ -157,14 +180,48 @@ impl MessageStore for LogStore<'_> {
 
     fn purge(&mut self) -> u64 {
         let postponed = self.ready.postponed().map(|(_, message)| message);
-        for message in self.ready.returned().chain(postponed) {
+        let delayed = self.delayed.iter().map(|message| message.requeued);
+        for message in self.ready.returned().chain(postponed).chain(delayed) {
             self.annotations.remove(message.held.location());
         }
-        self.ready.clear()
+        self.ready.clear() + self.delayed.clear()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ready.len() == 0 && self.delayed.len() == 0
     }
 }
 
 impl LogStore<'_> {
+    /// When a requeued message becomes ready. `None`: at once. The messages of a session that outlives its connections
+    /// keep their order, and a delivery that was never sent was no attempt, so neither is delayed. An expired message
+    /// leaves at the head of the queue.
+    fn due_time(&self, item: &LogMessage, counts: DeliveryCounts, how: Requeue) -> Option<u64> {
+        if item.expires != 0 && item.expires <= self.clock {
+            return None;
+        }
+        match how.reason {
+            RequeueReason::Requested | RequeueReason::Returned => {}
+            RequeueReason::InFront | RequeueReason::Unseen { .. } => return None,
+        }
+        let delay = match how.deliver_at.filter(|_| self.delays_on_request) {
+            Some(at) => at.saturating_sub(self.clock).min(MAX_DELAY_MS),
+            None => self.retry?.delay_ms(counts.failed, how.has_failed),
+        };
+        (delay > 0).then(|| self.clock.saturating_add(delay))
+    }
+
+    /// Makes the delayed messages ready that are due, and removes those that have expired.
+    fn release_delayed(&mut self) {
+        while let Some(message) = self.delayed.pop(self.clock) {
+            let RequeuedMessage { held, counts } = message.requeued;
+            match held.expires != 0 && held.expires <= self.clock {
+                true => self.add_dead_letter(&held, DeadReason::Expired),
+                false => self.ready.give_back(held, counts),
+            }
+        }
+    }
+
     fn drop_expired(&mut self) {
         while let Some(item) = self.ready.pop_expired(self.clock) {
             self.add_dead_letter(&item, DeadReason::Expired);
@@ -184,6 +241,7 @@ impl Machine {
             clock: 0,
             applied: 0,
             ready: Ready::new(),
+            delayed: Delayed::default(),
             out_bytes: 0,
             blocked: false,
             at: LogLocation::default(),
@@ -195,6 +253,7 @@ impl Machine {
             ),
             dead: DeadLetters::new(settings.dead_letter),
             annotations: MessageAnnotations::default(),
+            deduplicator: Deduplicator::default(),
             features: QuorumFeatures::default(),
             settings,
         }
@@ -207,6 +266,7 @@ impl Machine {
     ) -> (&'a mut Checkout<LogMessage>, LogStore<'a>) {
         let store = LogStore {
             ready: &mut self.ready,
+            delayed: &mut self.delayed,
             out_bytes: &mut self.out_bytes,
             dead: &mut self.dead,
             annotations: &mut self.annotations,
@@ -214,6 +274,9 @@ impl Machine {
             clock: self.clock,
             at: self.at,
             requeues_to_end: self.settings.delivery_limit.is_none(),
+            counts_deliveries: self.features.delivery_counts,
+            delays_on_request: self.features.delayed_retry,
+            retry: self.settings.quorum.delayed_retry,
         };
         (&mut self.checkout, store)
     }
@@ -247,6 +310,7 @@ impl Machine {
         if self.checkout.deleted {
             self.dead.clear();
             self.annotations.clear();
+            self.deduplicator.clear();
         }
         Ok(())
     }
@@ -271,13 +335,16 @@ impl Machine {
         assert!(ready == 0 || waits.is_none(), "{waits:?} could be served");
         let expiry = self.ready.next_expiry();
         assert!(expiry.is_none_or(|expires| expires > self.clock));
+        assert!(self.delayed.next().is_none_or(|at| at > self.clock));
         if self.settings.overflow == Overflow::DropHead {
             assert!(!self.blocked);
             assert!(ready == 0 || !self.exceeds_limits());
         }
-        assert!(!self.checkout.deleted || ready == 0 && out == 0);
+        let delayed = self.delayed.len();
+        assert!(delayed == 0 || self.features.delayed_retry || self.features.scheduled_delivery);
+        assert!(!self.checkout.deleted || ready + delayed + out == 0);
         assert!(out > 0 || self.out_bytes == 0);
-        assert!(self.annotations.len() as u64 <= ready + out + self.dead.len());
+        assert!(self.annotations.len() as u64 <= ready + delayed + out + self.dead.len());
     }
 
     fn apply_batch(
@@ -363,6 +430,11 @@ impl Machine {
                 .record_refusal(session, seq, RejectReason::MaxLength);
         }
         self.checkout.counters.publish += 1;
+        if let Some(window_ms) = self.settings.quorum.deduplication_window_ms
+            && self.is_copy(message, window_ms)
+        {
+            return;
+        }
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
         // A TTL of zero still allows a delivery within the millisecond of the publish.
         let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(1));
@@ -371,20 +443,50 @@ impl Machine {
             let at = self.at;
             assert!(last.is_none_or(|last| last < at), "{last:?} {at:?}");
         }
-        self.ready.push(&LogMessage {
+        let held = LogMessage {
             index: self.at.index,
             offset: self.at.offset,
             body: u32::try_from(message.body_len()).unwrap_or(u32::MAX),
             level: self.ready.level_of(message.priority()),
             expires: ttl.map_or(0, |ttl| self.clock.saturating_add(ttl)),
-        });
+        };
+        let is_scheduling = self.features.scheduled_delivery && !planted::is(Bug::ScheduleIgnored);
+        match delivery_delay(message).filter(|delay| *delay > 0 && is_scheduling) {
+            Some(delay) => self.schedule(held, ttl, delay),
+            None => self.ready.push(&held),
+        }
     }
 
-    /// Number and body bytes of the messages that count towards the limits: ready ones and dead letters that
-    /// are not forwarded yet.
+    /// Returns true if the message was published before. Otherwise the queue remembers it, if its publisher asks for that.
+    #[cold]
+    fn is_copy(&mut self, message: &Message, window_ms: u64) -> bool {
+        if !self.features.deduplication || planted::is(Bug::DeduplicationIgnored) {
+            return false;
+        }
+        let id = deduplication_id(message);
+        id.is_some_and(|id| !self.deduplicator.remember(id, self.clock, window_ms))
+    }
+
+    /// Holds a published message back for this time in milliseconds. Its time to live begins then.
+    #[cold]
+    fn schedule(&mut self, held: LogMessage, ttl: Option<u64>, delay: u64) {
+        let due = self.clock.saturating_add(delay.min(MAX_DELAY_MS));
+        let held = LogMessage {
+            level: DEFAULT_LEVEL,
+            expires: ttl.map_or(0, |ttl| due.saturating_add(ttl)),
+            ..held
+        };
+        let counts = DeliveryCounts::default();
+        let requeued = RequeuedMessage { held, counts };
+        self.delayed.push(&DelayedMessage { due, requeued });
+    }
+
+    /// Number and body bytes of the messages that count towards the limits: ready and delayed ones, and dead letters
+    /// that are not forwarded yet.
     fn limited_usage(&self) -> (u64, u64) {
-        let length = self.ready.len() + self.dead.len();
-        (length, self.ready.bytes() + self.dead.bytes())
+        let length = self.ready.len() + self.delayed.len() + self.dead.len();
+        let bytes = self.ready.bytes() + self.delayed.bytes() + self.dead.bytes();
+        (length, bytes)
     }
 
     fn exceeds_limits(&self) -> bool {
@@ -405,7 +507,7 @@ impl Machine {
             && is_below(self.settings.max_length_bytes, bytes)
     }
 
-    /// With drop-head, drops messages at the head while a limit is exceeded. With reject-publish, blocks
+    /// With drop-head, drops ready messages at the head while a limit is exceeded. With reject-publish, blocks
     /// publishes from the first excess until there is room again. Unsettled messages do not count.
     fn enforce_limits(&mut self, effects: &mut Effects) {
         match self.settings.overflow {
@@ -443,6 +545,7 @@ impl Machine {
             self.checkout.extend_closed_sessions(leap);
         }
         let (_, mut store) = self.split(effects);
+        store.release_delayed();
         store.drop_expired();
     }
 
@@ -451,7 +554,7 @@ impl Machine {
         match command {
             Command::Time(wall) => self.advance_clock(wall, effects),
             Command::Settings(settings) => self.set_settings(settings, effects),
-            Command::Configure { features, settings } => {
+            Command::Configure(Configuration { features, settings }) => {
                 self.enable_features(features);
                 self.set_settings(settings, effects);
             }
@@ -467,6 +570,14 @@ impl Machine {
             Command::NodeTrusted(node) => {
                 let (checkout, mut store) = self.split(effects);
                 checkout.trust_node(&mut store, node);
+            }
+            Command::ConsumerTimedOut {
+                session,
+                consumer,
+                up_to,
+            } => {
+                let (checkout, mut store) = self.split(effects);
+                checkout.time_out(&mut store, session, consumer, up_to);
             }
             Command::GoneSession(session) => {
                 let (checkout, mut store) = self.split(effects);
@@ -490,6 +601,7 @@ impl Machine {
         if self.features.strict_priorities {
             self.ready.serve_strictly();
         }
+        self.checkout.counts_deliveries = self.features.delivery_counts;
     }
 
     /// Repeats the unsettled deliveries of a consumer. It changes no replicated state, so it needs no log
@@ -532,10 +644,12 @@ impl Machine {
         let returned = self.ready.returned().map(|r| r.held.index);
         let postponed = self.ready.postponed().map(|(_, r)| r.held.index);
         let fresh = self.ready.fresh().map(|h| h.index);
+        let delayed = self.delayed.iter().map(|m| m.requeued.held.index);
         let dead = self.dead.kept().map(|(_, held, _)| held.index);
         fresh
             .chain(returned)
             .chain(postponed)
+            .chain(delayed)
             .chain(out)
             .chain(dead)
     }
@@ -563,9 +677,15 @@ impl Machine {
         })
     }
 
-    /// Wall clock at which the next message expires.
-    pub fn next_expiry(&self) -> Option<WallTime> {
-        self.ready.next_expiry().map(WallTime)
+    /// Counts of delayed messages. `None`: there is none.
+    pub fn delayed_details(&self) -> Option<DelayedDetails> {
+        self.delayed.details()
+    }
+
+    /// Wall clock at which the next message expires or a delayed one becomes ready.
+    pub fn next_timer(&self) -> Option<WallTime> {
+        let expiry = self.ready.next_expiry().into_iter();
+        expiry.chain(self.delayed.next()).min().map(WallTime)
     }
 
     /// Returns true if the queue is deleted.
@@ -618,6 +738,8 @@ impl Machine {
             unacknowledged_bytes: self.out_bytes,
             dead: self.dead.len(),
             dead_bytes: self.dead.bytes(),
+            delayed: self.delayed.len(),
+            delayed_bytes: self.delayed.bytes(),
             ..QueueStats::default()
         }
     }

@@ -10,6 +10,12 @@ mod command;
 mod dead_letter;
 #[cfg(test)]
 mod dead_letter_tests;
+#[cfg(test)]
+mod deduplication_tests;
+mod deduplicator;
+mod delayed;
+#[cfg(test)]
+mod delayed_tests;
 mod effects;
 #[cfg(test)]
 mod flow_tests;
@@ -27,15 +33,21 @@ mod model_tests;
 mod order_tests;
 mod ready;
 #[cfg(test)]
+mod scheduled_tests;
+#[cfg(test)]
 mod session_epoch_tests;
 #[allow(missing_docs)]
 mod snapshot;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod timeout_tests;
+mod timeouts;
 
-pub use command::{Batch, Command, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};
+pub use command::{Batch, Command, Configuration, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};
 pub use dead_letter::{DeadRead, MAX_PASSING, MAX_PASSING_BYTES};
 pub use effects::{Effect, Effects, LogLocation, LogRead};
 pub use leader::{Checkpoint, QuorumQueue};
 pub use machine::{Machine, UnknownCommand};
 pub use snapshot::RestoreError;
+pub use timeouts::{ConsumerTimeouts, DefaultTimeout};

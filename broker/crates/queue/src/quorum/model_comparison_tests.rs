@@ -1,13 +1,13 @@
 //! The machine against the model of a queue.
 
-use super::command::Command;
+use super::command::{Command, Configuration};
 use super::machine::Machine;
 use super::tests::{Rig, session, settings};
 use crate::model::{FLOW, Pair, QueueUnderTest, step};
 use crate::{
-    ConsumerId, QueueOutput, QueueSettings, QueueType, ReadyDetails, RequestBody, SessionId,
+    ConsumerId, DelayedDetails, DelayedRetry, QueueOutput, QueueSettings, QueueType, ReadyDetails,
+    RequestBody, SessionId,
 };
-use env::WallTime;
 use proptest::prelude::*;
 
 impl QueueUnderTest for Rig {
@@ -20,12 +20,16 @@ impl QueueUnderTest for Rig {
     }
 
     fn advance(&mut self, ms: u64) -> QueueOutput {
-        self.wall += ms;
-        self.command(Command::Time(WallTime(self.wall)).encode())
+        self.pass(ms)
     }
 
     fn configure(&mut self, settings: &QueueSettings) -> QueueOutput {
-        self.command(Command::Settings(settings.clone()).encode())
+        let (features, settings) = (self.machine.features(), settings.clone());
+        let command = match features.is_empty() {
+            true => Command::Settings(settings),
+            false => Command::Configure(Configuration { features, settings }),
+        };
+        self.command(command.encode())
     }
 
     fn restart(&mut self) -> QueueOutput {
@@ -39,6 +43,31 @@ impl QueueUnderTest for Rig {
 
     fn serve_strictly(&mut self) -> Option<QueueOutput> {
         Some(self.enable_strict_priorities())
+    }
+
+    fn count_deliveries(&mut self) -> Option<QueueOutput> {
+        Some(self.enable_delivery_counts())
+    }
+
+    fn delay_returns(&mut self, retry: Option<DelayedRetry>) -> Option<QueueOutput> {
+        Some(Rig::delay_returns(self, retry))
+    }
+
+    fn hold_back(&mut self) -> Option<QueueOutput> {
+        Some(self.enable_scheduled_delivery())
+    }
+
+    fn time_out(&mut self, by: u64, consumer: u32, up_to: u64) -> Option<QueueOutput> {
+        let command = Command::ConsumerTimedOut {
+            session: session(by),
+            consumer: ConsumerId(consumer),
+            up_to,
+        };
+        Some(self.command(command.encode()))
+    }
+
+    fn delayed(&self) -> Option<DelayedDetails> {
+        self.machine.delayed_details()
     }
 
     fn ready_details(&self) -> Option<ReadyDetails> {

@@ -27,7 +27,7 @@ enum Step {
         priority: i32,
     },
     /// The next connection of the session that outlives its connections consumes.
-    Succeed {
+    TakeOver {
         by: u64,
         prefetch: u32,
         done: u8,
@@ -75,7 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (by.clone(), 1u8..5, 0u8..8).prop_map(|(by, count, priority)| Step::Publish { by, count, priority }),
         3 => (by.clone(), 0u32..4, -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
-        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, done)| Step::Succeed { by, prefetch, done }),
+        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, done)| Step::TakeOver { by, prefetch, done }),
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
         8 => (by.clone(), 0u8..6, any::<u8>()).prop_map(|(by, outcome, pick)| Step::Settle { by, outcome, pick }),
         1 => by.clone().prop_map(|by| Step::Get { by }),
@@ -179,7 +179,7 @@ impl Model {
                 self.windows.insert((slot, consumer), window);
                 self.rig.consume(slot, consumer, spec(prefetch, priority))
             }
-            Step::Succeed { by, prefetch, done } => self.succeed(by, prefetch, done)?,
+            Step::TakeOver { by, prefetch, done } => self.take_over(by, prefetch, done)?,
             Step::Cancel { by } => match self.consumer_of(by) {
                 Some((slot, consumer)) => {
                     self.persistent.retain(|key| *key != (slot, consumer));
@@ -235,7 +235,12 @@ impl Model {
     }
 
     /// The next connection settles deliveries of the previous one.
-    fn succeed(&mut self, by: u64, prefetch: u32, done: u8) -> Result<QueueOutput, TestCaseError> {
+    fn take_over(
+        &mut self,
+        by: u64,
+        prefetch: u32,
+        done: u8,
+    ) -> Result<QueueOutput, TestCaseError> {
         let slot = self.slots[by as usize];
         let consumer = self.next_consumer;
         self.next_consumer += 1;
@@ -262,7 +267,7 @@ impl Model {
             }),
             at: 0,
         };
-        Ok(self.rig.one(slot, RequestBody::Succeed(Box::new(next))))
+        Ok(self.rig.one(slot, RequestBody::TakeOver(Box::new(next))))
     }
 
     /// A batch that was applied before changes nothing; other commands have no number and are not repeated.

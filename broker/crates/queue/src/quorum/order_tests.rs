@@ -264,11 +264,11 @@ fn with_strict_priorities_the_head_of_each_level_expires() {
         publish(3, 0, Some(50)),
         publish(21, 31, Some(90)),
     ]);
-    assert_eq!(rig.machine.next_expiry(), Some(WallTime(rig.wall + 50)));
+    assert_eq!(rig.machine.next_timer(), Some(WallTime(rig.wall + 50)));
     let expired = |n| (DeadReason::Expired, n);
     let out = rig.command(Command::Time(WallTime(rig.wall + 50)).encode());
     assert_eq!(dead(&out), [expired(1)]);
-    assert_eq!(rig.machine.next_expiry(), Some(WallTime(rig.wall + 90)));
+    assert_eq!(rig.machine.next_timer(), Some(WallTime(rig.wall + 90)));
     let out = rig.command(Command::Time(WallTime(rig.wall + 90)).encode());
     assert_eq!(dead(&out), [expired(21)]);
     let out = rig.consume(1, 1, spec(0, 0));
@@ -303,7 +303,7 @@ fn only_the_head_expires_and_no_expired_message_is_delivered() {
         publish(3, 0, Some(50)),
     ]);
     // Behind a message of high priority without a TTL.
-    assert_eq!(rig.machine.next_expiry(), None);
+    assert_eq!(rig.machine.next_timer(), None);
     let out = rig.command(Command::Time(WallTime(2000)).encode());
     assert_eq!((dead(&out), rig.machine.stats().ready), (vec![], 4));
     rig.wall = 2000;
@@ -319,7 +319,7 @@ fn waiting_consumer_gets_a_message_with_a_zero_ttl() {
     rig.consume(1, 1, spec(1, 0));
     let out = rig.batch(vec![publish(1, 0, Some(0)), publish(2, 0, Some(0))]);
     assert_eq!((numbers(&out), dead(&out)), (vec![1], vec![]));
-    let next = rig.machine.next_expiry();
+    let next = rig.machine.next_timer();
     assert_eq!(next, Some(WallTime(rig.wall + 1)));
     let out = rig.command(Command::Time(WallTime(rig.wall + 1)).encode());
     assert_eq!(dead(&out), [(DeadReason::Expired, 2)]);

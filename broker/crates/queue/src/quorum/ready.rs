@@ -10,6 +10,7 @@
 //!   message and keeps the order of messages of equal priority.
 
 use super::effects::LogLocation;
+use crate::DeliveryCounts;
 use crate::checkout::Dequeued;
 use env::planted::{self, Bug};
 use std::collections::VecDeque;
@@ -52,19 +53,18 @@ impl LogMessage {
     }
 }
 
-/// A requeued message and its number of failed delivery attempts.
+/// A requeued message and its counts of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequeuedMessage {
     pub held: LogMessage,
-    pub attempts: u32,
+    pub counts: DeliveryCounts,
 }
 
 impl From<RequeuedMessage> for Dequeued<LogMessage> {
     fn from(returned: RequeuedMessage) -> Dequeued<LogMessage> {
         Dequeued {
             item: returned.held,
-            attempts: returned.attempts,
-            redelivered: true,
+            counts: returned.counts,
         }
     }
 }
@@ -481,22 +481,27 @@ impl Ready {
     }
 
     /// Requeues a message at the front, behind those that were requeued before.
-    pub(crate) fn give_back(&mut self, held: LogMessage, attempts: u32) {
+    pub(crate) fn give_back(&mut self, held: LogMessage, counts: DeliveryCounts) {
         self.count(&held);
-        self.returned.push_back(RequeuedMessage { held, attempts });
+        self.returned.push_back(RequeuedMessage { held, counts });
     }
 
     /// Requeues a message at the very front.
-    pub(crate) fn requeue_in_front(&mut self, held: LogMessage, attempts: u32) {
+    pub(crate) fn requeue_in_front(&mut self, held: LogMessage, counts: DeliveryCounts) {
         self.count(&held);
-        self.returned.push_front(RequeuedMessage { held, attempts });
+        self.returned.push_front(RequeuedMessage { held, counts });
     }
 
     /// Requeues a message at the end. `after` is the log location of the request; it ascends from call to call.
-    pub(crate) fn postpone(&mut self, held: LogMessage, attempts: u32, after: LogLocation) {
+    pub(crate) fn postpone(
+        &mut self,
+        held: LogMessage,
+        counts: DeliveryCounts,
+        after: LogLocation,
+    ) {
         self.count(&held);
         self.postponed
-            .push_back((after, RequeuedMessage { held, attempts }));
+            .push_back((after, RequeuedMessage { held, counts }));
     }
 
     /// The first message of a level, and where it is.
@@ -578,8 +583,7 @@ impl Ready {
             NextMessage::Postponed => self.postponed.pop_front().map(|(_, r)| r.into()),
             NextMessage::Fresh(level) => self.levels.pop(level).map(|item| Dequeued {
                 item,
-                attempts: 0,
-                redelivered: false,
+                counts: DeliveryCounts::default(),
             }),
         };
         if !self.is_strict && next != NextMessage::Returned {

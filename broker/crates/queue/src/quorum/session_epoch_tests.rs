@@ -29,7 +29,7 @@ fn connect(rig: &mut Rig, by: u64, prefetch: u32, settled: Option<Settlement>) -
         epoch: SessionEpoch::New,
         at: 0,
     };
-    rig.one(by, RequestBody::Succeed(Box::new(next)))
+    rig.one(by, RequestBody::TakeOver(Box::new(next)))
 }
 
 fn done(by: u64, ids: &[(u64, u64)]) -> Option<Settlement> {
@@ -41,7 +41,7 @@ fn done(by: u64, ids: &[(u64, u64)]) -> Option<Settlement> {
 }
 
 fn leave(rig: &mut Rig, by: u64) -> QueueOutput {
-    rig.one(by, RequestBody::Leave { consumer: CONSUMER })
+    rig.one(by, RequestBody::CancelAndRequeue { consumer: CONSUMER })
 }
 
 /// The consumer's session, the message number and whether it was redelivered.
@@ -118,7 +118,7 @@ fn consumers_of_other_sessions_are_not_replaced() {
         epoch: SessionEpoch::New,
         at: 0,
     };
-    rig.one(2, RequestBody::Succeed(Box::new(other)));
+    rig.one(2, RequestBody::TakeOver(Box::new(other)));
     rig.publish(1..=2);
     let out = connect(&mut rig, 3, 4, done(1, &[(1, 1)]));
     assert!(ended(&out).is_empty());
@@ -217,7 +217,7 @@ fn join(rig: &mut Rig, by: u64, epoch: SessionEpoch, at: u64) -> (Vec<QueueReply
         epoch,
         at,
     };
-    let out = rig.one(by, RequestBody::Succeed(Box::new(next)));
+    let out = rig.one(by, RequestBody::TakeOver(Box::new(next)));
     let state = rig.machine.snapshot();
     let restored = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
     assert_eq!(restored.snapshot(), state);
@@ -228,7 +228,10 @@ fn join(rig: &mut Rig, by: u64, epoch: SessionEpoch, at: u64) -> (Vec<QueueReply
 fn epoch_continues_until_another_one_has_consumed() {
     let mut rig = rig();
     let of = |number| SessionEpoch::Of(session(number));
-    let (continues, starts_new) = (vec![QueueReply::GoesOn], vec![QueueReply::Consuming]);
+    let (continues, starts_new) = (
+        vec![QueueReply::EpochContinues],
+        vec![QueueReply::Consuming],
+    );
     // The queue knows no epoch, so a connection that knows none continues.
     assert_eq!(join(&mut rig, 1, SessionEpoch::New, 0).0, continues);
     assert_eq!(join(&mut rig, 2, of(1), 0).0, continues);
@@ -246,7 +249,7 @@ fn late_request_does_not_replace_a_later_connection() {
     let mut rig = rig();
     assert_eq!(
         join(&mut rig, 1, SessionEpoch::New, 70).0,
-        [QueueReply::GoesOn]
+        [QueueReply::EpochContinues]
     );
     let (replies, ended_sessions) = join(&mut rig, 2, SessionEpoch::New, 69);
     assert!(matches!(

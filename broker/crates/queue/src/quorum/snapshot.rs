@@ -8,6 +8,8 @@
 
 use super::annotations::MessageAnnotations;
 use super::dead_letter::DeadLetters;
+use super::deduplicator::Deduplicator;
+use super::delayed::{Delayed, DelayedMessage};
 use super::effects::LogLocation;
 use super::machine::Machine;
 use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, Ready, RequeuedMessage};
@@ -16,14 +18,18 @@ use crate::checkout::{
 };
 use crate::codec::VERSION;
 use crate::{
-    Annotations, ConsumerId, ConsumerSpec, DeadReason, FlowMode, Name, QueueReply, QuorumFeatures,
-    RefusedPublishes, SessionId,
+    Annotations, ConsumerId, ConsumerSpec, DeadReason, DeliveryCounts, FlowMode, Name, QueueReply,
+    QueueSettings, QuorumFeatures, RefusedPublishes, SessionId,
 };
 use bytes::{BufMut, Bytes, BytesMut};
+use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::sync::Arc;
-use wire::{DecodeCause, DecodeError, Decoded, Reader, Wire, put_varint, wire_struct};
+use wire::{
+    DecodeCause, DecodeError, Decoded, Reader, Wire, get_quorum_settings, put_quorum_settings,
+    put_varint, wire_struct,
+};
 
 /// The name of the format in errors.
 const FORMAT: &str = "state";
@@ -38,39 +44,61 @@ const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
 #[error("checkpoint of a quorum queue cannot be read: its {0}")]
 pub struct RestoreError(#[from] pub(super) DecodeError);
 
-/// Encoding of the properties of a message.
+/// The format of a checkpoint, which depends on the features of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    /// Version 0.2: with a flag for high priority.
-    Weighted,
-    /// Without the priority.
-    Features,
+struct Format(QuorumFeatures);
+
+impl Format {
+    /// Version 0.2: messages have a flag for high priority.
+    fn is_baseline(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Messages can be delayed.
+    fn has_delayed(self) -> bool {
+        self.0.delayed_retry || self.0.scheduled_delivery
+    }
+
+    /// All deliveries of a message are stored, not only failed ones: they are counted, or a message that waits in front of
+    /// others may not have been delivered yet.
+    fn has_counts(self) -> bool {
+        self.0.delivery_counts || self.0.scheduled_delivery
+    }
+
+    /// Publishes are remembered.
+    fn has_publishes(self) -> bool {
+        self.0.deduplication
+    }
 }
 
 impl Machine {
     /// Encodes the state.
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        let format = match self.features.is_empty() {
-            true => Format::Weighted,
-            false => Format::Features,
-        };
-        match format {
-            Format::Weighted => out.put_u8(VERSION),
-            Format::Features => {
+        let format = Format(self.features);
+        match format.is_baseline() {
+            true => out.put_u8(VERSION),
+            false => {
                 out.put_u8(FEATURES_VERSION);
                 self.features.put(&mut out);
             }
         }
         self.settings.put(&mut out);
+        put_quorum_settings(&self.settings.quorum, self.features, &mut out);
         put_varint(&mut out, self.clock);
         put_varint(&mut out, self.applied);
         out.put_u8(self.ready.turn);
         self.blocked.put(&mut out);
         put_ready(&mut out, &self.ready, format);
+        if format.has_delayed() {
+            put_delayed(&mut out, &self.delayed, format);
+        }
         put_checkout(&mut out, &self.checkout, format);
         put_annotations(&mut out, &self.annotations);
         put_dead_letters(&mut out, &self.dead, format);
+        if format.has_publishes() {
+            put_publishes(&mut out, &self.deduplicator);
+        }
         out.freeze()
     }
 
@@ -81,21 +109,30 @@ impl Machine {
     /// If the bytes are not a checkpoint of this version.
     pub fn restore(label: Name, state: Bytes) -> Result<Machine, RestoreError> {
         let from = &mut Reader::shared(FORMAT, &state);
-        let (format, features) = match from.u8()? {
-            VERSION => (Format::Weighted, QuorumFeatures::default()),
-            FEATURES_VERSION => (Format::Features, from.get()?),
+        let features = match from.u8()? {
+            VERSION => QuorumFeatures::default(),
+            FEATURES_VERSION => from.get()?,
             other => return Err(from.error(DecodeCause::Version(other)).into()),
         };
-        let mut machine = Machine::new(label, from.get()?);
+        let mut settings: QueueSettings = from.get()?;
+        settings.quorum = get_quorum_settings(from, features)?;
+        let mut machine = Machine::new(label, settings);
         machine.enable_features(features);
+        let format = Format(features);
         machine.clock = from.varint()?;
         machine.applied = from.varint()?;
         machine.ready.turn = from.u8()?;
         machine.blocked = from.get()?;
         get_ready(from, &mut machine.ready, format)?;
+        if format.has_delayed() {
+            get_delayed(from, &mut machine.delayed, format)?;
+        }
         get_checkout(from, &mut machine.checkout, format)?;
         get_annotations(from, &mut machine.annotations)?;
         get_dead_letters(from, &mut machine.dead, format)?;
+        if format.has_publishes() {
+            get_publishes(from, &mut machine.deduplicator)?;
+        }
         from.end()?;
         let consumers = machine.checkout.consumers.values();
         let unsettled = consumers.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
@@ -120,9 +157,9 @@ fn put_ready(out: &mut BytesMut, ready: &Ready, format: Format) {
     // A buffer that grows by doubling would need three times the memory while it is copied.
     let count = usize::try_from(ready.len()).unwrap_or(0);
     out.reserve(count.saturating_mul(TYPICAL_BYTES));
-    match format {
-        Format::Weighted => put_fresh(out, ready.fresh().count() as u64, ready.fresh(), format),
-        Format::Features => {
+    match format.is_baseline() {
+        true => put_fresh(out, ready.fresh().count() as u64, ready.fresh(), format),
+        false => {
             put_varint(out, ready.fresh_by_level().count() as u64);
             for (level, count, messages) in ready.fresh_by_level() {
                 out.put_u8(level);
@@ -161,9 +198,9 @@ fn put_fresh(
 }
 
 fn get_ready(from: &mut Reader<'_>, ready: &mut Ready, format: Format) -> Decoded<()> {
-    match format {
-        Format::Weighted => get_fresh(from, ready, None, format)?,
-        Format::Features => {
+    match format.is_baseline() {
+        true => get_fresh(from, ready, None, format)?,
+        false => {
             let mut above = HIGHEST_LEVEL + 1;
             for _ in 0..from.varint_count(MIN_LEVEL_LEN)? {
                 let level = from.u8()?;
@@ -178,12 +215,74 @@ fn get_ready(from: &mut Reader<'_>, ready: &mut Ready, format: Format) -> Decode
     }
     for _ in 0..from.varint_count(MIN_REQUEUED_LEN)? {
         let message = get_message(from, format)?;
-        ready.give_back(message, from.varint32()?);
+        ready.give_back(message, get_counts(from, format)?);
     }
     for _ in 0..from.varint_count(MIN_LOCATION_LEN + MIN_REQUEUED_LEN)? {
         let after = get_location(from)?;
         let message = get_message(from, format)?;
-        ready.postpone(message, from.varint32()?, after);
+        ready.postpone(message, get_counts(from, format)?, after);
+    }
+    Ok(())
+}
+
+/// The times are encoded as differences to the one before.
+fn put_delayed(out: &mut BytesMut, delayed: &Delayed, format: Format) {
+    let all = match planted::is(Bug::DelayedForgotten) {
+        true => Vec::new(),
+        false => delayed.sorted(),
+    };
+    put_varint(out, all.len() as u64);
+    let mut before = 0;
+    for message in all {
+        put_varint(out, message.due.wrapping_sub(before));
+        put_requeued(out, &message.requeued, format);
+        before = message.due;
+    }
+}
+
+fn get_delayed(from: &mut Reader<'_>, delayed: &mut Delayed, format: Format) -> Decoded<()> {
+    let mut due = 0u64;
+    for _ in 0..from.varint_count(MIN_NUMBER_LEN + MIN_REQUEUED_LEN)? {
+        due = due.wrapping_add(from.varint()?);
+        let held = get_message(from, format)?;
+        let counts = get_counts(from, format)?;
+        let requeued = RequeuedMessage { held, counts };
+        delayed.push(&DelayedMessage { due, requeued });
+    }
+    Ok(())
+}
+
+/// The times are encoded as differences to the one before.
+fn put_publishes(out: &mut BytesMut, all: &Deduplicator) {
+    let none = Deduplicator::default();
+    let all = match planted::is(Bug::DeduplicationForgotten) {
+        true => &none,
+        false => all,
+    };
+    put_varint(out, all.publishers().len() as u64);
+    for (name, last) in all.publishers() {
+        name.put(out);
+        put_varint(out, last);
+    }
+    put_varint(out, all.values().len() as u64);
+    let mut before = 0;
+    for (value, at) in all.values() {
+        value.put(out);
+        put_varint(out, at.wrapping_sub(before));
+        before = at;
+    }
+}
+
+fn get_publishes(from: &mut Reader<'_>, all: &mut Deduplicator) -> Decoded<()> {
+    for _ in 0..from.varint_count(Name::MIN_LEN + MIN_NUMBER_LEN)? {
+        let name: Name = from.get()?;
+        all.restore_publisher(name, from.varint()?);
+    }
+    let mut at = 0u64;
+    for _ in 0..from.varint_count(Name::MIN_LEN + MIN_NUMBER_LEN)? {
+        let value: Name = from.get()?;
+        at = at.wrapping_add(from.varint()?);
+        all.restore_value(value, at);
     }
     Ok(())
 }
@@ -210,7 +309,23 @@ fn get_fresh(
 
 fn put_requeued(out: &mut BytesMut, requeued: &RequeuedMessage, format: Format) {
     put_message(out, &requeued.held, format);
-    put_varint(out, requeued.attempts.into());
+    put_counts(out, requeued.counts, format);
+}
+
+/// The counts of a requeued message.
+fn put_counts(out: &mut BytesMut, counts: DeliveryCounts, format: Format) {
+    put_varint(out, counts.failed.into());
+    if format.has_counts() {
+        put_varint(out, counts.acquired().into());
+    }
+}
+
+fn get_counts(from: &mut Reader<'_>, format: Format) -> Decoded<DeliveryCounts> {
+    let failed = from.varint32()?;
+    match format.has_counts() {
+        true => Ok(DeliveryCounts::new(failed, from.varint32()?)),
+        false => Ok(DeliveryCounts::uncounted(failed, true)),
+    }
 }
 
 fn put_location(out: &mut BytesMut, at: LogLocation) {
@@ -241,12 +356,12 @@ fn put_properties(out: &mut BytesMut, message: &LogMessage, format: Format) {
     let body = u64::from(message.body);
     put_varint(
         out,
-        match format {
-            Format::Weighted => {
+        match format.is_baseline() {
+            true => {
                 let high = message.level == HIGHEST_LEVEL;
                 body << 2 | u64::from(expires) << 1 | u64::from(high)
             }
-            Format::Features => body << 1 | u64::from(expires),
+            false => body << 1 | u64::from(expires),
         },
     );
     if expires {
@@ -256,10 +371,10 @@ fn put_properties(out: &mut BytesMut, message: &LogMessage, format: Format) {
 
 fn get_properties(from: &mut Reader<'_>, at: LogLocation, format: Format) -> Decoded<LogMessage> {
     let packed = from.varint()?;
-    let (body, expires, level) = match format {
-        Format::Weighted if packed & 1 != 0 => (packed >> 2, packed & 2 != 0, HIGHEST_LEVEL),
-        Format::Weighted => (packed >> 2, packed & 2 != 0, DEFAULT_LEVEL),
-        Format::Features => (packed >> 1, packed & 1 != 0, DEFAULT_LEVEL),
+    let (body, expires, level) = match format.is_baseline() {
+        true if packed & 1 != 0 => (packed >> 2, packed & 2 != 0, HIGHEST_LEVEL),
+        true => (packed >> 2, packed & 2 != 0, DEFAULT_LEVEL),
+        false => (packed >> 1, packed & 1 != 0, DEFAULT_LEVEL),
     };
     Ok(LogMessage {
         index: at.index,
@@ -503,9 +618,13 @@ fn put_consumer(out: &mut BytesMut, consumer: &Consumer<LogMessage>, format: For
     for (id, unsettled) in consumer.out.iter() {
         put_varint(out, id);
         put_message(out, &unsettled.item, format);
-        put_varint(out, unsettled.attempts.into());
+        put_varint(out, unsettled.counts.failed.into());
         put_varint(out, unsettled.left);
-        unsettled.redelivered.put(out);
+        match format.has_counts() {
+            // Of a message that was never delivered before it is 0.
+            true => put_varint(out, unsettled.counts.acquired().into()),
+            false => unsettled.counts.is_redelivery().put(out),
+        }
     }
 }
 
@@ -523,12 +642,13 @@ fn get_consumer(from: &mut Reader<'_>, format: Format) -> Decoded<Consumer<LogMe
     consumer.ticket = get_number(from)?;
     for _ in 0..from.varint_count(MIN_UNSETTLED_LEN)? {
         let id = from.varint()?;
-        let unsettled = UnsettledMessage {
-            item: get_message(from, format)?,
-            attempts: from.varint32()?,
-            left: from.varint()?,
-            redelivered: from.get()?,
+        let item = get_message(from, format)?;
+        let (failed, left) = (from.varint32()?, from.varint()?);
+        let counts = match format.has_counts() {
+            true => DeliveryCounts::new(failed, from.varint32()?),
+            false => DeliveryCounts::uncounted(failed, from.get()?),
         };
+        let unsettled = UnsettledMessage { item, counts, left };
         // The ids ascend and are below that of the next delivery.
         if id >= consumer.next_id || !consumer.out.push(id, unsettled) {
             return Err(from.error(DecodeCause::Inconsistent("delivery id")));

@@ -1,4 +1,4 @@
-use super::command::{Batch, Command};
+use super::command::{Batch, Command, Configuration};
 use super::machine::Machine;
 use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, Ready};
 use super::{Effect, Effects, QuorumQueue};
@@ -6,10 +6,10 @@ use crate::checkout::{Admission, CLOSED_MS};
 use crate::model::BODY;
 pub(super) use crate::model::{number, spec};
 use crate::{
-    ConsumerId, ConsumerSpec, DeadIncarnation, DeadLettering, DeadReason, Delivery,
-    DeliveryProgress, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings, QueueType,
-    QuorumFeatures, RejectReason, Request, RequestBody, ResumeConsumer, SessionId,
-    SettlementOutcome,
+    ConsumerId, ConsumerSpec, DeadIncarnation, DeadLettering, DeadReason, DelayedRetry, Delivery,
+    DeliveryProgress, FlowMode, Modification, Overflow, QueueEvent, QueueOutput, QueueReply,
+    QueueSettings, QueueType, QuorumFeatures, RejectReason, Request, RequestBody, ResumeConsumer,
+    SessionId, SettlementOutcome,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -27,6 +27,7 @@ pub(crate) fn settings() -> QueueSettings {
         single_active_consumer: false,
         max_priority: None,
         dead_letter: DeadLettering::AtMostOnce,
+        quorum: Default::default(),
     }
 }
 
@@ -104,11 +105,58 @@ impl Rig {
     }
 
     pub(crate) fn enable_strict_priorities(&mut self) -> QueueOutput {
-        let features = QuorumFeatures {
+        self.enable(QuorumFeatures {
             strict_priorities: true,
+            ..QuorumFeatures::default()
+        })
+    }
+
+    pub(crate) fn enable_delivery_counts(&mut self) -> QueueOutput {
+        self.enable(QuorumFeatures {
+            delivery_counts: true,
+            ..QuorumFeatures::default()
+        })
+    }
+
+    pub(crate) fn enable_scheduled_delivery(&mut self) -> QueueOutput {
+        self.enable(QuorumFeatures {
+            scheduled_delivery: true,
+            ..QuorumFeatures::default()
+        })
+    }
+
+    /// Makes the queue recognise messages that are published again, for a time in milliseconds.
+    pub(crate) fn deduplicate(&mut self, window_ms: u64) -> QueueOutput {
+        let features = QuorumFeatures {
+            deduplication: true,
+            ..QuorumFeatures::default()
         };
+        let mut settings = self.machine.settings().clone();
+        settings.quorum.deduplication_window_ms = Some(window_ms);
+        self.command(Command::Configure(Configuration { features, settings }).encode())
+    }
+
+    /// Sets the delay of returned messages.
+    pub(crate) fn delay_returns(&mut self, retry: Option<DelayedRetry>) -> QueueOutput {
+        let features = QuorumFeatures {
+            delayed_retry: true,
+            ..QuorumFeatures::default()
+        };
+        let mut settings = self.machine.settings().clone();
+        settings.quorum.delayed_retry = retry;
+        self.command(Command::Configure(Configuration { features, settings }).encode())
+    }
+
+    /// Advances the clock.
+    pub(crate) fn pass(&mut self, ms: u64) -> QueueOutput {
+        self.wall += ms;
+        self.command(Command::Time(WallTime(self.wall)).encode())
+    }
+
+    fn enable(&mut self, features: QuorumFeatures) -> QueueOutput {
         let settings = self.machine.settings().clone();
-        self.command(Command::Configure { features, settings }.encode())
+        let features = self.machine.features().union(features);
+        self.command(Command::Configure(Configuration { features, settings }).encode())
     }
 
     pub(crate) fn one(&mut self, number: u64, body: RequestBody) -> QueueOutput {
@@ -211,6 +259,91 @@ fn messages_are_delivered_in_order_within_the_prefetch_and_confirmed() {
     assert_eq!(live(&rig.machine), [1]);
 }
 
+fn fail(rig: &mut Rig, number: u64, id: u64) -> QueueOutput {
+    let modification = Modification {
+        delivery_failed: true,
+        ..Modification::default()
+    };
+    rig.one(
+        number,
+        RequestBody::Modify {
+            consumer: ConsumerId(1),
+            ids: vec![(id, id)],
+            modification: Box::new(modification),
+        },
+    )
+}
+
+/// Failed and all deliveries before the last one.
+fn counts(out: &QueueOutput) -> Option<(u32, u32)> {
+    let all = deliveries(out);
+    let last = &all.last()?.2;
+    assert_eq!(last.redelivered, last.acquired > 0);
+    Some((last.attempts?, last.acquired))
+}
+
+#[test]
+fn only_failed_deliveries_count_towards_the_delivery_limit() {
+    let mut rig = Rig::new(QueueSettings {
+        delivery_limit: Some(2),
+        ..settings()
+    });
+    rig.enable_delivery_counts();
+    rig.publish(1..=1);
+    assert_eq!(counts(&rig.consume(1, 1, spec(1, 0))), Some((0, 0)));
+    for id in 1..=4 {
+        let out = rig.settle(1, 1, SettlementOutcome::Requeue, id);
+        assert_eq!(counts(&out), Some((0, id as u32)));
+    }
+    let out = rig.settle(1, 1, SettlementOutcome::Released, 5);
+    assert_eq!(counts(&out), Some((0, 5)));
+    assert_eq!(counts(&fail(&mut rig, 1, 6)), Some((1, 6)));
+    let out = rig.settle(1, 1, SettlementOutcome::Unseen, 7);
+    assert_eq!(counts(&out), Some((1, 7)));
+    // Another leader continues with the same counts.
+    let label = "queue 'q' in vhost '/'";
+    rig.machine = Machine::restore(label.into(), rig.machine.snapshot()).unwrap();
+    // A node that cannot be reached is no failure of its consumers.
+    let node = session(1).node;
+    rig.command(Command::NodeSuspected(node).encode());
+    let out = rig.command(Command::NodeTrusted(node).encode());
+    assert_eq!(counts(&out), Some((1, 8)));
+    let out = rig.one(
+        1,
+        RequestBody::Recover {
+            consumer: ConsumerId(1),
+        },
+    );
+    assert_eq!(counts(&out), Some((1, 9)));
+    // The end of a channel or session is one.
+    rig.one(
+        1,
+        RequestBody::CancelAndRequeue {
+            consumer: ConsumerId(1),
+        },
+    );
+    assert_eq!(counts(&rig.consume(2, 1, spec(1, 0))), Some((2, 10)));
+    let out = rig.settle(2, 1, SettlementOutcome::Requeue, 1);
+    assert_eq!(counts(&out), Some((2, 11)));
+    let out = rig.one(2, RequestBody::Close);
+    let reasons: Vec<DeadReason> = out.dead.iter().map(|dead| dead.0).collect();
+    assert_eq!(reasons, [DeadReason::DeliveryLimit]);
+}
+
+#[test]
+fn queue_that_did_not_count_deliveries_continues_with_its_failures() {
+    let mut rig = Rig::new(settings());
+    rig.publish(1..=1);
+    rig.consume(1, 1, spec(1, 0));
+    rig.settle(1, 1, SettlementOutcome::Requeue, 1);
+    let out = rig.settle(1, 1, SettlementOutcome::Requeue, 2);
+    assert_eq!(deliveries(&out)[0].2.attempts, Some(2));
+    assert_eq!(deliveries(&out)[0].2.acquired, 0, "it does not count them");
+    rig.enable_delivery_counts();
+    let out = rig.settle(1, 1, SettlementOutcome::Requeue, 3);
+    assert_eq!(counts(&out), Some((2, 3)));
+}
+
 #[test]
 fn requeued_messages_go_to_the_front_and_die_above_the_delivery_limit() {
     let mut rig = Rig::new(QueueSettings {
@@ -296,7 +429,7 @@ fn successor_of_a_single_active_consumer_continues_in_order() {
     rig.consume(1, 1, spec(2, 0));
     rig.consume(2, 1, spec(3, 0));
     assert_eq!(numbers(&rig.publish(1..=6)), [1, 2]);
-    let leave = RequestBody::Leave {
+    let leave = RequestBody::CancelAndRequeue {
         consumer: ConsumerId(1),
     };
     // If it only cancelled, it could still settle 1 and 2, and the next consumer would begin with 3.
@@ -360,7 +493,7 @@ fn head_expires_by_the_logged_time() {
     let first = message(1, None, Some(100));
     rig.one(9, RequestBody::Publish(first));
     rig.publish([2]);
-    assert_eq!(rig.machine.next_expiry(), Some(WallTime(1100)));
+    assert_eq!(rig.machine.next_timer(), Some(WallTime(1100)));
     let out = rig.command(Command::Time(WallTime(1100)).encode());
     assert_eq!(
         out.dead.iter().map(|d| number(&d.1)).collect::<Vec<_>>(),
@@ -376,7 +509,7 @@ fn head_expires_by_the_logged_time() {
             .collect::<Vec<_>>(),
         [(DeadReason::Expired, 2)]
     );
-    assert_eq!(rig.machine.next_expiry(), None);
+    assert_eq!(rig.machine.next_timer(), None);
 }
 
 #[test]
@@ -541,6 +674,38 @@ fn resume_repeats_unsettled_deliveries() {
     assert_eq!(first, Some(expected));
     let out = rig.resolve(effects);
     assert_eq!(numbers(&out), [3, 2]);
+}
+
+#[test]
+fn session_that_asks_for_deliveries_again_is_told_its_activity() {
+    let mut rig = Rig::new(QueueSettings {
+        single_active_consumer: true,
+        ..settings()
+    });
+    for by in 1..=2 {
+        let with_credit = ConsumerSpec {
+            flow_mode: FlowMode::Credit,
+            ..spec(1, 0)
+        };
+        rig.consume(by, 1, with_credit);
+    }
+    for (by, is_active) in [(1, true), (2, false)] {
+        let mut effects = Effects::collecting();
+        let resume = ResumeConsumer {
+            session: session(by),
+            consumer: ConsumerId(1),
+            next: 1,
+        };
+        rig.machine.resume(&resume, &mut effects);
+        let activity = Effect::Event {
+            session: session(by),
+            event: QueueEvent::Activity {
+                consumer: ConsumerId(1),
+                is_active,
+            },
+        };
+        assert_eq!(effects.list.last(), Some(&activity));
+    }
 }
 
 #[test]

@@ -292,6 +292,7 @@ impl Harness {
                 polled: false,
             };
             let parts = LoopParts {
+                timings: (Arc::default(), 0),
                 driver: Box::new(driver),
                 config,
                 clock: Arc::new(TestClock(instant())),

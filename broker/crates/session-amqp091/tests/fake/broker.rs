@@ -373,7 +373,7 @@ impl FakeBroker {
                 q.consumers.get_mut(&consumer.0)?.credit = up_to;
                 None
             }
-            RequestBody::Leave { consumer } => {
+            RequestBody::CancelAndRequeue { consumer } => {
                 let c = q.consumers.get_mut(&consumer.0)?;
                 c.cancelled = true;
                 let out = std::mem::take(&mut c.out);
@@ -398,6 +398,17 @@ impl FakeBroker {
                         ) => q.ready.push_front((m, n + 1)),
                         (Some((m, n)), SettlementOutcome::Unseen) => q.ready.push_front((m, n)),
                         _ => {}
+                    }
+                }
+                None
+            }
+            RequestBody::Modify { consumer, ids, .. } => {
+                let c = q.consumers.get_mut(&consumer.0)?;
+                let unsettled = |(from, to)| c.out.range(from..=to).map(|(id, _)| *id);
+                let settled: Vec<u64> = ids.into_iter().flat_map(unsettled).collect();
+                for id in settled.into_iter().rev() {
+                    if let Some((m, n)) = c.out.remove(&id) {
+                        q.ready.push_front((m, n + 1));
                     }
                 }
                 None
@@ -439,8 +450,7 @@ impl FakeBroker {
                 Some(q.count())
             }
             RequestBody::Publish(_)
-            | RequestBody::Succeed(_)
-            | RequestBody::Modify { .. }
+            | RequestBody::TakeOver(_)
             | RequestBody::PublishBatch(_)
             | RequestBody::Stream(_)
             | RequestBody::Close => None,
@@ -465,6 +475,7 @@ impl FakeConsumer {
             id: self.next,
             redelivered: attempts > 0,
             attempts: Some(attempts),
+            acquired: attempts,
             left: left as u64,
             message,
             annotations: None,
@@ -603,9 +614,9 @@ impl Broker for FakeBroker {
     fn close_channel(&mut self) {
         self.channels_left += 1;
     }
-    fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
-        assert_eq!(protocol, self.protocol);
-        match succeeded {
+    fn note_login(&mut self, attempt: &session::LoginAttempt<'_>) {
+        assert_eq!(attempt.protocol, self.protocol);
+        match attempt.refusal.is_none() {
             true => self.logins.0 += 1,
             false => self.logins.1 += 1,
         }

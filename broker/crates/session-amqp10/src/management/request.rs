@@ -4,6 +4,7 @@
 use super::response::Response;
 use crate::address::decode;
 use crate::values::to_table;
+use bytes::Bytes;
 use codec_amqp10::{Map, Properties, SectionKind, Sections, Value};
 use message::Table;
 use metadata::{Destination, Name};
@@ -25,6 +26,8 @@ pub(crate) enum Request {
     },
     /// Lists the bindings between two objects with a key.
     GetBindings(BindingBody),
+    /// Renews the token with which the connection was opened.
+    RenewToken(Bytes),
 }
 
 /// The properties of a queue to declare.
@@ -89,10 +92,10 @@ pub(crate) fn parse(message: &[u8]) -> Result<Request, Response> {
         ("POST", ["bindings"]) => binding_body(body).map(Request::Bind),
         ("DELETE", ["bindings", binding]) => binding_path(binding),
         ("GET", ["bindings"]) => binding_query(query).map(Request::GetBindings),
-        ("PUT", ["auth", "tokens"]) => Err(Response::error(
-            400,
-            "the connection has no token to renew: it was opened with a password or a certificate",
-        )),
+        ("PUT", ["auth", "tokens"]) => match body {
+            Value::Binary(token) => Ok(Request::RenewToken(Bytes::copy_from_slice(token))),
+            _ => Err(bad("the body must be the token, as binary value")),
+        },
         _ => Err(Response::error(
             404,
             &format!("no operation {method} {path}"),

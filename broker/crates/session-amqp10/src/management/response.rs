@@ -91,6 +91,8 @@ pub(crate) struct QueueStatus<'a> {
     pub consumers: u32,
     /// Names of its nodes, the preferred leader first.
     pub replicas: Vec<&'a str>,
+    /// The name of its leader. None: it is not known here, and the answer names the preferred one.
+    pub leader: Option<&'a str>,
 }
 
 impl Encode for QueueStatus<'_> {
@@ -98,9 +100,9 @@ impl Encode for QueueStatus<'_> {
         let record = self.record;
         let is_volatile = is_direct_reply_name(&record.name);
         let mut writer = map(out);
-        if let Some(leader) = self.replicas.first() {
+        if let Some(preferred) = self.replicas.first() {
             writer.push("leader");
-            writer.push(*leader);
+            writer.push(self.leader.unwrap_or(preferred));
             writer.push("replicas");
             writer.push_with(|out| encode_strings(&self.replicas, out));
         }
@@ -241,6 +243,7 @@ mod tests {
             messages: 3,
             consumers: 2,
             replicas: vec!["n1", "n2"],
+            leader: Some("n2"),
         };
         let message = Response::queue(200, &status).to_message(None);
         let sections = Sections::parse(&message).unwrap();
@@ -250,7 +253,7 @@ mod tests {
         assert_eq!(body.get("message_count"), Some(Value::Ulong(3)));
         assert_eq!(body.get("consumer_count"), Some(Value::Uint(2)));
         assert_eq!(body.get("type"), Some(Value::String("quorum")));
-        assert_eq!(body.get("leader"), Some(Value::String("n1")));
+        assert_eq!(body.get("leader"), Some(Value::String("n2")));
         let Some(Value::Array(replicas)) = body.get("replicas") else {
             panic!("replicas are an array");
         };

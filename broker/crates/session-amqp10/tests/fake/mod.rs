@@ -381,15 +381,23 @@ impl Client {
     }
 
     pub fn declare(&mut self, name: &str) -> QueueId {
+        self.declare_type(name, QueueType::Classic)
+    }
+
+    pub fn declare_type(&mut self, name: &str, kind: QueueType) -> QueueId {
+        self.declare_with(name, kind, Table::default())
+    }
+
+    pub fn declare_with(&mut self, name: &str, kind: QueueType, arguments: Table) -> QueueId {
         let record = QueueRecord {
             id: QueueId::default(),
             vhost: "/".into(),
             name: name.into(),
-            kind: QueueType::Classic,
+            kind,
             durable: true,
             auto_delete: false,
             exclusive: None,
-            arguments: Table::default(),
+            arguments,
             members: vec![env::NodeId(1)],
             declared_by: "guest".into(),
         };

@@ -191,7 +191,7 @@ fn consume(host: &mut dyn ServiceHost, queue: QueueId) {
         priority: 0,
         arguments: Table::default(),
     };
-    let body = RequestBody::Succeed(Box::new(EpochConsumer {
+    let body = RequestBody::TakeOver(Box::new(EpochConsumer {
         consumer: handover.consumer,
         spec,
         settled: None,
@@ -220,9 +220,11 @@ pub(super) fn queue_notification(host: &mut dyn ServiceHost, notification: Queue
         QueueNotification::Answer { queue, seq, answer } => {
             handle_answer(host, queue, seq, &answer);
         }
-        QueueNotification::Cancelled { queue, .. } => end(host, queue),
-        // The service has no cursors.
-        QueueNotification::Cursor { .. } => {}
+        QueueNotification::Cancelled { queue, .. } | QueueNotification::TimedOut { queue, .. } => {
+            end(host, queue)
+        }
+        // The service has no cursors, and its consumers have no credit.
+        QueueNotification::Cursor { .. } | QueueNotification::Activity { .. } => {}
     }
 }
 

@@ -380,9 +380,9 @@ impl Broker for Node {
         }
         MqttService.change_answered(self, token, result);
     }
-    fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
-        assert_eq!(protocol, "mqtt");
-        match succeeded {
+    fn note_login(&mut self, attempt: &session::LoginAttempt<'_>) {
+        assert_eq!(attempt.protocol, "mqtt");
+        match attempt.refusal.is_none() {
             true => self.logins.0 += 1,
             false => self.logins.1 += 1,
         }

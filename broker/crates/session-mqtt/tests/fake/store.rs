@@ -35,7 +35,7 @@ pub struct Store {
     published: u64,
     /// The session whose consumer was ended by [`Store::end_consumer`].
     ended: Option<u64>,
-    /// The last consumer came with [`RequestBody::Succeed`].
+    /// The last consumer came with [`RequestBody::TakeOver`].
     pub is_epoch_consumer: bool,
     unused_since: Option<Time>,
 }
@@ -87,7 +87,7 @@ impl Store {
                 self.is_epoch_consumer = false;
                 return Some(self.begin(number, consumer, &spec));
             }
-            RequestBody::Succeed(next) => {
+            RequestBody::TakeOver(next) => {
                 if let Some(settled) = &next.settled {
                     self.settle_late(settled);
                 }
@@ -97,7 +97,7 @@ impl Store {
                 self.is_epoch_consumer = true;
                 let answer = self.begin(number, next.consumer, &next.spec);
                 return Some(match self.join_epoch(by, next.epoch) {
-                    true => QueueReply::GoesOn,
+                    true => QueueReply::EpochContinues,
                     false => answer,
                 });
             }
@@ -108,7 +108,7 @@ impl Store {
                     holder => assert!(holder.is_none() && self.ended == Some(number)),
                 }
             }
-            RequestBody::Leave { .. } => self.session_over(number, now),
+            RequestBody::CancelAndRequeue { .. } => self.session_over(number, now),
             other => panic!("no MQTT session asks a queue for {other:?}"),
         }
         None
@@ -181,6 +181,7 @@ impl Store {
                 id: consumer.next,
                 redelivered: stored_message.redelivered,
                 attempts: None,
+                acquired: 0,
                 left: stored_message.number,
                 message: stored_message.message.clone(),
                 annotations: None,

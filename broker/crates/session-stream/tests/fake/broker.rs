@@ -4,7 +4,7 @@ use auth::{HashAlgorithm, hash_with};
 use bytes::{Bytes, BytesMut};
 use codec_stream::{ClientCommand, PublishedBody};
 use env::{Incarnation, NodeId, Time, WallTime};
-use message::Message;
+use message::{Message, Value};
 use metadata::{
     Change, ChangeError, ChangeResult, NodeRecord, PermissionRecord, QueueId, QueueRecord,
     QueueType, SessionId, Tree, UserRecord,
@@ -470,6 +470,18 @@ impl Broker for FakeBroker {
     fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
         vec![NODE, OTHER_NODE]
     }
+    fn place_queue(&mut self, queue: &QueueRecord) -> Vec<NodeId> {
+        let mut members = self.place(queue.kind, 0);
+        let locator = queue.arguments.get("x-queue-leader-locator");
+        if locator.and_then(Value::as_str) == Some("balanced") {
+            let led = |node: &NodeId| {
+                let queues = self.tree.all_queues();
+                queues.filter(|q| q.members.first() == Some(node)).count()
+            };
+            members.sort_by_key(led);
+        }
+        members
+    }
     fn publish(&mut self, _: QueueId, _: PublishTag, _: Message) -> FlowState {
         panic!("a stream gets batches");
     }
@@ -580,9 +592,9 @@ impl Broker for FakeBroker {
     fn services(&mut self) -> Option<&mut ServiceStates> {
         Some(&mut self.states)
     }
-    fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
-        assert_eq!(protocol, "stream");
-        match succeeded {
+    fn note_login(&mut self, attempt: &session::LoginAttempt<'_>) {
+        assert_eq!(attempt.protocol, "stream");
+        match attempt.refusal.is_none() {
             true => self.logins.0 += 1,
             false => self.logins.1 += 1,
         }

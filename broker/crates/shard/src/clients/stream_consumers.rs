@@ -57,7 +57,7 @@ impl StreamConsumers {
     /// Handles a request before the queue client sends it.
     pub(super) fn request(&mut self, body: RequestBody, out: &mut Vec<Output>) -> Handling {
         match body {
-            RequestBody::Cancel { consumer } | RequestBody::Leave { consumer } => {
+            RequestBody::Cancel { consumer } | RequestBody::CancelAndRequeue { consumer } => {
                 self.requested.retain(|_, (id, _)| *id != consumer);
                 if let Some(mut ended) = self.consumers.remove(&consumer) {
                     ended.cancel(&mut self.outputs);

@@ -88,7 +88,10 @@ fn queues() -> (Context, Queues) {
         client_addresses: Vec::new(),
         machine: Box::default(),
         tier: None,
+        consumer_timeout: Default::default(),
         groups: HostLimits::default(),
+        restrictions: metadata::restrictions::Restrictions::none(),
+        resources: crate::ResourceMeter::default(),
     };
     let rng = Box::new(SeededRng::new(1));
     let ctx = Context::new(config, rng, Time(1), WallTime(1));

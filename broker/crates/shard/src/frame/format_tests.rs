@@ -32,8 +32,8 @@ golden::variant_names! {
         Frame::Alarm { .. } => "alarm",
         Frame::Join { .. } => "join",
         Frame::CaughtUp => "caught-up",
-        Frame::Ask { .. } => "ask",
-        Frame::Told { .. } => "told",
+        Frame::ControlQuestion { .. } => "ask",
+        Frame::ControlAnswer { .. } => "told",
         Frame::Members(MembershipMessage::Lead { .. }) => "members-lead",
         Frame::Members(MembershipMessage::ReplicaRequest { .. }) => "members-replica-request",
         Frame::Members(MembershipMessage::Replica { .. }) => "members-replica",
@@ -43,12 +43,13 @@ golden::variant_names! {
         Frame::Members(MembershipMessage::Release { .. }) => "members-release",
         Frame::Members(MembershipMessage::Drain { .. }) => "members-drain",
         Frame::Service(_) => "service",
-        Frame::Uses(_) => "uses",
+        Frame::LimitUsage(_) => "uses",
         Frame::Replica { .. } => "replica",
         Frame::CursorRequests { .. } => "cursor-requests",
         Frame::CursorEvents { .. } => "cursor-events",
         Frame::StreamLeaders { .. } => "stream-leaders",
         Frame::ReadyDetails { .. } => "ready-details",
+        Frame::DelayedDetails { .. } => "delayed-details",
     }
     fn alarm_name(AlarmReason) {
         AlarmReason::Memory => "memory",
@@ -99,6 +100,7 @@ fn owner_stats() -> OwnerStats {
                 messages: 5,
                 segments: 6,
             },
+            ..QueueStats::default()
         },
         counters: QueueCounters {
             publish: 1,
@@ -252,12 +254,24 @@ fn other_frames() -> Vec<Frame> {
                 },
             )],
         },
-        Frame::Ask {
+        Frame::DelayedDetails {
+            token: 7,
+            delayed: vec![(
+                QUEUE,
+                queue::DelayedDetails {
+                    messages: 3,
+                    bytes: 70_000,
+                    next_at: 1_790_000_000_123,
+                    last_at: 1_790_000_060_000,
+                },
+            )],
+        },
+        Frame::ControlQuestion {
             token: 7,
             reply_shard: 1,
             question: Bytes::from_static(b"question"),
         },
-        Frame::Told {
+        Frame::ControlAnswer {
             token: 7,
             last: false,
             facts: Bytes::from_static(b"facts"),
@@ -268,7 +282,7 @@ fn other_frames() -> Vec<Frame> {
             to: Incarnation(4),
             body: Bytes::from_static(b"body"),
         }),
-        Frame::Uses(LimitUsageFrame {
+        Frame::LimitUsage(LimitUsageFrame {
             shard: 1,
             limit_usage,
         }),

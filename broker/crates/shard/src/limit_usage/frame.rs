@@ -5,7 +5,7 @@ use metadata::Name;
 use wire::{AtMost, wire_enum, wire_struct};
 
 /// Most names in one frame. The sender splits longer lists.
-pub const MAX_USES: usize = 1_000;
+pub(crate) const MAX_USES: usize = 1_000;
 
 /// The current numbers of a shard. Names that are not in the frame are unchanged.
 #[derive(Clone, Debug, PartialEq)]

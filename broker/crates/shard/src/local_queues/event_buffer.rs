@@ -7,7 +7,7 @@ use queue::{DeathCounts, QueueEvent, QueueOutput, SessionId};
 const KEEP: usize = 1024;
 
 #[derive(Default)]
-pub struct EventBuffer {
+pub(super) struct EventBuffer {
     /// What `speaker` has said since another one spoke: said in one go, deliveries are one event.
     out: QueueOutput,
     speaker: QueueId,
@@ -19,7 +19,7 @@ pub struct EventBuffer {
 impl EventBuffer {
     /// Whatever `f` puts out is said by this queue. There is no other way to an output: what one queue left there would go out
     /// under the next one's name, and confirm messages that it does not have.
-    pub fn by<R>(&mut self, queue: QueueId, f: impl FnOnce(&mut QueueOutput) -> R) -> R {
+    pub(super) fn by<R>(&mut self, queue: QueueId, f: impl FnOnce(&mut QueueOutput) -> R) -> R {
         if self.speaker != queue {
             self.hear();
             self.speaker = queue;
@@ -54,34 +54,34 @@ impl EventBuffer {
     }
 
     /// Messages that died in queues that are led or live here, or did, since the shard began.
-    pub fn deaths(&self) -> &DeathCounts {
+    pub(super) fn deaths(&self) -> &DeathCounts {
         &self.deaths
     }
 
     /// Returns true if files of a queue are gone.
     #[inline]
-    pub fn has_gone(&self) -> bool {
+    pub(super) fn has_gone(&self) -> bool {
         self.gone.is_some() || self.out.gone.is_some()
     }
 
     /// Files of a queue are gone: this node has to end.
-    pub fn take_gone(&mut self) -> Option<String> {
+    pub(super) fn take_gone(&mut self) -> Option<String> {
         self.hear();
         self.gone.take()
     }
 
-    pub fn has_events(&mut self) -> bool {
+    pub(super) fn has_events(&mut self) -> bool {
         self.hear();
         !self.events.is_empty()
     }
 
-    pub fn take(&mut self) -> Vec<(SessionId, QueueId, QueueEvent)> {
+    pub(super) fn take(&mut self) -> Vec<(SessionId, QueueId, QueueEvent)> {
         self.hear();
         std::mem::take(&mut self.events)
     }
 
     /// What [`take`](Self::take) gave, once it is empty: its room is used again.
-    pub fn reuse(&mut self, events: Vec<(SessionId, QueueId, QueueEvent)>) {
+    pub(super) fn reuse(&mut self, events: Vec<(SessionId, QueueId, QueueEvent)>) {
         if self.events.is_empty() && events.capacity() <= KEEP {
             self.events = events;
         }

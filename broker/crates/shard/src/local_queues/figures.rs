@@ -7,7 +7,7 @@ use consensus::{GroupId, RaftHost};
 use control::QueueTotals;
 use env::NodeId;
 use metadata::QueueId;
-use queue::{ConsumerInfo, DeathCounts, Queue, ReadyDetails};
+use queue::{ConsumerInfo, DeathCounts, DelayedDetails, Queue, ReadyDetails};
 
 impl LocalQueues {
     /// Ids of the queues here from this one on, in order.
@@ -84,11 +84,23 @@ impl LocalQueues {
         queues.iter().filter_map(details).collect()
     }
 
+    /// Of these queues, the quorum queues that are led here and have delayed messages.
+    fn delayed_details(&self, queues: &[QueueId]) -> Vec<(QueueId, DelayedDetails)> {
+        let details = |id: &QueueId| match self.queues.get(id)? {
+            QueueReplica::Quorum(quorum) if quorum.leads() => {
+                Some((*id, quorum.machine().delayed_details()?))
+            }
+            QueueReplica::Classic(_) | QueueReplica::Quorum(_) | QueueReplica::Stream(_) => None,
+        };
+        queues.iter().filter_map(details).collect()
+    }
+
     /// What a shard tells of these queues. `counting`: and which of them count this node.
     pub fn told(&self, queues: &[QueueId], counting: Option<NodeId>) -> ShardStats {
         ShardStats {
             stats: self.stats_among(queues),
             ready: self.ready_details(queues),
+            delayed: self.delayed_details(queues),
             counting: counting.map_or(Vec::new(), |node| self.counting(queues, node)),
         }
     }

@@ -6,13 +6,13 @@ use metadata::QueueId;
 use queue::quorum::LogRead;
 
 /// A queue whose log is damaged, and what is wrong with which file.
-pub struct DamagedLog {
+pub(super) struct DamagedLog {
     queue: QueueId,
     what: String,
 }
 
 /// Reads the commands of a queue's entries. The first that is damaged on the disk is noted.
-pub fn commands<'a>(
+pub(super) fn commands<'a>(
     host: &'a Host,
     queue: QueueId,
     damage: &'a mut Option<DamagedLog>,

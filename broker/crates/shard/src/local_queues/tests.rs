@@ -14,6 +14,8 @@ fn settings() -> EffectiveSettings {
         dead_letter_exchange: None,
         dead_letter_routing_key: None,
         expires_ms: None,
+        consumer_timeout_ms: None,
+        times_out_consumers: false,
         stream: metadata::StreamSettings::default(),
     }
 }
@@ -175,7 +177,7 @@ fn a_consumer_that_comes_and_goes_within_a_turn_renews_the_lease() {
     };
     let bodies = [
         RequestBody::Consume { consumer, spec },
-        RequestBody::Leave { consumer },
+        RequestBody::CancelAndRequeue { consumer },
     ];
     for (seq, body) in (1..).zip(bodies) {
         local_queues.step(

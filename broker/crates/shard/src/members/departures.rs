@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 const ASK_AT_ONCE: usize = 500;
 
 #[derive(Debug, Default)]
-pub struct Departures {
+pub(crate) struct Departures {
     leftovers: BTreeSet<QueueId>,
     /// Their replicas are being deleted.
     leaving: BTreeSet<QueueId>,
@@ -17,20 +17,20 @@ pub struct Departures {
 }
 
 impl Departures {
-    pub fn note(&mut self, queue: QueueId, is_member: bool) {
+    pub(crate) fn note(&mut self, queue: QueueId, is_member: bool) {
         match is_member {
             true => self.leftovers.remove(&queue),
             false => self.leftovers.insert(queue),
         };
     }
 
-    pub fn forget(&mut self, queue: QueueId) {
+    pub(crate) fn forget(&mut self, queue: QueueId) {
         self.leftovers.remove(&queue);
         self.leaving.remove(&queue);
     }
 
     /// Forgets the replicas that have been deleted, and returns their queues.
-    pub fn take_deleted(&mut self, has_replica: impl Fn(QueueId) -> bool) -> Vec<QueueId> {
+    pub(crate) fn take_deleted(&mut self, has_replica: impl Fn(QueueId) -> bool) -> Vec<QueueId> {
         let leaving = self.leaving.iter().copied();
         let deleted: Vec<QueueId> = leaving.filter(|queue| !has_replica(*queue)).collect();
         deleted.iter().for_each(|queue| self.forget(*queue));
@@ -38,12 +38,12 @@ impl Departures {
     }
 
     /// The deletion of a replica has begun.
-    pub fn begin_leaving(&mut self, queue: QueueId) {
+    pub(crate) fn begin_leaving(&mut self, queue: QueueId) {
         self.leaving.insert(queue);
     }
 
     /// The next to ask about, going round.
-    pub fn turn(&mut self) -> Vec<QueueId> {
+    pub(crate) fn turn(&mut self) -> Vec<QueueId> {
         let later = self.leftovers.range(self.next..);
         let all = later.chain(self.leftovers.range(..self.next));
         let turn: Vec<QueueId> = all.take(ASK_AT_ONCE).copied().collect();

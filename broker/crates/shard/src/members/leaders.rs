@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Queues whose leader was heard of.
 #[derive(Debug, Default)]
-pub struct KnownLeaders {
+pub(crate) struct KnownLeaders {
     queues: HashMap<QueueId, KnownLeader, FixedState>,
     by_leader: BTreeMap<NodeId, usize>,
     by_first_member: BTreeMap<NodeId, usize>,
@@ -36,7 +36,7 @@ fn subtract(counts: &mut BTreeMap<NodeId, usize>, node: NodeId) {
 
 impl KnownLeaders {
     /// A replica here has heard of the queue's leader.
-    pub fn heard(&mut self, tree: &Tree, queue: QueueId, leader: NodeId) {
+    pub(crate) fn heard(&mut self, tree: &Tree, queue: QueueId, leader: NodeId) {
         self.forget(queue);
         let first = tree.queue_by_id(queue).and_then(|q| q.members.first());
         let Some(first_member) = first.copied() else {
@@ -52,14 +52,14 @@ impl KnownLeaders {
     }
 
     /// The queue has other members.
-    pub fn members_changed(&mut self, tree: &Tree, queue: QueueId) {
+    pub(crate) fn members_changed(&mut self, tree: &Tree, queue: QueueId) {
         if let Some(known) = self.queues.get(&queue).copied() {
             self.heard(tree, queue, known.leader);
         }
     }
 
     /// The queue, or the replica here, is gone.
-    pub fn forget(&mut self, queue: QueueId) {
+    pub(crate) fn forget(&mut self, queue: QueueId) {
         if let Some(known) = self.queues.remove(&queue) {
             subtract(&mut self.by_leader, known.leader);
             subtract(&mut self.by_first_member, known.first_member);
@@ -67,7 +67,7 @@ impl KnownLeaders {
     }
 
     /// The tree was replaced by another one.
-    pub fn restore(&mut self, tree: &Tree) {
+    pub(crate) fn restore(&mut self, tree: &Tree) {
         let known: Vec<(QueueId, NodeId)> =
             self.queues.iter().map(|(q, k)| (*q, k.leader)).collect();
         *self = KnownLeaders::default();
@@ -77,7 +77,7 @@ impl KnownLeaders {
     }
 
     /// Queues that the node leads.
-    pub fn count(&self, tree: &Tree, node: NodeId) -> usize {
+    pub(crate) fn count(&self, tree: &Tree, node: NodeId) -> usize {
         let known = self.by_leader.get(&node).copied().unwrap_or_default();
         let first = self.by_first_member.get(&node).copied().unwrap_or_default();
         known + tree.first_member_count(node).saturating_sub(first)
@@ -85,7 +85,7 @@ impl KnownLeaders {
 
     /// As [`KnownLeaders::count`] of all nodes, with a look at every queue.
     #[cfg(any(test, debug_assertions))]
-    pub fn recount(&self, tree: &Tree) -> BTreeMap<NodeId, usize> {
+    pub(crate) fn recount(&self, tree: &Tree) -> BTreeMap<NodeId, usize> {
         let mut counts = BTreeMap::new();
         for record in tree.all_queues() {
             if record.kind.is_replicated() {

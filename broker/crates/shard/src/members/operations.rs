@@ -33,11 +33,11 @@ pub enum Plan {
 }
 
 /// A queue, the members it has, and those it is to have.
-pub type MembershipDecision = (QueueId, Vec<NodeId>, Result<Vec<NodeId>, ChangeError>);
+pub(super) type MembershipDecision = (QueueId, Vec<NodeId>, Result<Vec<NodeId>, ChangeError>);
 
 /// Changes of members whose answers are collected.
 #[derive(Default)]
-pub struct PendingMemberChanges {
+pub(crate) struct PendingMemberChanges {
     next: u64,
     open: BTreeMap<u64, CollectedOutcomes>,
 }
@@ -50,7 +50,7 @@ struct CollectedOutcomes {
 
 impl PendingMemberChanges {
     /// Collects this many outcomes for an operator. Returns the token of the collection.
-    pub fn begin(&mut self, count: usize, reply: Reply<Vec<MemberOutcome>>) -> u64 {
+    pub(crate) fn begin(&mut self, count: usize, reply: Reply<Vec<MemberOutcome>>) -> u64 {
         self.next += 1;
         let token = self.next;
         let collected = CollectedOutcomes {
@@ -63,7 +63,7 @@ impl PendingMemberChanges {
         token
     }
 
-    pub fn take(&mut self, token: u64, outcome: MemberOutcome) {
+    pub(crate) fn take(&mut self, token: u64, outcome: MemberOutcome) {
         let Some(open) = self.open.get_mut(&token) else {
             return;
         };

@@ -14,7 +14,7 @@ pub struct LedQueue {
 
 /// The moves after which no node can be relieved any more: from whichever node leads the most, over others where the
 /// direct way is closed, to one that leads at least two less. Queues move once, or not at all.
-pub fn plan(queues: &[LedQueue]) -> Vec<(QueueId, NodeId)> {
+pub(crate) fn plan(queues: &[LedQueue]) -> Vec<(QueueId, NodeId)> {
     let mut state = State::new(queues);
     while let Some(way) = state.way() {
         for pair in way.windows(2) {

@@ -12,11 +12,11 @@ use std::time::Duration;
 /// All groups are looked at this often, whatever is known to be new.
 const ALL_EVERY: Duration = Duration::from_secs(30);
 /// Groups that one turn looks at: clients wait for no more than that.
-pub const STEP: usize = 256;
+pub(crate) const STEP: usize = 256;
 
 /// Queues whose members are to be looked at.
 #[derive(Debug, Default)]
-pub struct MembershipReview {
+pub(crate) struct MembershipReview {
     all: bool,
     queues: BTreeSet<QueueId>,
     all_at: Time,
@@ -30,33 +30,33 @@ pub struct MembershipReview {
 
 impl MembershipReview {
     /// Nodes, zones or links are others: every group may be concerned.
-    pub fn all(&mut self) {
+    pub(crate) fn all(&mut self) {
         self.all = true;
     }
 
-    pub fn queue(&mut self, queue: QueueId) {
+    pub(crate) fn queue(&mut self, queue: QueueId) {
         self.queues.insert(queue);
     }
 
     /// What was asked for it was decided.
-    pub fn answered(&mut self, queue: QueueId) {
+    pub(crate) fn answered(&mut self, queue: QueueId) {
         self.asked.remove(&queue);
         self.queues.insert(queue);
     }
 
-    pub fn forget(&mut self, queue: QueueId) {
+    pub(crate) fn forget(&mut self, queue: QueueId) {
         self.asked.remove(&queue);
         self.queues.remove(&queue);
         self.due.remove(&queue);
     }
 
     /// Groups that were looked at since the shard began, each time anew.
-    pub fn looked_at(&self) -> u64 {
+    pub(crate) fn looked_at(&self) -> u64 {
         self.looked_at
     }
 
     /// Plans the reviews of the turns that follow. `led`: all groups that are led here. Returns true if all are reviewed.
-    pub fn plan(&mut self, now: Time, led: impl FnOnce() -> BTreeSet<QueueId>) -> bool {
+    pub(crate) fn plan(&mut self, now: Time, led: impl FnOnce() -> BTreeSet<QueueId>) -> bool {
         let queues = std::mem::take(&mut self.queues);
         self.due.extend(queues);
         let is_everything = std::mem::take(&mut self.all) || now >= self.all_at;
@@ -68,19 +68,19 @@ impl MembershipReview {
     }
 
     /// The next group to be reviewed.
-    pub fn next(&mut self) -> Option<QueueId> {
+    pub(crate) fn next(&mut self) -> Option<QueueId> {
         let queue = self.due.pop_first()?;
         self.looked_at += 1;
         Some(queue)
     }
 
     /// Notes that a change of the queue's members is requested. Returns false if one is on its way already.
-    pub fn begin_change(&mut self, queue: QueueId) -> bool {
+    pub(crate) fn begin_change(&mut self, queue: QueueId) -> bool {
         self.asked.insert(queue)
     }
 
     /// Groups are to be looked at in the next turn.
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 }

@@ -14,15 +14,15 @@ const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// At most one for each node of the tree.
 #[derive(Debug, Default)]
-pub struct NodeReleases(BTreeMap<NodeId, Time>);
+pub(crate) struct NodeReleases(BTreeMap<NodeId, Time>);
 
 impl NodeReleases {
-    pub fn ask(&mut self, now: Time, node: NodeId) {
+    pub(crate) fn ask(&mut self, now: Time, node: NodeId) {
         self.0.insert(node, now + HELD_FOR);
     }
 
     /// Those that are to be out now.
-    pub fn held(&mut self, now: Time) -> Vec<NodeId> {
+    pub(crate) fn held(&mut self, now: Time) -> Vec<NodeId> {
         self.0.retain(|_, until| now < *until);
         self.0.keys().copied().collect()
     }

@@ -11,14 +11,14 @@ use std::collections::BTreeSet;
 
 /// Old selves whose removal was asked for.
 #[derive(Debug, Default)]
-pub struct NodeReplacements {
+pub(crate) struct NodeReplacements {
     asked: BTreeSet<NodeId>,
     /// Nodes that cannot leave yet, and for which this was logged.
     held: BTreeSet<NodeId>,
 }
 
 impl NodeReplacements {
-    pub fn answered(&mut self, old: NodeId, result: Result<ChangeResult, ChangeError>) {
+    pub(crate) fn answered(&mut self, old: NodeId, result: Result<ChangeResult, ChangeError>) {
         self.asked.remove(&old);
         if let Err(refused) = result {
             self.hold(old, &refused);
@@ -33,7 +33,7 @@ impl NodeReplacements {
     }
 
     /// Notes that the removal of `old`, whose name `new` has, is requested. Returns false if it is on its way already.
-    pub fn begin(&mut self, old: NodeId, new: &NodeRecord) -> bool {
+    pub(crate) fn begin(&mut self, old: NodeId, new: &NodeRecord) -> bool {
         let is_new = self.asked.insert(old);
         if is_new && !self.held.contains(&old) {
             tracing::warn!(event = "node_replaced", name = %new.name, old = old.0, new = new.id.0);
@@ -42,7 +42,7 @@ impl NodeReplacements {
     }
 
     /// Forgets those that have left.
-    pub fn retain(&mut self, nodes: &[NodeRecord]) {
+    pub(crate) fn retain(&mut self, nodes: &[NodeRecord]) {
         let is_there = |id: &NodeId| nodes.iter().any(|n| n.id == *id);
         self.asked.retain(is_there);
         self.held.retain(is_there);

@@ -20,17 +20,17 @@ struct ReplicaQuery {
 }
 
 #[derive(Default)]
-pub struct ReplicaQueries {
+pub(crate) struct ReplicaQueries {
     next: u64,
     open: BTreeMap<u64, ReplicaQuery>,
 }
 
 impl ReplicaQueries {
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         self.open.values().map(|q| q.until).min()
     }
 
-    pub fn tick(&mut self, now: Time) {
+    pub(crate) fn tick(&mut self, now: Time) {
         if self.open.is_empty() {
             return;
         }
@@ -40,7 +40,7 @@ impl ReplicaQueries {
     }
 
     /// Begins a query of these nodes. `members`: the nodes that the answer names in any case. Returns its token.
-    pub fn begin(
+    pub(crate) fn begin(
         &mut self,
         now: Time,
         asked: BTreeSet<NodeId>,
@@ -64,7 +64,7 @@ impl ReplicaQueries {
         self.next
     }
 
-    pub fn take(&mut self, from: NodeId, token: u64, told: ReplicaReport) {
+    pub(crate) fn take(&mut self, from: NodeId, token: u64, told: ReplicaReport) {
         let Some(question) = self.open.get_mut(&token) else {
             return;
         };

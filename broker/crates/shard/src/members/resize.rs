@@ -6,7 +6,7 @@ use env::NodeId;
 use metadata::{ChangeError, QueueRecord};
 
 /// A queue as it is when it is decided.
-pub struct CurrentMembers<'a> {
+pub(super) struct CurrentMembers<'a> {
     pub record: &'a QueueRecord,
     /// None: nobody told anything about it.
     pub facts: Option<&'a QueueFacts>,
@@ -17,7 +17,10 @@ pub struct CurrentMembers<'a> {
 }
 
 /// The members that the queue is to have. Those it has: nothing is to be done.
-pub fn resized(change: MemberChange, now: &CurrentMembers<'_>) -> Result<Vec<NodeId>, ChangeError> {
+pub(super) fn resized(
+    change: MemberChange,
+    now: &CurrentMembers<'_>,
+) -> Result<Vec<NodeId>, ChangeError> {
     if !now.record.kind.is_replicated() {
         return Err(ChangeError::Invalid(format!(
             "{} is no quorum queue: it lives on one node",

@@ -147,7 +147,7 @@ impl Candidate {
 }
 
 /// The account of one shard.
-pub struct Account {
+pub(crate) struct Account {
     pub limits: MemoryBudget,
     shards: usize,
     charges: HashMap<usize, Charge, FixedState>,
@@ -170,7 +170,7 @@ pub struct Account {
 }
 
 impl Account {
-    pub fn new(limits: MemoryBudget, shards: u16) -> Account {
+    pub(crate) fn new(limits: MemoryBudget, shards: u16) -> Account {
         Account {
             limits,
             shards: usize::from(shards).max(1),
@@ -190,13 +190,13 @@ impl Account {
 
     /// Whether [`Shard::keep_budget`] has anything to do. Most of the time it has not.
     #[inline]
-    pub fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.is_active
     }
 
     /// The connection's entry is to be brought up to date.
     #[cold]
-    pub fn touch(&mut self, key: ConnectionKey, slot: &mut ConnectionSlot) {
+    pub(crate) fn touch(&mut self, key: ConnectionKey, slot: &mut ConnectionSlot) {
         if !slot.marks.is_touched() {
             slot.marks.set_touched(true);
             self.touched.push(key);
@@ -205,7 +205,7 @@ impl Account {
     }
 
     /// The same from within a step. A session that notes much in one step is looked at once.
-    pub fn note(&mut self, key: ConnectionKey) {
+    pub(crate) fn note(&mut self, key: ConnectionKey) {
         if self.touched.last() != Some(&key) {
             self.touched.push(key);
             self.is_active = true;
@@ -214,7 +214,7 @@ impl Account {
 
     /// See [`session::Broker::admit_unread`]. A client gets at most half of what is free and not set aside for others, so that any number
     /// of them together never use up the budget.
-    pub fn admit_unread(&mut self, waiting: usize, bytes: usize) -> bool {
+    pub(crate) fn admit_unread(&mut self, waiting: usize, bytes: usize) -> bool {
         let used = self.limits.node.all().saturating_add(self.admitted);
         let free = (self.limits.bytes / 4 * 3).saturating_sub(used);
         let is_admitted = waiting + bytes <= self.limits.per_connection.min(free / 2);
@@ -226,7 +226,7 @@ impl Account {
     }
 
     /// The client has sent something, and the driver keeps so many bytes of it. `is_framed`: it has finished at least one frame.
-    pub fn heard(&mut self, key: ConnectionKey, partial: usize, is_framed: bool, now: Time) {
+    pub(crate) fn heard(&mut self, key: ConnectionKey, partial: usize, is_framed: bool, now: Time) {
         let charge = self.entry(key, now);
         charge.partial = partial;
         charge.heard = now;
@@ -236,12 +236,12 @@ impl Account {
     }
 
     /// The driver keeps so many bytes for TLS.
-    pub fn sealed(&mut self, key: ConnectionKey, sealed: usize, now: Time) {
+    pub(crate) fn sealed(&mut self, key: ConnectionKey, sealed: usize, now: Time) {
         self.entry(key, now).sealed = sealed;
     }
 
     /// TLS handshakes hold so many bytes. How many of them are too many.
-    pub fn handshakes(&mut self, bytes: usize) -> usize {
+    pub(crate) fn handshakes(&mut self, bytes: usize) -> usize {
         self.handshakes = bytes;
         self.publish();
         self.excess().map_or(0, |(unauthenticated, all)| {
@@ -265,7 +265,7 @@ impl Account {
     }
 
     /// The connection is gone.
-    pub fn release(&mut self, key: ConnectionKey) {
+    pub(crate) fn release(&mut self, key: ConnectionKey) {
         if let Some(charge) = self.charges.remove(&key.0) {
             self.count(charge, Charge { total: 0, ..charge });
         }

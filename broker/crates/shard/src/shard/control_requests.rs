@@ -13,8 +13,9 @@ use crate::stats::{Merge, Select, StatsPurpose};
 use crate::walks::{ReplyTo, Walk};
 use consensus::GroupStatus;
 use control::{
-    ControlRequest, Counters, DeadLetterTotals, ExchangeCounts, NodeFacts, QueueFacts, Readiness,
-    Reply, ShardFacts, ShardQuery, StreamFilter, TrafficFacts, TrafficFilter,
+    ControlRequest, Counters, DeadLetterTotals, ExchangeCounts, NodeFacts, NodeResources,
+    QueueFacts, Readiness, Reply, ShardFacts, ShardQuery, StreamFilter, TrafficFacts,
+    TrafficFilter,
 };
 use metadata::{Change, ChangeError, QueueId, QueueRecord};
 use queue::ByQueueType;
@@ -72,6 +73,10 @@ impl ShardState {
                 self.route_internal_client();
             }
             ControlRequest::Readiness { reply } => reply(self.readiness()),
+            ControlRequest::StateClientAddresses { addresses } => {
+                self.client_addresses = addresses;
+                self.state_client_addresses();
+            }
             ControlRequest::Membership(request) => self.membership_request(request),
             ControlRequest::RebalanceQueues { reply } => {
                 self.gather_for(None, Plan::Rebalance(reply));
@@ -264,6 +269,17 @@ impl ShardState {
         }
     }
 
+    /// Resource usage of the node. One shard reports it for all of them.
+    fn resources(&self) -> Option<NodeResources> {
+        let config = self.ctx.config();
+        let measure = config.resources.0.as_ref().filter(|_| config.index == 0)?;
+        let uptime = self.ctx.now().since(self.ctx.started()).as_secs();
+        Some(NodeResources {
+            uptime_s: Some(uptime),
+            ..measure()
+        })
+    }
+
     pub fn counters(&mut self) -> Counters {
         let (t, deaths) = (self.limits.counters(), self.queues.local().deaths());
         let mut counters = Counters {
@@ -284,6 +300,7 @@ impl ShardState {
                     ..DeadLetterTotals::of(deaths, queue_type)
                 }
             }),
+            resources: self.resources(),
             ..Counters::default()
         };
         self.each_service(|service, view| service.add_counters(view, &mut counters));

@@ -6,7 +6,7 @@ use session::ControlEvent;
 
 /// What is gone.
 #[derive(Debug)]
-pub enum RemovedAccount {
+pub(crate) enum RemovedAccount {
     User(Name),
     Vhost(Name),
 }

@@ -21,6 +21,13 @@ use std::sync::Arc;
 impl ShardState {
     /// Requests a metadata change. The requester is answered when this shard has applied it.
     pub fn ask(&mut self, change: Change, requester: ChangeRequester) {
+        // Services and other shards of this node do not declare objects for clients.
+        if let ChangeRequester::Session { .. } | ChangeRequester::Control(_) = &requester {
+            let restrictions = &self.ctx.config().restrictions;
+            if let Err(refused) = restrictions.check(self.metadata.tree(), &change) {
+                return self.answer(requester, Err(refused));
+            }
+        }
         if let Some(requester) = self.postpone_deletion(&change, requester) {
             self.ask_now(change, requester);
         }
@@ -54,7 +61,14 @@ impl ShardState {
     fn answer(&mut self, requester: ChangeRequester, result: Result<ChangeResult, ChangeError>) {
         match requester {
             ChangeRequester::Nobody => {}
-            ChangeRequester::Session { number, token } => {
+            ChangeRequester::Session {
+                number,
+                token,
+                record,
+            } => {
+                if let (Some(record), Some(trail)) = (record, self.ctx.audit()) {
+                    trail.change_answered(*record, &result);
+                }
                 let changed = ControlEvent::Changed { token, result };
                 self.ctx.notify(number, changed.into());
             }
@@ -73,12 +87,17 @@ impl ShardState {
                     service.change_answered(view, token, result);
                 });
             }
-            ChangeRequester::Join(node) => self.cluster.handle_join_result(node, &result),
-            ChangeRequester::Replacement(node) => self
-                .cluster
-                .members_mut()
-                .replacements
-                .answered(node, result),
+            ChangeRequester::Join(node) => {
+                self.audit_join(node, &result);
+                self.cluster.handle_join_result(node, &result);
+            }
+            ChangeRequester::Replacement(node) => {
+                self.audit_join(node, &result);
+                self.cluster
+                    .members_mut()
+                    .replacements
+                    .answered(node, result);
+            }
             // It answers from its own tree when it applies the change, unless the change has not come through the log.
             ChangeRequester::Shard { shard, token } => {
                 if let Err(ChangeError::Unavailable(why)) = result {
@@ -86,6 +105,15 @@ impl ShardState {
                     self.ctx.send_to_shard(shard, refused);
                 }
             }
+        }
+    }
+
+    fn audit_join(&self, node: NodeId, result: &Result<ChangeResult, ChangeError>) {
+        if let Some(trail) = self.ctx.audit() {
+            let record = self.metadata.tree().node(node);
+            let id = || format!("{:016x}", node.0);
+            let name = record.map_or_else(id, |record| record.name.to_string());
+            trail.node_joined(&name, result);
         }
     }
 
@@ -293,6 +321,11 @@ impl ShardState {
         let all: Vec<_> = self.metadata.tree().all_queues().cloned().collect();
         for record in all {
             self.queue_added(&record, false);
+            let known = before.queue_by_id(record.id);
+            if known.is_some_and(|known| known.members != record.members) {
+                self.queues
+                    .handle_members_changed(&mut self.ctx, record.id, &record.members);
+            }
         }
         let newly_lost = self
             .metadata

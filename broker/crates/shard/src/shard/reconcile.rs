@@ -165,7 +165,7 @@ impl ShardState {
     pub fn state_client_addresses(&mut self) {
         let node = self.ctx.node();
         let tree = self.metadata.tree();
-        let mut addresses = self.ctx.config().client_addresses.clone();
+        let mut addresses = self.client_addresses.clone();
         addresses.sort();
         addresses.dedup();
         let is_possible = tree.feature_enabled(CLIENT_ADDRESSES.name) && tree.node(node).is_some();

@@ -32,7 +32,7 @@ struct PostponedDeletion {
 
 /// The services of a shard.
 #[derive(Default)]
-pub struct Services {
+pub(super) struct Services {
     /// Their positions are those of their sessions ([`InternalSession::Service`]).
     list: Vec<&'static dyn ShardService>,
     states: ServiceStates,
@@ -46,7 +46,7 @@ pub struct Services {
 }
 
 impl Services {
-    pub fn new(protocols: &Protocols) -> Services {
+    pub(super) fn new(protocols: &Protocols) -> Services {
         let mut services = Services::default();
         for registration in protocols.services() {
             services.list.push(registration.service);
@@ -56,12 +56,12 @@ impl Services {
         services
     }
 
-    pub fn states(&self) -> &ServiceStates {
+    pub(super) fn states(&self) -> &ServiceStates {
         &self.states
     }
 
     /// Access to the states for services and sessions, which may add outputs and frames.
-    pub fn states_mut(&mut self) -> &mut ServiceStates {
+    pub(super) fn states_mut(&mut self) -> &mut ServiceStates {
         self.note_access();
         &mut self.states
     }
@@ -76,19 +76,19 @@ impl Services {
     }
 
     /// The position of the service whose session has this number.
-    pub fn of_session(&self, number: u64) -> Option<usize> {
+    pub(super) fn of_session(&self, number: u64) -> Option<usize> {
         match InternalSession::from_number(number) {
             Some(InternalSession::Service(at)) => (at < self.list.len()).then_some(at),
             _ => None,
         }
     }
 
-    pub fn are_ready(&self) -> bool {
+    pub(super) fn are_ready(&self) -> bool {
         let mut all = self.list.iter();
         all.all(|service| service.is_ready(&self.states))
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(super) fn wake_at(&self) -> Option<Time> {
         let all = self.list.iter();
         all.filter_map(|service| service.wake_at(&self.states))
             .min()
@@ -96,13 +96,13 @@ impl Services {
 
     /// The exchange to which sessions with this protocol label publish without counting that in the
     /// tree.
-    pub fn publishes_to(&self, protocol: &str) -> Option<&str> {
+    pub(super) fn publishes_to(&self, protocol: &str) -> Option<&str> {
         let mut all = self.list.iter();
         all.find_map(|service| service.publishes_to(&self.states, protocol))
     }
 
     /// A service as the requester of a change. A service that the shard does not have gets no answer.
-    pub fn requester(&self, id: ServiceId, token: u64) -> ChangeRequester {
+    pub(super) fn requester(&self, id: ServiceId, token: u64) -> ChangeRequester {
         match self.position(id) {
             Some(at) => ChangeRequester::Service { at, token },
             None => ChangeRequester::Nobody,
@@ -110,7 +110,7 @@ impl Services {
     }
 
     /// The client whose session the queue stores.
-    pub fn client_of<'a>(&self, record: &'a QueueRecord) -> Option<&'a str> {
+    pub(super) fn client_of<'a>(&self, record: &'a QueueRecord) -> Option<&'a str> {
         self.list
             .iter()
             .find_map(|service| service.client_of(record))

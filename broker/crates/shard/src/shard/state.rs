@@ -28,7 +28,7 @@ use crate::queues::Queues;
 use crate::reports::Reports;
 use crate::shard::services::Services;
 use env::NodeId;
-use metadata::Tree;
+use metadata::{ClientAddress, Tree};
 use session::ServiceStates;
 
 pub struct ShardState {
@@ -38,6 +38,8 @@ pub struct ShardState {
     pub(super) dead_letters: DeadLetters,
     pub(super) internal_client: InternalClient,
     pub(super) firehose: Firehose,
+    /// Addresses of this node's client listeners; a reload of the configuration may change them.
+    pub(super) client_addresses: Vec<ClientAddress>,
     pub(super) limits: Limits,
     pub(super) cluster: Cluster,
     pub(super) reports: Reports,

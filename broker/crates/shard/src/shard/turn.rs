@@ -64,6 +64,7 @@ impl Shard {
         for part in key.chunks_exact_mut(8) {
             part.copy_from_slice(&rng.next_u64().to_le_bytes());
         }
+        let client_addresses = config.client_addresses.clone();
         let ctx = Context::new(config, Box::new(rng), now, wall);
         let mut state = ShardState {
             limits: Limits::new(ctx.config(), key),
@@ -76,6 +77,7 @@ impl Shard {
             reports: Reports::default(),
             internal_client: InternalClient::default(),
             firehose: Firehose::default(),
+            client_addresses,
         };
         state.end_earlier_incarnations();
         state.each_service(|service, view| service.started(view));
@@ -117,7 +119,7 @@ impl ShardState {
                 self.delete(queue);
             }
         }
-        worked |= self.queues.forward_events(&self.ctx);
+        worked |= self.queues.forward_events(self.metadata.tree(), &self.ctx);
         worked
     }
 
@@ -202,6 +204,9 @@ impl ShardState {
 
     pub fn end_session(&mut self, number: u64) {
         self.limits.log_out(self.metadata.tree(), number);
+        if let Some(trail) = self.ctx.audit_mut() {
+            trail.session_ended(number);
+        }
         self.queues
             .handle_session_end(&mut self.ctx, self.metadata.tree(), number);
         self.route_queue_outputs();
@@ -324,7 +329,9 @@ impl ShardState {
         self.queues
             .local_mut()
             .set_expires(queue, settings.expires_ms);
-        self.queues.local_mut().configure(queue, &settings);
+        let default = &self.ctx.config().consumer_timeout;
+        let local = self.queues.local_mut();
+        local.configure(queue, &settings, default);
     }
 
     pub fn tick(&mut self) {

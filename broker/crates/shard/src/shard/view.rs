@@ -10,8 +10,8 @@ use metadata::{Change, Name, QueueId, QueueRecord, QueueType, SessionId, Tree};
 use queue::cursor::{CursorSend, StreamBatch};
 use queue::{ConsumerId, RequestBody};
 use session::{
-    AnnounceOutcome, Broker, FlowState, MessageCounters, PasswordCheck, PublishTag, RequestSeq,
-    ServiceId, ServiceStates, SessionOwner, TracedMessage,
+    AnnounceOutcome, Broker, FlowState, LoginAttempt, MessageCounters, PasswordCheck, PublishTag,
+    Refusals, RequestSeq, ServiceId, ServiceStates, SessionOwner, TracedMessage,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,7 +56,16 @@ impl Broker for View<'_> {
         let number = self.number;
         let requester = match self.state.services.of_session(number) {
             Some(at) => ChangeRequester::Service { at, token },
-            None => ChangeRequester::Session { number, token },
+            None => {
+                let trail = self.state.ctx.audit();
+                let record =
+                    trail.and_then(|trail| trail.change_requested(number, self.origin, &change));
+                ChangeRequester::Session {
+                    number,
+                    token,
+                    record,
+                }
+            }
         };
         self.state.ask(change, requester);
     }
@@ -83,14 +92,24 @@ impl Broker for View<'_> {
     }
 
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
+        let is_audited = matches!(body, RequestBody::Purge | RequestBody::Delete { .. })
+            && self.state.ctx.audit().is_some();
+        let audited = is_audited.then(|| body.clone());
         let state = &mut *self.state;
-        RequestSeq(state.queues.request(
+        let seq = state.queues.request(
             &mut state.ctx,
             state.metadata.tree(),
             self.number,
             queue,
             body,
-        ))
+        );
+        if let Some(body) = audited
+            && let Some(trail) = state.ctx.audit_mut()
+            && let Some(record) = state.metadata.tree().queue_by_id(queue)
+        {
+            trail.queue_requested((self.number, seq), self.origin, record, &body);
+        }
+        RequestSeq(seq)
     }
 
     fn send_after(&mut self, earlier: u64) {
@@ -120,7 +139,7 @@ impl Broker for View<'_> {
     }
 
     fn leader_of(&self, queue: &QueueRecord) -> Option<NodeId> {
-        self.state.queues.leader_of(queue)
+        self.state.queues.leader_for(self.number, queue)
     }
 
     fn is_reachable(&self, node: NodeId) -> bool {
@@ -244,8 +263,22 @@ impl Broker for View<'_> {
         self.state.trace(&format_args!("{name}"), traced);
     }
 
-    fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
-        self.state.limits.count_login(protocol, succeeded);
+    fn note_login(&mut self, attempt: &LoginAttempt<'_>) {
+        let succeeded = attempt.refusal.is_none();
+        self.state.limits.count_login(attempt.protocol, succeeded);
+        if let Some(trail) = self.state.ctx.audit_mut() {
+            trail.login(self.number, self.origin, attempt);
+        }
+    }
+
+    fn note_refused_vhost(&mut self, user: &str, vhost: &str, reason: &str) {
+        if let Some(trail) = self.state.ctx.audit() {
+            trail.refused_vhost(self.number, self.origin, (user, vhost), reason);
+        }
+    }
+
+    fn refusals(&self) -> Option<&Refusals> {
+        self.state.ctx.audit().map(|trail| trail.refusals())
     }
 
     fn count_stream_connection(&mut self, change: i64) {
@@ -262,5 +295,10 @@ impl Broker for View<'_> {
         state
             .limits
             .verify(state.ctx.now(), client, user, (hash, password))
+    }
+
+    fn renew(&mut self, identity: &metadata::Identity, secret: &[u8]) -> PasswordCheck {
+        let client = (self.number, self.origin.peer());
+        self.state.limits.renew(client, identity, secret)
     }
 }

@@ -82,13 +82,19 @@ impl Cluster {
         Cluster::made(&vec![""; size], late)
     }
 
-    /// A node alone whose groups write a checkpoint after so many entries.
+    /// A node alone whose groups write a checkpoint after so many entries, and keep no entries below it.
     pub fn with_checkpoints(entries: u64) -> Cluster {
+        Cluster::with_nodes_and_checkpoints(1, entries)
+    }
+
+    /// A cluster whose groups write a checkpoint after so many entries, and keep no entries below it.
+    pub fn with_nodes_and_checkpoints(size: usize, entries: u64) -> Cluster {
         let groups = consensus::HostLimits {
             checkpoint_entries: entries,
+            retain_entries: 0,
             ..consensus::HostLimits::default()
         };
-        Cluster::made_with(1, None, |_, config| config.groups = groups.clone())
+        Cluster::made_with(size, None, |_, config| config.groups = groups.clone())
     }
 
     /// A cluster whose clients may publish messages of this size, those of the first node alone.
@@ -130,6 +136,13 @@ impl Cluster {
         Cluster::made_with(size, None, |_, config| {
             let founding = config.founding.as_mut().expect("a founder");
             founding.features.retain(|feature| **feature != *name);
+        })
+    }
+
+    /// A node alone whose clients are restricted.
+    pub fn with_restrictions(restrictions: &metadata::restrictions::Restrictions) -> Cluster {
+        Cluster::made_with(1, None, |_, config| {
+            config.restrictions = restrictions.clone();
         })
     }
 
@@ -439,6 +452,22 @@ impl Cluster {
             self.pass(STEP);
         }
         panic!("not {what} in time");
+    }
+
+    /// The node that leads a queue is gone for good. Waits until another one leads it; returns the next node, and a client
+    /// of it.
+    pub fn kill_leader(&mut self, queue: &str) -> (usize, Client) {
+        let leader = self.queue(0, queue).and_then(|q| q.leader);
+        let leader = leader.expect("a leader");
+        let at = leader.0 as usize - 1;
+        let other = (at + 1) % self.nodes.len();
+        self.kill(at);
+        let client = self.until("a client of another node", |c| c.try_client(other).ok());
+        self.until("the queue has another leader", |c| {
+            let is_led = c.queue(other, queue)?.leader.is_some_and(|l| l != leader);
+            is_led.then_some(())
+        });
+        (other, client)
     }
 
     /// A node is gone for good.
@@ -769,6 +798,7 @@ fn protocols(bytes: u32) -> Protocols {
             mechanisms: vec![auth::Mechanism::Plain],
             loopback_users: Vec::new(),
             anonymous: None,
+            ..session_amqp091::LoginConfig::default()
         }),
     };
     let mqtt = session_mqtt::MqttProtocol {
@@ -805,7 +835,13 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         protocols: protocols(MESSAGE_SIZE),
         machine: Box::from(*b"machine"),
         tier: None,
+        consumer_timeout: Default::default(),
         groups: consensus::HostLimits::default(),
+        restrictions: metadata::restrictions::Restrictions::none(),
+        resources: shard::ResourceMeter(Some(Arc::new(move || control::NodeResources {
+            memory_used: Some(id),
+            ..control::NodeResources::default()
+        }))),
     }
 }
 

@@ -4,7 +4,7 @@ mod staying;
 
 use super::amqp::{AmqpClient, DeliveryKind, ServerMessage};
 use super::client::{ClientContext, Role};
-use super::oracle::{Delivery, Holder, STEADY};
+use super::oracle::{Delivery, Holder, QueuePlan, QueueTreatment, STEADY};
 use super::publisher::declare;
 use super::settlement_tracker::SettlementTracker;
 use super::tracked_message::{self, MessageId};
@@ -60,10 +60,19 @@ pub(super) struct Consumer {
     unreachable: BTreeMap<usize, Time>,
     trackers: BTreeMap<usize, SettlementTracker>,
     faults_ended: bool,
+    /// After the faults the queue ended a consumer that kept its messages for too long.
+    was_timed_out: bool,
 }
 
 fn tag_of(consumer: u32) -> String {
     format!("c{consumer}")
+}
+
+/// Whether the queue takes messages back that are not settled in time.
+fn is_timed(queue: usize, cx: &ClientContext<'_>) -> bool {
+    let treatment = cx.oracle.queues.get(queue).map(|plan| plan.treatment);
+    let is_timed = matches!(treatment, Some(QueueTreatment::ConsumerTimeout(_)));
+    is_timed && cx.oracle.has_all_features
 }
 
 impl Consumer {
@@ -282,10 +291,12 @@ impl Consumer {
     fn requeue(
         &mut self,
         deliveries: Vec<UnsettledDelivery>,
+        have_failed: bool,
         cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
         for delivery in deliveries {
-            cx.oracle.requeued(cx.now, delivery.id, delivery.delivery)?;
+            cx.oracle
+                .requeued(cx.now, delivery.id, delivery.delivery, have_failed)?;
             let tracker = self.trackers.entry(delivery.queue).or_default();
             tracker.requeued.push((delivery.id, delivery.delivery));
         }
@@ -319,16 +330,22 @@ impl Consumer {
     ) -> Result<(), String> {
         let (multiple, requeue) = (cx.rng.chance(1, 4), cx.rng.chance(3, 4));
         let deliveries = self.take_deliveries(tag, multiple);
-        wire.send(
-            CHANNEL,
-            &Method::BasicNack {
+        // Each second one reports a failure.
+        let fails = !multiple && tag % 2 == 1;
+        let method = match fails {
+            true => Method::BasicReject {
+                delivery_tag: tag,
+                requeue,
+            },
+            false => Method::BasicNack {
                 delivery_tag: tag,
                 multiple,
                 requeue,
             },
-        );
+        };
+        wire.send(CHANNEL, &method);
         if requeue {
-            self.requeue(deliveries, cx)
+            self.requeue(deliveries, fails, cx)
         } else {
             self.settle_during_recover(tag, multiple, cx)?;
             self.settle(deliveries, true, cx)
@@ -350,8 +367,12 @@ impl Consumer {
     fn get(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
         let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
         let unreachable = self.is_unreachable(queue, cx);
-        let may_get = |name: &str| !unreachable && name != STEADY;
-        if let Some(queue_plan) = cx.oracle.queues.get(queue).filter(|q| may_get(&q.name)) {
+        // A queue takes a message from `basic.get` back after its timeout without telling the client.
+        let may_get = |plan: &QueuePlan| {
+            let is_timed = matches!(plan.treatment, QueueTreatment::ConsumerTimeout(_));
+            !unreachable && plan.name != STEADY && !is_timed
+        };
+        if let Some(queue_plan) = cx.oracle.queues.get(queue).filter(|q| may_get(q)) {
             let get = Method::BasicGet {
                 queue: &queue_plan.name,
                 no_ack: false,
@@ -399,7 +420,7 @@ impl Consumer {
             (65..75, Some(tag)) => self.nack(*tag, wire, cx)?,
             (75..78, Some(_)) => {
                 let all = std::mem::take(&mut self.deliveries).into_values().collect();
-                self.requeue(all, cx)?;
+                self.requeue(all, false, cx)?;
                 self.request(
                     PendingRequest::Recover,
                     wire,
@@ -417,12 +438,17 @@ impl Consumer {
         Ok(())
     }
 
-    /// Settles all deliveries and consumes from every queue.
+    /// Settles all deliveries and consumes from every queue. The first messages of a queue with a timeout are kept until
+    /// the queue takes them back.
     fn finish(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) -> Result<(), String> {
         if self.is_recovering() {
             return Ok(());
         }
-        let tags: Vec<u64> = self.deliveries.keys().copied().collect();
+        let all = self.deliveries.iter();
+        let tags: Vec<u64> = all
+            .filter(|(_, delivery)| self.was_timed_out || !is_timed(delivery.queue, cx))
+            .map(|(tag, _)| *tag)
+            .collect();
         for tag in tags {
             self.ack(tag, wire, cx)?;
         }
@@ -477,7 +503,9 @@ impl Role for Consumer {
             } => self.handle_content(kind, (&properties, &body), cx),
             ServerMessage::Cancelled { consumer, .. } => {
                 let number = consumer.get(1..).and_then(|n| n.parse().ok()).unwrap_or(0);
-                self.consumers.remove(&number);
+                let queue = self.consumers.remove(&number);
+                self.was_timed_out |=
+                    self.faults_ended && queue.is_some_and(|queue| is_timed(queue, cx));
                 self.deliveries
                     .retain(|_, h| h.delivery.to.consumer != number);
                 let holder = Consumer::holder(number, cx);

@@ -258,6 +258,7 @@ fn protocols() -> Protocols {
             mechanisms: vec![auth::Mechanism::Plain],
             loopback_users: Vec::new(),
             anonymous: None,
+            ..session_amqp091::LoginConfig::default()
         }),
     };
     let mqtt = session_mqtt::MqttProtocol {
@@ -397,7 +398,10 @@ impl Node {
             protocols: protocols(),
             machine: Box::from(self.machine_run.to_le_bytes()),
             tier: None,
+            restrictions: metadata::restrictions::Restrictions::none(),
+            consumer_timeout: Default::default(),
             groups: self.plan.limits.clone(),
+            resources: shard::ResourceMeter::default(),
         }
     }
 

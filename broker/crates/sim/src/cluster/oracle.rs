@@ -4,8 +4,9 @@
 //! delivered until a client settles it, unless an operation of a client explains its loss (a purge, a deletion, a
 //! limit).
 
-use super::tracked_message::MessageId;
+use super::tracked_message::{MessageId, ReadMessage};
 use env::{NodeId, Time};
+use metadata::DelayedReturns;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -39,7 +40,50 @@ pub(super) enum QueueTreatment {
     RejectPublish(u64),
     /// Rejected messages are dead-lettered to [`DEAD_LETTER_QUEUE`], at least once.
     DeadLettering,
+    /// Returned messages are delayed.
+    DelayedRetry(DelayPlan),
+    /// Consumers must settle deliveries within this time.
+    ConsumerTimeout(Duration),
+    /// Messages are published with this delay, to [`DELAYING_EXCHANGE`].
+    Scheduled(Duration),
+    /// Messages are published again, and the queue recognises them.
+    Deduplicated,
 }
+
+/// Arguments of a queue that delays returned messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DelayPlan {
+    pub returns: DelayedReturns,
+    pub min: Duration,
+    pub max: Duration,
+}
+
+impl DelayPlan {
+    /// The argument `x-delayed-retry-type`.
+    pub(super) fn returns_argument(self) -> &'static str {
+        match self.returns {
+            DelayedReturns::All => "all",
+            DelayedReturns::Failed => "failed",
+            DelayedReturns::Returned => "returned",
+        }
+    }
+
+    /// The delay of a message that a client returned, if this was its only return.
+    fn delay(self, failures: u32, has_failed: bool) -> Duration {
+        let applies = match self.returns {
+            DelayedReturns::All => true,
+            DelayedReturns::Failed => has_failed,
+            DelayedReturns::Returned => !has_failed,
+        };
+        match applies {
+            true => (self.min * failures.max(1)).min(self.max),
+            false => Duration::ZERO,
+        }
+    }
+}
+
+/// A delayed message exchange, which routes a message to the queue that its routing key names.
+pub(super) const DELAYING_EXCHANGE: &str = "later";
 
 /// Target of dead-lettered messages.
 pub(super) const DEAD_LETTER_QUEUE: &str = "grave";
@@ -112,7 +156,12 @@ struct TrackedMessage {
     outcome: PublishOutcome,
     fate: MessageFate,
     deliveries: u32,
+    /// Failed deliveries, according to its last delivery.
     attempts: u32,
+    /// All deliveries before the last one, as far as the queue counted them.
+    returns: u32,
+    /// The queue counts all deliveries.
+    counts_returns: bool,
     /// When it was delivered last.
     last_delivered: Option<Time>,
     /// When its client requeued it last, by its own request.
@@ -159,6 +208,38 @@ impl TrackedMessage {
     }
 }
 
+impl TrackedMessage {
+    /// Checks the counts of a delivery without faults since the one before. If the message came back only once in
+    /// between, the client's request was the reason, and the message has failed once more only if the client said so.
+    fn check_counts(&self, requeued: RequeuedMessage, read: ReadMessage) -> Result<(), String> {
+        let Some(has_failed) = requeued.has_failed.filter(|_| self.counts_returns) else {
+            return Ok(());
+        };
+        let is_only_return = requeued.known.is_some() && read.returns() == self.returns + 1;
+        let failures = self.attempts + u32::from(has_failed);
+        if !is_only_return || read.attempts == failures {
+            return Ok(());
+        }
+        Err(format!(
+            "message {:?} has {} failed deliveries of {}, {failures} expected: {requeued:?}",
+            read.id,
+            read.attempts,
+            read.returns(),
+        ))
+    }
+}
+
+impl TrackedMessage {
+    /// The shortest delay of a message that a client requeued. Zero if its channel or consumer ended, because the queue
+    /// may have taken the message back before.
+    fn expected_delay(&self, requeued: RequeuedMessage, plan: Option<DelayPlan>) -> Duration {
+        let Some((plan, has_failed)) = plan.zip(requeued.has_failed) else {
+            return Duration::ZERO;
+        };
+        plan.delay(self.attempts + u32::from(has_failed), has_failed)
+    }
+}
+
 /// A message that a client requeued.
 #[derive(Clone, Copy, Debug)]
 struct RequeuedMessage {
@@ -166,6 +247,8 @@ struct RequeuedMessage {
     of: Delivery,
     /// When an answer of the queue showed that it knows.
     known: Option<Time>,
+    /// Whether the client reported that the delivery has failed. `None`: its channel or consumer ended.
+    has_failed: Option<bool>,
 }
 
 /// A message that another client got while a client still had it. The broker may do that if it ends the client's
@@ -214,8 +297,14 @@ pub(super) struct Oracle {
     pauses: Vec<FrozenMachine>,
     /// When a machine last lost power. Classic queues write before they confirm, and do not sync.
     last_power_loss: Time,
-    /// Wall clocks have jumped, so a message's TTL may end at any time.
+    /// Wall clocks have jumped, so a message's TTL or delay may end at any time.
     clocks_have_jumped: bool,
+    /// Queues delay messages and end consumers all the time: the cluster was founded with all feature flags.
+    pub has_all_features: bool,
+    /// Deliveries of messages after a delay.
+    pub after_delay: u64,
+    /// Confirmed copies of messages.
+    pub copies: u64,
 }
 
 impl Oracle {
@@ -284,6 +373,8 @@ impl Oracle {
             fate: MessageFate::Queued,
             deliveries: 0,
             attempts: 0,
+            returns: 0,
+            counts_returns: false,
             last_delivered: None,
             requeued: None,
             first_rejected: None,
@@ -313,6 +404,23 @@ impl Oracle {
         let (queue, sent) = (message.queue, message.sent);
         self.record_log_progress(now, queue, sent);
         Ok(())
+    }
+
+    /// A copy of a message was confirmed: the queue has the message, or had it.
+    pub(super) fn copy_confirmed(&mut self, id: MessageId) -> Result<(), String> {
+        tracing::debug!(message = id.0, "copy confirmed");
+        let message = self.message(id)?;
+        if message.outcome == PublishOutcome::Unknown {
+            message.outcome = PublishOutcome::Confirmed;
+        }
+        self.copies += 1;
+        Ok(())
+    }
+
+    /// Whether a message was confirmed and is in its queue, or was.
+    pub(super) fn is_confirmed(&self, id: MessageId) -> bool {
+        let message = self.messages.get(&id);
+        message.is_some_and(|message| message.outcome == PublishOutcome::Confirmed)
     }
 
     /// Records that a message of this queue, sent at `sent`, has passed its log.
@@ -361,8 +469,9 @@ impl Oracle {
         now: Time,
         id: MessageId,
         by: Delivery,
+        has_failed: bool,
     ) -> Result<(), String> {
-        tracing::debug!(message = id.0, ?by, "given back");
+        tracing::debug!(message = id.0, ?by, has_failed, "given back");
         let message = self.message(id)?;
         message.earlier_deliveries.retain(|before| *before != by);
         if matches!(message.fate, MessageFate::Delivered(out, _) if out == by) {
@@ -371,6 +480,7 @@ impl Oracle {
                 at: now,
                 of: by,
                 known: None,
+                has_failed: Some(has_failed),
             });
         }
         Ok(())
@@ -523,6 +633,27 @@ impl Oracle {
         }
     }
 
+    /// Checks that no client has a message for much longer than the timeout of its queue.
+    pub(super) fn check_timeouts(&self, now: Time) -> Result<(), String> {
+        for (id, message) in self.messages.iter().filter(|_| self.has_all_features) {
+            let MessageFate::Delivered(to, since) = message.fate else {
+                continue;
+            };
+            let treatment = self.queues.get(message.queue).map(|q| q.treatment);
+            let Some(QueueTreatment::ConsumerTimeout(timeout)) = treatment else {
+                continue;
+            };
+            // The queue checks several times in a timeout. A new leader counts anew.
+            let latest = since.max(self.faults_until) + timeout * 2 + MAX_CLIENT_DELAY;
+            if now > latest && message.earlier_deliveries.is_empty() {
+                return Err(format!(
+                    "message {id:?} is with {to:?} since {since:?}, longer than the timeout of {timeout:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// A client ended a connection or a consumer, so its messages return.
     pub(super) fn channel_ended_by_client(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
         self.take_back(Some(now), of);
@@ -543,6 +674,7 @@ impl Oracle {
                         at,
                         of: out,
                         known: None,
+                        has_failed: None,
                     });
                 }
                 // It returned to its queue, or is in the dead letter queue.

@@ -2,16 +2,28 @@
 
 use super::amqp::{AmqpClient, DeliveryKind, ServerMessage};
 use super::client::{ClientContext, Role};
-use super::oracle::{DEAD_LETTER_QUEUE, QueuePlan, QueueTreatment};
+use super::oracle::{DEAD_LETTER_QUEUE, DELAYING_EXCHANGE, QueuePlan, QueueTreatment};
 use super::tracked_message::{self, MessageId};
 use codec_amqp091::Method;
 use env::Rng;
 use message::{Table, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 const CHANNELS: u16 = 2;
 /// Maximum number of unconfirmed messages of a channel.
 const MAX_UNCONFIRMED: usize = 24;
+/// How long a queue remembers a message: longer than a run, and than all jumps of its clocks.
+const COPY_WINDOW: Duration = Duration::from_secs(24 * 3600);
+
+/// A publish that waits for its confirm.
+#[derive(Clone, Copy)]
+struct Publish {
+    id: MessageId,
+    queue: usize,
+    /// The message was published before.
+    is_copy: bool,
+}
 
 #[derive(Default)]
 struct Channel {
@@ -19,8 +31,8 @@ struct Channel {
     number: u32,
     /// Delivery tag of the last publish.
     tag: u64,
-    /// Unconfirmed publishes by delivery tag, with their queues.
-    unconfirmed: BTreeMap<u64, (MessageId, usize)>,
+    /// Unconfirmed publishes by delivery tag.
+    unconfirmed: BTreeMap<u64, Publish>,
     /// Number of queues declared so far.
     declared_queues: usize,
     is_ready: bool,
@@ -32,6 +44,8 @@ pub(super) struct Publisher {
     channels: BTreeMap<u16, Channel>,
     /// Queues that must confirm another message after the faults have ended.
     unconfirmed_queues: BTreeSet<usize>,
+    /// Messages to publish again, with their queues.
+    copies: VecDeque<(MessageId, usize)>,
     faults_ended: bool,
 }
 
@@ -48,7 +62,29 @@ pub(super) fn declare(wire: &mut AmqpClient, channel: u16, queue: &QueuePlan, pa
         ]);
     }
     let arguments = arguments.into_iter();
-    let arguments = arguments.map(|(name, value)| (name.into(), Value::String(value.into())));
+    let mut arguments: Vec<_> = arguments
+        .map(|(name, value)| (name.into(), Value::String(value.into())))
+        .collect();
+    let ms = |time: Duration| Value::I64(time.as_millis() as i64);
+    if let QueueTreatment::ConsumerTimeout(timeout) = queue.treatment {
+        arguments.push(("x-consumer-timeout".into(), ms(timeout)));
+    }
+    if queue.treatment == QueueTreatment::Deduplicated {
+        arguments.extend([
+            ("x-message-deduplication".into(), Value::Bool(true)),
+            ("x-deduplication-window".into(), ms(COPY_WINDOW)),
+        ]);
+    }
+    if let QueueTreatment::DelayedRetry(plan) = queue.treatment {
+        arguments.extend([
+            (
+                "x-delayed-retry-type".into(),
+                Value::from(plan.returns_argument()),
+            ),
+            ("x-delayed-retry-min".into(), ms(plan.min)),
+            ("x-delayed-retry-max".into(), ms(plan.max)),
+        ]);
+    }
     wire.send(
         channel,
         &Method::QueueDeclare {
@@ -58,9 +94,39 @@ pub(super) fn declare(wire: &mut AmqpClient, channel: u16, queue: &QueuePlan, pa
             exclusive: false,
             auto_delete: false,
             no_wait: false,
-            arguments: Table(arguments.collect()),
+            arguments: Table(arguments),
         },
     );
+}
+
+/// Binds a queue to the delayed message exchange, which needs no answer before the first publish.
+fn bind_to_delaying_exchange(wire: &mut AmqpClient, channel: u16, queue: &str) {
+    let kind = ("x-delayed-type".into(), Value::from("direct"));
+    let exchange = Method::ExchangeDeclare {
+        exchange: DELAYING_EXCHANGE,
+        kind: "x-delayed-message",
+        passive: false,
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        no_wait: false,
+        arguments: Table(vec![kind]),
+    };
+    wire.send(channel, &exchange);
+    let bind = Method::QueueBind {
+        queue,
+        exchange: DELAYING_EXCHANGE,
+        routing_key: queue,
+        no_wait: false,
+        arguments: Table::default(),
+    };
+    wire.send(channel, &bind);
+}
+
+/// Whether the queue recognises copies.
+fn is_deduplicated(queue: usize, cx: &ClientContext<'_>) -> bool {
+    let plan = cx.oracle.queues.get(queue);
+    plan.is_some_and(|plan| plan.treatment == QueueTreatment::Deduplicated)
 }
 
 impl Publisher {
@@ -69,6 +135,7 @@ impl Publisher {
             next_stream: number << 16,
             channels: BTreeMap::new(),
             unconfirmed_queues: BTreeSet::new(),
+            copies: VecDeque::new(),
             faults_ended: false,
         }
     }
@@ -83,12 +150,42 @@ impl Publisher {
         wire.send(number, &Method::ChannelOpen {});
     }
 
-    /// Records that the outcome of these publishes will not be known.
-    fn record_unknown(channel: &Channel, cx: &mut ClientContext<'_>) -> Result<(), String> {
-        for (id, _) in channel.unconfirmed.values() {
-            cx.oracle.unknown(*id)?;
+    /// Records that the outcome of these publishes will not be known. If the queue recognises them, they are published
+    /// again, in their order. Numbered ones are not: a later one may be in the queue and this one not.
+    fn record_unknown(
+        &mut self,
+        channel: &Channel,
+        cx: &mut ClientContext<'_>,
+    ) -> Result<(), String> {
+        for publish in channel.unconfirmed.values() {
+            let Publish { id, queue, is_copy } = *publish;
+            if !is_copy {
+                cx.oracle.unknown(id)?;
+            }
+            if is_deduplicated(queue, cx) && !id.is_numbered() {
+                self.copies.push_back((id, queue));
+            }
         }
         Ok(())
+    }
+
+    /// Publishes a message again, under its first id.
+    fn publish_copy(&mut self, number: u16, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return;
+        };
+        let Some((id, queue)) = self.copies.pop_front() else {
+            return;
+        };
+        let Some(plan) = cx.oracle.queues.get(queue) else {
+            return;
+        };
+        channel.tag += 1;
+        let properties = id.identified_properties();
+        wire.publish(number, ("", &*plan.name), false, &properties, &id.body());
+        let is_copy = true;
+        let publish = Publish { id, queue, is_copy };
+        channel.unconfirmed.insert(channel.tag, publish);
     }
 
     fn publish(
@@ -109,14 +206,16 @@ impl Publisher {
         let id = MessageId::new(channel.stream, channel.number);
         // Without `mandatory`, a publish while the queue is deleted would be confirmed.
         let mandatory = queue_plan.treatment == QueueTreatment::Recreated || cx.rng.chance(1, 4);
-        wire.publish(
-            number,
-            ("", &queue_plan.name),
-            mandatory,
-            &id.properties(None),
-            &id.body(),
-        );
-        channel.unconfirmed.insert(channel.tag, (id, queue));
+        let (exchange, properties) = match queue_plan.treatment {
+            QueueTreatment::Scheduled(delay) => (DELAYING_EXCHANGE, id.delayed_properties(delay)),
+            QueueTreatment::Deduplicated => ("", id.identified_properties()),
+            _ => ("", id.properties(None)),
+        };
+        let target = (exchange, &*queue_plan.name);
+        wire.publish(number, target, mandatory, &properties, &id.body());
+        let is_copy = false;
+        let publish = Publish { id, queue, is_copy };
+        channel.unconfirmed.insert(channel.tag, publish);
         cx.oracle.sent(cx.now, id, queue);
     }
 
@@ -138,14 +237,21 @@ impl Publisher {
             return Err(format!("a confirm for tag {tag}, which waits for none"));
         }
         for tag in tags {
-            let Some((id, queue)) = channel.unconfirmed.remove(&tag) else {
+            let Some(Publish { id, queue, is_copy }) = channel.unconfirmed.remove(&tag) else {
                 continue;
             };
-            if accepted {
-                cx.oracle.confirmed(cx.now, id)?;
-                self.unconfirmed_queues.remove(&queue);
-            } else {
-                cx.oracle.unknown(id)?;
+            match (accepted, is_copy) {
+                (true, false) => {
+                    cx.oracle.confirmed(cx.now, id)?;
+                    self.unconfirmed_queues.remove(&queue);
+                }
+                (true, true) => cx.oracle.copy_confirmed(id)?,
+                (false, false) => cx.oracle.unknown(id)?,
+                (false, true) => {}
+            }
+            let is_recognised = is_deduplicated(queue, cx) && cx.oracle.is_confirmed(id);
+            if is_recognised && !self.faults_ended && cx.rng.chance(1, 3) {
+                self.copies.push_back((id, queue));
             }
         }
         Ok(())
@@ -156,7 +262,12 @@ impl Publisher {
             return;
         };
         match cx.oracle.queues.get(channel.declared_queues) {
-            Some(queue) => declare(wire, number, queue, false),
+            Some(queue) => {
+                declare(wire, number, queue, false);
+                if let QueueTreatment::Scheduled(_) = queue.treatment {
+                    bind_to_delaying_exchange(wire, number, &queue.name);
+                }
+            }
             None => channel.is_ready = true,
         }
     }
@@ -207,7 +318,7 @@ impl Role for Publisher {
             }
             ServerMessage::ChannelClosed { channel, .. } => {
                 if let Some(ended) = self.channels.remove(&channel) {
-                    Publisher::record_unknown(&ended, cx)?;
+                    self.record_unknown(&ended, cx)?;
                 }
             }
             ServerMessage::Done { .. } => {}
@@ -229,6 +340,9 @@ impl Role for Publisher {
                 continue;
             }
             if !self.faults_ended {
+                if !self.copies.is_empty() && cx.rng.chance(1, 2) {
+                    self.publish_copy(number, wire, cx);
+                }
                 for _ in 0..cx.rng.below(4) {
                     let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
                     self.publish(number, queue, wire, cx);
@@ -245,7 +359,7 @@ impl Role for Publisher {
 
     fn on_connection_lost(&mut self, cx: &mut ClientContext<'_>) -> Result<(), String> {
         for channel in std::mem::take(&mut self.channels).values() {
-            Publisher::record_unknown(channel, cx)?;
+            self.record_unknown(channel, cx)?;
         }
         Ok(())
     }

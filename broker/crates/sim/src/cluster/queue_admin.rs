@@ -113,7 +113,12 @@ impl QueueAdmin {
             return;
         };
         match queue_plan.treatment {
-            QueueTreatment::Plain | QueueTreatment::DeadLettering => {}
+            QueueTreatment::Plain
+            | QueueTreatment::DeadLettering
+            | QueueTreatment::DelayedRetry(_)
+            | QueueTreatment::ConsumerTimeout(_)
+            | QueueTreatment::Scheduled(_)
+            | QueueTreatment::Deduplicated => {}
             QueueTreatment::Purged => {
                 let window = cx.oracle.window_opened(cx.now, queue);
                 let purge = Method::QueuePurge {

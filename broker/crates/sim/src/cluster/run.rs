@@ -197,6 +197,9 @@ impl Run {
         let (stream_oracle, stream_clients) = streams::plan(seed, options.nodes);
         let mut clients = clients(rng);
         clients.extend(stream_clients);
+        let has_all_features = versions.all_are_enabled();
+        let mut oracle = Oracle::new(queues(rng, seed, has_all_features));
+        oracle.has_all_features = has_all_features;
         Ok(Run {
             plan: ClusterPlan {
                 shards,
@@ -208,7 +211,7 @@ impl Run {
             clients,
             mqtt_clients: MqttClients::new(rng),
             credit_clients: CreditClients::new(rng),
-            oracle: Oracle::new(queues(rng)),
+            oracle,
             stream_oracle,
             stream_risk: None,
             rng: rng.fork(),
@@ -390,6 +393,7 @@ impl Run {
             &self.operator.forget_requested,
         )?;
         self.oracle.check_double_deliveries(now)?;
+        self.oracle.check_timeouts(now)?;
         self.mqtt_clients.mqtt_oracle.faults_until = self.oracle.faults_until();
         self.mqtt_clients.check(world)?;
         if self.faults_ended && self.is_settled(world) && self.death_is_over(world) {

@@ -3,6 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::table;
 use codec_amqp091::{Properties, Short};
+use message::{Table, Value};
+use std::time::Duration;
 
 /// Stream in the upper half, number within the stream (from 1) in the lower. A stream consists of the publishes of one
 /// channel.
@@ -11,6 +13,15 @@ pub(super) struct MessageId(pub u64);
 
 /// The header that a quorum queue adds to redelivered messages.
 const DELIVERY_COUNT: &str = "x-delivery-count";
+const ACQUIRED_COUNT: &str = "x-acquired-count";
+/// The header with the delay that the publisher asked for.
+const DELAY: &str = "x-delay";
+/// The headers by which a queue recognises a copy.
+const IDENTITY_HEADERS: [&str; 3] = [
+    queue::PUBLISHER_ID,
+    queue::PUBLISHING_ID,
+    queue::DEDUPLICATION_VALUE,
+];
 /// Headers of a dead-lettered message.
 const DEATH_HEADERS: [&str; 7] = [
     "x-death",
@@ -26,8 +37,10 @@ const DEATH_HEADERS: [&str; 7] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadMessage {
     pub id: MessageId,
-    /// Number of earlier delivery attempts, according to the queue.
+    /// Number of failed deliveries, according to the queue.
     pub attempts: u32,
+    /// Number of all earlier deliveries. 0: none, or the queue does not count them.
+    pub acquired: u32,
     /// It has passed a dead letter exchange.
     pub died: bool,
 }
@@ -103,6 +116,45 @@ impl MessageId {
     }
 
     pub(super) fn properties(self, expiration: Option<&str>) -> Bytes {
+        self.encode_properties(expiration, None)
+    }
+
+    /// The properties of a message with a delay.
+    pub(super) fn delayed_properties(self, delay: Duration) -> Bytes {
+        let delay = Value::I64(delay.as_millis() as i64);
+        self.with_headers(vec![(DELAY.into(), delay)])
+    }
+
+    /// The properties of a message that its queue recognises when it is published again.
+    pub(super) fn identified_properties(self) -> Bytes {
+        self.with_headers(match self.is_numbered() {
+            true => {
+                let publisher = format!("stream-{}", self.stream());
+                vec![
+                    (queue::PUBLISHER_ID.into(), Value::from(&*publisher)),
+                    (queue::PUBLISHING_ID.into(), Value::U32(self.number())),
+                ]
+            }
+            false => {
+                let value = format!("{:016x}", self.0);
+                vec![(queue::DEDUPLICATION_VALUE.into(), Value::from(&*value))]
+            }
+        })
+    }
+
+    /// Whether the queue recognises copies by the numbers of the stream, not by a value of each message.
+    pub(super) fn is_numbered(self) -> bool {
+        self.stream().is_multiple_of(2)
+    }
+
+    fn with_headers(self, headers: Vec<(metadata::Name, Value)>) -> Bytes {
+        let mut encoded = BytesMut::new();
+        table::encode(&Table(headers), &mut encoded);
+        // Without the length.
+        self.encode_properties(None, encoded.get(4..))
+    }
+
+    fn encode_properties(self, expiration: Option<&str>, headers: Option<&[u8]>) -> Bytes {
         let mut out = BytesMut::new();
         let id = format!("{:016x}", self.0);
         let properties = Properties {
@@ -112,6 +164,7 @@ impl MessageId {
             timestamp: Some(self.mix(4)),
             priority: self.priority(),
             expiration,
+            headers,
             ..Properties::default()
         };
         properties.encode(&mut out);
@@ -121,17 +174,21 @@ impl MessageId {
 
 /// Identifies a message. Returns an error if any of it differs from its publish.
 pub(super) fn read(properties: &[u8], body: &[u8]) -> Result<ReadMessage, String> {
-    let (mut attempts, mut died) = (0, false);
+    let (mut attempts, mut acquired, mut died) = (0, 0, false);
+    let number = |raw| {
+        let table = table::decode(raw).ok();
+        let number = table.and_then(|t| t.0.first().and_then(|(_, v)| v.as_integer()));
+        u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX)
+    };
     let mut unknown_header = None;
     let read = Properties::scan(properties, |entry| {
         if entry.key == DELIVERY_COUNT {
-            attempts = table::decode(entry.raw)
-                .ok()
-                .and_then(|t| t.0.first().and_then(|(_, v)| v.as_integer()))
-                .unwrap_or(0);
+            attempts = number(entry.raw);
+        } else if entry.key == ACQUIRED_COUNT {
+            acquired = number(entry.raw);
         } else if DEATH_HEADERS.contains(&entry.key) {
             died = true;
-        } else {
+        } else if entry.key != DELAY && !IDENTITY_HEADERS.contains(&entry.key) {
             unknown_header = Some(entry.key.to_owned());
         }
     });
@@ -165,9 +222,17 @@ pub(super) fn read(properties: &[u8], body: &[u8]) -> Result<ReadMessage, String
     }
     Ok(ReadMessage {
         id,
-        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+        attempts,
+        acquired,
         died,
     })
+}
+
+impl ReadMessage {
+    /// Earlier deliveries, as far as the queue counts them. It grows with each return of the message.
+    pub(super) fn returns(&self) -> u32 {
+        self.acquired.max(self.attempts)
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +247,7 @@ mod tests {
             let unchanged = ReadMessage {
                 id,
                 attempts: 0,
+                acquired: 0,
                 died: false,
             };
             assert_eq!(read(&properties, &body), Ok(unchanged));

@@ -6,7 +6,10 @@ use super::operator::{is_ready, newest_tree};
 use crate::world::{Scenario, World};
 use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
-use metadata::features::{Feature, QUORUM_STRICT_PRIORITIES, STREAM_QUEUES, Version};
+use metadata::features::{
+    Feature, PUBLISHER_DEDUPLICATION, QUORUM_CONSUMER_TIMEOUTS, QUORUM_DELAYED_RETRY,
+    QUORUM_DELIVERY_COUNTS, QUORUM_STRICT_PRIORITIES, SCHEDULED_DELIVERY, STREAM_QUEUES, Version,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -25,16 +28,21 @@ const fn flag(name: &'static str) -> Feature {
 }
 
 /// Enough flags that runs meet a node which does not know an enabled flag. With three flags hardly any run did.
-const FLAGS: [Feature; 9] = [
+const FLAGS: [Feature; 10] = [
     // Every version knows this one.
     STREAM_QUEUES,
     flag("first"),
     // Quorum queues change their service order when it is enabled.
     QUORUM_STRICT_PRIORITIES,
-    flag("third"),
-    flag("fourth"),
-    flag("fifth"),
-    flag("sixth"),
+    // They count failed deliveries apart from returns, and delay returned messages.
+    QUORUM_DELIVERY_COUNTS,
+    QUORUM_DELAYED_RETRY,
+    // They end consumers that do not acknowledge in time.
+    QUORUM_CONSUMER_TIMEOUTS,
+    // They deliver messages at the time that the publisher set.
+    SCHEDULED_DELIVERY,
+    // They store a message once that is published again.
+    PUBLISHER_DEDUPLICATION,
     flag("seventh"),
     flag("eighth"),
 ];
@@ -45,7 +53,7 @@ pub(super) const NEWEST: Version = Version {
     features: &FLAGS,
 };
 
-/// Older versions, which lack five, seven and eight of the newest version's flags.
+/// Older versions, which lack six, eight and nine of the newest version's flags.
 const OLDER: [Version; 3] = [
     older("9.2.0", &[FLAGS[0], FLAGS[1], FLAGS[2], FLAGS[3]]),
     older("9.1.0", &[FLAGS[0], FLAGS[1]]),
@@ -85,6 +93,11 @@ impl Versions {
     /// The version that founds the cluster.
     pub(super) fn founders(&self) -> Version {
         self.older.unwrap_or(NEWEST)
+    }
+
+    /// Returns true if the cluster was founded with all flags.
+    pub(super) fn all_are_enabled(&self) -> bool {
+        self.older.is_none()
     }
 
     /// The version that a machine starts with, after this one.

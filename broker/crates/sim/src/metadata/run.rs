@@ -94,7 +94,7 @@ enum Timer {
     EndFaults,
 }
 
-struct Run {
+struct MetadataScenario {
     founders: Vec<NodeId>,
     nodes: Vec<NodeId>,
     plan: FaultPlan,
@@ -117,7 +117,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         nodes: options.nodes,
         ..WorldConfig::default()
     };
-    let mut world: World<Run> = World::new(config, seed, options.verbose);
+    let mut world: World<MetadataScenario> = World::new(config, seed, options.verbose);
     let mut rng = world.rng.fork();
     let nodes = world.nodes();
     let plan = FaultPlan::new(&mut rng, &options.without);
@@ -126,7 +126,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         oracle.allow_member(*node);
         oracle.allow_vote(*node);
     }
-    let mut scenario = Run {
+    let mut scenario = MetadataScenario {
         clients: (0..options.clients)
             .map(|id| Client::new(NodeId(1 + id % options.nodes), rng.fork()))
             .collect(),
@@ -164,8 +164,8 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     scenario.final_report(&world)
 }
 
-impl Run {
-    fn final_report(&self, world: &World<Run>) -> Result<Report, Violation> {
+impl MetadataScenario {
+    fn final_report(&self, world: &World<MetadataScenario>) -> Result<Report, Violation> {
         let digests: Vec<_> = (self.nodes.iter())
             .map(|n| {
                 world
@@ -199,7 +199,7 @@ impl Run {
         })
     }
 
-    fn inject_fault(&mut self, world: &mut World<Run>) -> Result<(), String> {
+    fn inject_fault(&mut self, world: &mut World<MetadataScenario>) -> Result<(), String> {
         let now = world.now();
         let Some(fault) = self.plan.next(&mut self.rng, &self.nodes) else {
             world.trace.event(now, "left out", 0, &());
@@ -218,11 +218,11 @@ impl Run {
     }
 
     /// Only a minority may lose acknowledged data: at most one node here, until it is replaced.
-    fn all_data_is_intact(&self, world: &World<Run>) -> bool {
+    fn all_data_is_intact(&self, world: &World<MetadataScenario>) -> bool {
         !self.operator.is_busy() && !self.nodes.iter().any(|n| world.is_damaged(*n))
     }
 
-    fn replace(&mut self, world: &mut World<Run>, old: NodeId) {
+    fn replace(&mut self, world: &mut World<MetadataScenario>, old: NodeId) {
         if let Some(new) = world.replace(old) {
             self.oracle.forget(old);
             self.operator.start_replacement(old, new);
@@ -237,7 +237,7 @@ impl Run {
         goal.is_none_or(|goal| answered < *goal)
     }
 
-    fn send(&mut self, world: &mut World<Run>, client: u64) {
+    fn send(&mut self, world: &mut World<MetadataScenario>, client: u64) {
         if !self.expects_answers(client) {
             return;
         }
@@ -251,7 +251,7 @@ impl Run {
     }
 }
 
-impl Scenario for Run {
+impl Scenario for MetadataScenario {
     type Process = Replica;
     type Timer = Timer;
 
@@ -261,7 +261,7 @@ impl Scenario for Run {
         Replica::start(start, &self.founders)
     }
 
-    fn timer(&mut self, world: &mut World<Run>, timer: Timer) -> Result<(), String> {
+    fn timer(&mut self, world: &mut World<MetadataScenario>, timer: Timer) -> Result<(), String> {
         match timer {
             Timer::Send { client } => self.send(world, client),
             Timer::AnswerOverdue { client, attempt } => {
@@ -300,7 +300,12 @@ impl Scenario for Run {
         Ok(())
     }
 
-    fn reply(&mut self, world: &mut World<Run>, client: u64, reply: Reply) -> Result<(), String> {
+    fn reply(
+        &mut self,
+        world: &mut World<MetadataScenario>,
+        client: u64,
+        reply: Reply,
+    ) -> Result<(), String> {
         let Some(c) = self.clients.get_mut(client as usize) else {
             return Ok(());
         };
@@ -326,7 +331,12 @@ impl Scenario for Run {
         Ok(())
     }
 
-    fn note(&mut self, _world: &World<Run>, node: NodeId, note: Note) -> Result<(), String> {
+    fn note(
+        &mut self,
+        _world: &World<MetadataScenario>,
+        node: NodeId,
+        note: Note,
+    ) -> Result<(), String> {
         if matches!(note, Note::Restored { .. }) {
             self.restores += 1;
         }
@@ -335,7 +345,7 @@ impl Scenario for Run {
 
     fn damaged(
         &mut self,
-        world: &mut World<Run>,
+        world: &mut World<MetadataScenario>,
         node: NodeId,
         _error: &str,
     ) -> Result<(), String> {
@@ -344,7 +354,7 @@ impl Scenario for Run {
         Ok(())
     }
 
-    fn done(&mut self, world: &World<Run>) -> bool {
+    fn done(&mut self, world: &World<MetadataScenario>) -> bool {
         self.faults_ended
             && !self.operator.is_busy()
             && (0..self.clients.len() as u64).all(|c| !self.expects_answers(c))

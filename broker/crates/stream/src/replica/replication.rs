@@ -1,6 +1,6 @@
 //! Carries out the outputs of the member of the replication.
 
-use super::{Purpose, Role, StreamEffect, StreamReplica, Task, recent};
+use super::{LogTask, Purpose, Role, StreamEffect, StreamReplica, recent};
 use crate::cursors::RecentChunk;
 use crate::fault::{self, Fault};
 use crate::jobs::{ReadJob, ReadResult, Work};
@@ -58,7 +58,7 @@ impl StreamReplica {
         if let Some(token) = token {
             self.task_bytes += chunks.iter().map(|c| c.bytes().len()).sum::<usize>();
             let chunks = chunks.into();
-            let task = Task::Accept { token, chunks };
+            let task = LogTask::Accept { token, chunks };
             self.tasks.push_back(task);
         }
     }
@@ -98,7 +98,7 @@ impl StreamReplica {
                 bytes,
                 committed,
             } => self.feed(to, attachment, (first, end), bytes, committed),
-            Output::WriteMarker { epoch } => self.tasks.push_back(Task::Marker { epoch }),
+            Output::WriteMarker { epoch } => self.tasks.push_back(LogTask::Marker { epoch }),
             Output::Opened { epoch } => self.open(epoch, out),
             Output::Closed => self.close(out),
             Output::Committed(offset) => {
@@ -114,13 +114,14 @@ impl StreamReplica {
                 self.feeders.clear();
                 self.cursors
                     .detach_beyond(Some(next), &mut self.cursor_events);
-                self.tasks.push_back(Task::Truncate { next });
+                self.tasks.push_back(LogTask::Truncate { next });
             }
             Output::Reset { start } => {
                 self.clear_recent();
                 self.feeders.clear();
                 self.cursors.detach_beyond(None, &mut self.cursor_events);
-                self.tasks.push_back(Task::Restart { start: Some(start) });
+                self.tasks
+                    .push_back(LogTask::Restart { start: Some(start) });
             }
             Output::TransferLeadership { to } => {
                 self.effects.push_back(StreamEffect::TransferLeadership(to))
@@ -136,7 +137,7 @@ impl StreamReplica {
                      their logs than the stream can bear"
                 ));
                 // The log refuses to drop chunks that it knows to be committed.
-                self.tasks.push_back(Task::Restart { start: None });
+                self.tasks.push_back(LogTask::Restart { start: None });
             }
         }
     }
@@ -158,17 +159,17 @@ impl StreamReplica {
     }
 
     /// Returns the task if it has to wait.
-    fn work_on(&mut self, task: Task, out: &mut QueueOutput) -> Option<Task> {
+    fn work_on(&mut self, task: LogTask, out: &mut QueueOutput) -> Option<LogTask> {
         let still = self.is_log_still();
         let log = self.log.as_mut()?;
         match task {
-            Task::Accept { token, mut chunks } => {
+            LogTask::Accept { token, mut chunks } => {
                 while let Some(chunk) = chunks.pop_front() {
                     match self.log.as_mut()?.accept_chunk(&chunk) {
                         Ok(_) => {}
                         Err(AppendError::Busy | AppendError::Truncating) => {
                             chunks.push_front(chunk);
-                            return Some(Task::Accept { token, chunks });
+                            return Some(LogTask::Accept { token, chunks });
                         }
                         Err(error) => {
                             self.refused_by_log(&error);
@@ -185,10 +186,10 @@ impl StreamReplica {
                 }
                 None
             }
-            Task::Truncate { .. } if fault::is(Fault::TruncationForgotten) => None,
-            Task::Truncate { next } => {
+            LogTask::Truncate { .. } if fault::is(Fault::TruncationForgotten) => None,
+            LogTask::Truncate { next } => {
                 if log.is_truncating() || !still {
-                    return Some(Task::Truncate { next });
+                    return Some(LogTask::Truncate { next });
                 }
                 match log.truncate(next) {
                     Ok(()) => {
@@ -196,25 +197,25 @@ impl StreamReplica {
                         // The next task waits until the log is truncated.
                         None
                     }
-                    Err(TruncateError::Busy) => Some(Task::Truncate { next }),
+                    Err(TruncateError::Busy) => Some(LogTask::Truncate { next }),
                     Err(error @ TruncateError::Committed { .. }) => {
                         self.faults.push(format!("{}: {error}", self.config.label));
-                        self.tasks.push_front(Task::Truncate { next });
-                        self.tasks.push_front(Task::Restart { start: None });
+                        self.tasks.push_front(LogTask::Truncate { next });
+                        self.tasks.push_front(LogTask::Restart { start: None });
                         None
                     }
                 }
             }
-            Task::Restart { start } => {
+            LogTask::Restart { start } => {
                 if !still || log.is_truncating() {
-                    return Some(Task::Restart { start });
+                    return Some(LogTask::Restart { start });
                 }
                 self.issued.clear();
                 let is_intact = self.is_intact();
                 self.start_open(start, is_intact);
                 None
             }
-            Task::Marker { epoch } => {
+            LogTask::Marker { epoch } => {
                 let member = self.member.as_ref()?;
                 if member.writing() != Some(epoch) {
                     return None;
@@ -230,7 +231,7 @@ impl StreamReplica {
                         self.note_appended();
                     }
                     Err(AppendError::Busy | AppendError::Truncating) => {
-                        return Some(Task::Marker { epoch });
+                        return Some(LogTask::Marker { epoch });
                     }
                     Err(error) => self.refused_by_log(&error),
                 }

@@ -91,11 +91,11 @@ impl StreamReplica {
                 };
                 self.answer(session, seq, answer, out);
             }
-            RequestBody::Succeed(_) => {
+            RequestBody::TakeOver(_) => {
                 let text = format!("{label} cannot be the queue of an MQTT session");
                 self.answer(session, seq, refused(540, text), out);
             }
-            RequestBody::Cancel { consumer } | RequestBody::Leave { consumer } => {
+            RequestBody::Cancel { consumer } | RequestBody::CancelAndRequeue { consumer } => {
                 if let Some(known) = self.sessions.get_mut(session) {
                     known.consumers.remove(&consumer);
                 }
@@ -162,7 +162,7 @@ impl StreamReplica {
         match body {
             RequestBody::Publish(_) | RequestBody::PublishBatch(_) => self.refuse(session, seq),
             RequestBody::Consume { .. }
-            | RequestBody::Succeed(_)
+            | RequestBody::TakeOver(_)
             | RequestBody::Get { .. }
             | RequestBody::Credit { .. }
             | RequestBody::Purge

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{ConsumerOutput, StreamConsumer, consumer_rules};
 use message::{Table, Value};
-use queue::cursor::{CursorSource, CursorStart};
+use queue::cursor::{CursorRequest, CursorSend, CursorSource, CursorStart};
 use queue::{ConsumerId, ConsumerSpec, FlowMode, QueueReply};
 
 fn spec(offset: Value) -> ConsumerSpec {
@@ -196,4 +196,46 @@ fn messages_of_sub_batches_are_delivered_one_by_one() {
     let client = Client::new(one, &spec);
     // Compressed messages are passed over.
     assert_eq!(client.got, vec![1, 2, 3, 4]);
+}
+
+/// A consumer's requests, without its other outputs.
+fn requests(out: &mut Vec<ConsumerOutput>) -> Vec<CursorSend> {
+    let each = out.drain(..).map(|output| match output {
+        ConsumerOutput::Send(send) => send,
+        other => panic!("{other:?}"),
+    });
+    each.collect()
+}
+
+#[test]
+fn a_consumer_leaves_a_replica_that_does_not_answer() {
+    let mut out = Vec::new();
+    let mut now = Time(1);
+    let mut consumer = StreamConsumer::new(
+        ConsumerId(1),
+        &spec("first".into()),
+        CursorStart::First,
+        "s".into(),
+        (NodeId(9), vec![NodeId(1), NodeId(2)]),
+        now,
+        &mut out,
+    );
+    let mut asked = Vec::new();
+    // The replica that is left releases what it may hold for the consumer, should it be there after all.
+    let mut left = Vec::new();
+    while !asked.contains(&NodeId(2)) {
+        assert!(asked.len() < 20, "asked only {asked:?}");
+        for send in requests(&mut out) {
+            match send.request {
+                CursorRequest::Attach { .. } => asked.push(send.to),
+                CursorRequest::Detach { .. } => left.push(send.to),
+                CursorRequest::Credit { .. } => panic!("{send:?}"),
+            }
+        }
+        now = consumer.wake_at().expect("it asks again");
+        consumer.tick(now, &mut out);
+    }
+    // A request may be lost: the preferred replica is asked more than once.
+    assert!(asked.iter().filter(|node| **node == NodeId(1)).count() > 1);
+    assert_eq!(left, [NodeId(1)]);
 }

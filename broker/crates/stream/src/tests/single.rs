@@ -361,6 +361,55 @@ fn retention_deletes_old_segments_and_cursors_continue_behind_them() {
     assert_eq!(one.fatal, Vec::<String>::new());
 }
 
+/// The reader of a cursor has a segment open that retention deletes.
+#[test]
+fn cursor_that_retention_overtakes_between_two_reads_continues_behind_it() {
+    let config = LogConfig {
+        retention: Retention {
+            max_bytes: None,
+            max_age: Some(Duration::from_secs(60)),
+        },
+        ..small_segments()
+    };
+    let mut one = Single::new(config);
+    for seq in 1..=20 {
+        // The newer half stays.
+        one.ms = seq / 10 * 30_000;
+        one.request(session(1), seq, publish(&[7; 400]));
+        one.work();
+    }
+    // Chunks are on the disk only.
+    one.restart(2, b"machine", config);
+    let mut out = Vec::new();
+    let request = attach(CursorStart::Offset(1), 1);
+    one.replica.handle(session(50), request, &mut out);
+    one.replica.send_batches(1 << 20, &mut out);
+    let Some(StreamEffect::Job(read)) = one.replica.poll() else {
+        panic!("no read");
+    };
+    let read = read.run(&one.disk);
+    let credit = CursorRequest::Credit {
+        cursor: ConsumerId(1),
+        attachment: 1,
+        total: 2,
+        probe: false,
+    };
+    one.replica.handle(session(50), credit, &mut out);
+    one.ms = one.replica.wake_at().expect("retention is due").0 / 1_000_000 + 1;
+    let now = one.at();
+    one.replica.tick(now, &mut one.out);
+    one.work();
+    let first = one.replica.first_offset().expect("open");
+    assert!(first > 2, "retention was faster");
+    one.replica.job_done(now, read, &mut one.out);
+    let events = one.read(out);
+    let offsets: Vec<u64> = offsets(&events).iter().map(|(offset, _)| *offset).collect();
+    assert!(
+        matches!(offsets[..], [1, next] if next >= first),
+        "{offsets:?} {first}"
+    );
+}
+
 #[test]
 fn follower_redirects_and_new_leader_calls_sessions() {
     let mut one = Single::new(LogConfig::default());

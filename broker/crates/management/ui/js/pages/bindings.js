@@ -52,7 +52,9 @@ export function Bind({ vhost, from, to }) {
     const b = { vhost, source: from ?? values.other, destination_type: to ? to.type : values.type, destination: to ? to.name : values.other };
     return client.post(between(b), { routing_key: values.routing_key, arguments: objectOf(values.arguments) });
   };
-  return html`<${Form} label="Add a binding" verb="Bind" submit=${submit} done="The binding is created." fields=${[
+  // A page of an exchange has both forms.
+  const label = from !== undefined ? 'Add a binding from this exchange' : to.type === 'exchange' ? 'Add a binding to this exchange' : 'Add a binding';
+  return html`<${Form} label=${label} verb="Bind" submit=${submit} done="The binding is created." fields=${[
     { name: 'other', label: to ? 'From exchange' : 'To', required: true },
     ...(to
       ? []

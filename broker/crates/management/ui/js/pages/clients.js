@@ -8,7 +8,8 @@ import { Form } from '../form.js';
 import { List } from '../list.js';
 import { Facts, Link, Pairs, Problem, Section, State, Table } from '../parts.js';
 import { to } from '../places.js';
-import { DATA, MESSAGES, Rates, TRAFFIC } from '../plot.js';
+import { RangeChoice, Rates, TRAFFIC, useRange } from '../plot.js';
+import { byteCeiling } from '../samples.js';
 import { client, useData } from '../session.js';
 import { StreamClients } from './streams.js';
 
@@ -97,7 +98,8 @@ function Sessions({ of }) {
 }
 
 export function Connection({ given: [name] }) {
-  const { data: c, error } = useData(withQuery(path('connections', name), DATA));
+  const range = useRange();
+  const { data: c, error } = useData(withQuery(path('connections', name), range.data));
   const close = async (values) => {
     const reason = headerText(values.reason);
     await client.delete(path('connections', name), { headers: reason === '' ? {} : { 'X-Reason': reason } });
@@ -107,7 +109,8 @@ export function Connection({ given: [name] }) {
     ${
       c &&
       html`
-      <div class="plots"><${Rates} title="Bytes" stats=${c} names=${OCTETS} show=${perSecond} /></div>
+      <${RangeChoice} />
+      <div class="plots"><${Rates} title="Bytes" stats=${c} names=${OCTETS} show=${perSecond} top=${byteCeiling} /></div>
       <${Facts} of=${[
         ['State', html`<${State} of=${c.state} />`],
         ['Client-provided name', c.user_provided_name],
@@ -143,11 +146,13 @@ export function Channels() {
 }
 
 export function Channel({ given: [name] }) {
-  const { data: c, error } = useData(withQuery(path('channels', name), MESSAGES));
+  const range = useRange();
+  const { data: c, error } = useData(withQuery(path('channels', name), range.messages));
   return html`<h1>Channel ${name}</h1><${Problem} error=${error} />
     ${
       c &&
       html`
+      <${RangeChoice} />
       <div class="plots"><${Rates} title="Messages" stats=${c.message_stats} names=${TRAFFIC} /></div>
       <${Facts} of=${[
         ['Connection', html`<${Link} place=${['connections', c.connection_details.name]}>${c.connection_details.name}</${Link}>`],
@@ -164,6 +169,33 @@ export function Channel({ given: [name] }) {
         ['Uncommitted', `${format.count(c.messages_uncommitted)} messages, ${format.count(c.acks_uncommitted)} acknowledgements`],
       ]} />`
     }`;
+}
+
+const consumerKey = (c) => `${c.queue?.vhost} ${c.queue?.name} ${c.channel_details.name} ${c.consumer_tag}`;
+
+const consumerColumns = [
+  { title: 'Queue', sort: 'queue.name', cell: (c) => html`<${Link} place=${['queues', c.queue.vhost, c.queue.name]}>${c.queue.name}</${Link}>` },
+  { title: 'Virtual host', sort: 'queue.vhost', wide: true, cell: (c) => c.queue.vhost },
+  { title: 'Tag', sort: 'consumer_tag', cell: (c) => c.consumer_tag },
+  {
+    title: 'Channel',
+    sort: 'channel_details.name',
+    wide: true,
+    cell: (c) => (c.channel_details.name ? html`<${Link} place=${['channels', c.channel_details.name]}>${c.channel_details.name}</${Link}>` : '–'),
+  },
+  { title: 'User', sort: 'channel_details.user', wide: true, cell: (c) => c.channel_details.user ?? '–' },
+  { title: 'Status', sort: 'activity_status', cell: (c) => html`<${State} of=${c.activity_status} />` },
+  { title: 'Ack required', sort: 'ack_required', wide: true, cell: (c) => (c.ack_required ? 'yes' : 'no') },
+  { title: 'Exclusive', sort: 'exclusive', wide: true, cell: (c) => (c.exclusive ? 'yes' : 'no') },
+  { title: 'Prefetch', sort: 'prefetch_count', number: true, cell: (c) => format.count(c.prefetch_count) },
+  { title: 'Arguments', wide: true, cell: (c) => html`<${Pairs} of=${c.arguments} />` },
+];
+
+/** The consumers of all queues. */
+export function AllConsumers() {
+  const vhosts = useVhosts();
+  return html`<h1>Consumers</h1>
+    <${VhostList} vhosts=${vhosts} at=${(vhost) => (vhost === undefined ? 'consumers' : path('consumers', vhost))} noun="consumers" keyOf=${consumerKey} columns=${consumerColumns} />`;
 }
 
 /** Consumers of a queue. */

@@ -4,6 +4,7 @@ import { path } from '../client.js';
 import { useVhosts } from '../fields.js';
 import { Form } from '../form.js';
 import { Action, Problem, Section, State, Table } from '../parts.js';
+import { save } from '../save.js';
 import { client, useData } from '../session.js';
 
 const enable = (name) => ({
@@ -48,16 +49,6 @@ export function FeatureFlags({ can }) {
         { title: 'In use', cell: (feature) => (inUse.includes(feature.name) ? 'yes' : 'no') },
       ]} />`
     }</${Section}>`;
-}
-
-/** Offers a file for download. */
-function save(name, text) {
-  const url = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
-  const link = document.createElement('a');
-  link.href = url;
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(url);
 }
 
 const at = (vhost) => (vhost === '' ? 'definitions' : path('definitions', vhost));

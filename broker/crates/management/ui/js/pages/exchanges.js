@@ -6,13 +6,23 @@ import * as format from '../format.js';
 import { Form } from '../form.js';
 import { Action, Facts, Folded, Link, Pairs, Problem, Section } from '../parts.js';
 import { to } from '../places.js';
-import { MESSAGES, Rates } from '../plot.js';
+import { RangeChoice, Rates, useRange } from '../plot.js';
 import { client, useData } from '../session.js';
 import { objectOf } from '../values.js';
 import { Bind, Bindings, inPath } from './bindings.js';
 import { Publish } from './messages.js';
 
-const TYPES = ['direct', 'fanout', 'topic', 'headers', 'x-consistent-hash'];
+const TYPES = [
+  'direct',
+  'fanout',
+  'topic',
+  'headers',
+  'x-consistent-hash',
+  'x-local-random',
+  'x-modulus-hash',
+  'x-random',
+  'x-delayed-message',
+];
 const displayName = (exchange) => (exchange.name === '' ? '(default exchange)' : exchange.name);
 
 function Declare({ vhosts }) {
@@ -69,7 +79,8 @@ export function Exchanges() {
 
 export function Exchange({ given: [vhost, name] }) {
   const of = path('exchanges', vhost, name);
-  const { data: x, error } = useData(withQuery(of, MESSAGES));
+  const range = useRange();
+  const { data: x, error } = useData(withQuery(of, range.messages));
   const isDefault = name === 'amq.default';
   const remove = async () => {
     await client.delete(of);
@@ -79,6 +90,7 @@ export function Exchange({ given: [vhost, name] }) {
     ${
       x &&
       html`
+      <${RangeChoice} />
       <div class="plots"><${Rates} title="Messages" stats=${x.message_stats} names=${[
         ['publish_in', 'in'],
         ['publish_out', 'out to queues'],

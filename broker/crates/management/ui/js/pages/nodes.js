@@ -1,9 +1,10 @@
 // Nodes: resource usage and operations.
 import { html } from '../dom.js';
-import { path } from '../client.js';
+import { path, withQuery } from '../client.js';
 import * as format from '../format.js';
 import { Action, Facts, Folded, Link, Problem, Section, State, Table, Tag, Used } from '../parts.js';
 import { Form } from '../form.js';
+import { Bytes, Levels, RangeChoice, Rates, useRange } from '../plot.js';
 import { client, notify, useData } from '../session.js';
 
 const stateOf = (node) => (node.running ? 'running' : 'down');
@@ -18,7 +19,7 @@ const Memory = ({ node }) =>
   html`<${Used} part=${node.mem_used} whole=${node.mem_limit} text=${`${format.bytes(node.mem_used)} of ${format.bytes(node.mem_limit)}`} />`;
 const Descriptors = ({ node }) =>
   html`<${Used} part=${node.fd_used} whole=${node.fd_total} text=${`${format.count(node.fd_used)} of ${format.count(node.fd_total)}`} />`;
-const Disk = ({ node }) => `${format.bytes(node.disk_free)} free, alarm below ${format.bytes(node.disk_free_limit)}`;
+const Disk = ({ node }) => html`<span class="figure">${format.bytes(node.disk_free)} free, alarm below ${format.bytes(node.disk_free_limit)}</span>`;
 
 export const NodeTable = ({ nodes }) =>
   html`<${Table} caption="Nodes" rows=${nodes} keyOf=${(node) => node.name} columns=${[
@@ -26,7 +27,7 @@ export const NodeTable = ({ nodes }) =>
     { title: 'State', cell: (node) => html`<${State} of=${stateOf(node)} /> <${Alarms} node=${node} />` },
     {
       title: 'Memory',
-      cell: (node) => (node.mem_used === undefined ? html`<span class="faint">shown on that node</span>` : html`<${Memory} node=${node} />`),
+      cell: (node) => (node.mem_used === undefined ? html`<span class="faint">unknown</span>` : html`<${Memory} node=${node} />`),
     },
     { title: 'Disk', cell: (node) => (node.disk_free === undefined ? '' : html`<${Disk} node=${node} />`) },
     { title: 'Descriptors', wide: true, cell: (node) => (node.fd_used === undefined ? '' : html`<${Descriptors} node=${node} />`) },
@@ -137,14 +138,35 @@ const forget = (name) => async () => {
   );
 };
 
+const CHURN = [
+  ['connection_created', 'connections opened'],
+  ['connection_closed', 'connections closed'],
+  ['channel_created', 'channels opened'],
+  ['channel_closed', 'channels closed'],
+];
+
+/** Resource usage over time. Every node samples that of all nodes. */
+const Charts = ({ node }) => html`<${RangeChoice} />
+  <div class="plots">
+    <${Bytes} title="Memory" stats=${node} names=${[['mem_used', 'used']]} />
+    <${Bytes} title="Disk" stats=${node} names=${[['disk_free', 'free']]} />
+    <${Levels} title="Descriptors and clients" stats=${node} names=${[
+      ['fd_used', 'descriptors'],
+      ['sockets_used', 'clients'],
+    ]} />
+    <${Rates} title="Connections and channels" stats=${node} names=${CHURN} />
+  </div>`;
+
 export function Node({ given: [name], can }) {
-  const { data: node, error } = useData(path('nodes', name));
+  const range = useRange();
+  const { data: node, error } = useData(withQuery(path('nodes', name), { ...range.node, ...range.data }));
   const overview = useData('overview', { once: true });
   const isLocal = overview.data?.node === name;
   return html`<h1>Node ${name}</h1><${Problem} error=${error} />
     ${
       node &&
       html`
+      ${node.mem_used === undefined ? html`<p class="faint">The node does not answer, or its version does not report its resource usage to other nodes.</p>` : html`<${Charts} node=${node} />`}
       <${Facts} of=${[
         ['State', html`<${State} of=${stateOf(node)} /> <${Alarms} node=${node} />`],
         ['Metadata voter', node.voter ? 'yes' : 'no'],
@@ -158,11 +180,10 @@ export function Node({ given: [name], can }) {
         ['Processors', node.processors !== undefined && format.count(node.processors)],
         ['Uptime', node.uptime !== undefined && format.duration(node.uptime)],
       ].filter(([, value]) => value !== false)} />
-      ${!isLocal && overview.data && html`<p class="faint">This page is served by ${overview.data.node}. Resource usage, maintenance and log levels of ${name} are shown on ${name} itself.</p>`}
       ${
         can.administrator &&
         html`
-        ${isLocal && html`<${LocalOperations} node=${node} />`}
+        ${isLocal ? html`<${LocalOperations} node=${node} />` : overview.data && html`<p class="faint">Node ${overview.data.node} serves this page. Maintenance, log levels and the memory alarm of ${name} can be changed on a page that ${name} serves, or with posthorn ctl on its host.</p>`}
         <${Folded} title="Replicas of quorum queues on this node"><${Replicas} node=${node} /></${Folded}>
         ${!node.running && html`<${Section} title="Forget node"><p>For a node that will not return: its replicas are created on other nodes, then it is removed from the cluster. <${Action} kind="danger" does=${forget(name)} ask=${{ title: `Forget ${name}?`, text: `${name} cannot rejoin the cluster with its data.`, verb: 'Forget' }}>Forget ${name}</${Action}></p></${Section}>`}`
       }`

@@ -3,12 +3,10 @@ import { html } from '../dom.js';
 import { withQuery } from '../client.js';
 import * as format from '../format.js';
 import { Facts, Link, Problem, Section } from '../parts.js';
-import { DATA, DEPTHS, LENGTHS, Levels, MESSAGES, Rates, TRAFFIC } from '../plot.js';
+import { DEPTHS, Levels, RangeChoice, Rates, TRAFFIC, useRange } from '../plot.js';
 import { useData } from '../session.js';
 import { problems } from '../wrong.js';
 import { NodeTable } from './nodes.js';
-
-const PATH = withQuery('overview', { ...LENGTHS, ...MESSAGES, ...DATA });
 
 /** A failed check returns its findings with status 503. */
 const findings = (check, list) => (check.error?.status === 503 ? (check.error.body?.[list] ?? null) : null);
@@ -35,7 +33,7 @@ const Totals = ({ of }) => html`<ul class="totals">
     ['consumers', 'Consumers'],
   ].map(
     ([key, label]) => html`<li key=${key}>
-    ${key === 'consumers' ? html`<span>${label}</span>` : html`<${Link} place=${[key]}>${label}</${Link}>`} <b>${format.count(of?.[key])}</b></li>`,
+    <${Link} place=${[key]}>${label}</${Link}> <b>${format.count(of?.[key])}</b></li>`,
   )}
 </ul>`;
 
@@ -51,6 +49,7 @@ function Monitored({ data }) {
   return html`
     <${Problems} nodes=${nodes.data} here=${data.node} />
     <${Totals} of=${data.object_totals} />
+    <${RangeChoice} />
     <div class="plots">
       <${Levels} title="Messages in queues" stats=${data.queue_totals} names=${DEPTHS} />
       <${Rates} title="Messages" stats=${data.message_stats} names=${TRAFFIC} />
@@ -67,7 +66,8 @@ function Monitored({ data }) {
 }
 
 export function Overview({ can }) {
-  const { data, error } = useData(PATH);
+  const range = useRange();
+  const { data, error } = useData(withQuery('overview', { ...range.lengths, ...range.messages, ...range.data }));
   return html`<h1>Overview</h1><${Problem} error=${error} />
     ${
       data &&

@@ -20,10 +20,11 @@ const APPLY = [
 const OPERATOR_APPLY = APPLY.filter(([key]) => key.includes('queues'));
 
 /** The two kinds of policies: API path, address in this UI, and the access check for changes. */
-const USER = { api: 'policies', place: 'policies', noun: 'policies', one: 'policy', apply: APPLY, may: (can) => can.policymaker };
+const USER = { api: 'policies', place: 'policies', scope: '', noun: 'policies', one: 'policy', apply: APPLY, may: (can) => can.policymaker };
 const OPERATOR = {
   api: 'operator-policies',
   place: 'operator_policies',
+  scope: 'operator.',
   noun: 'operator policies',
   one: 'operator policy',
   apply: OPERATOR_APPLY,
@@ -52,7 +53,7 @@ const fields = (kind, policy) => [
 ];
 
 function Kind({ kind, can, vhosts }) {
-  return html`<${List} path=${kind.api} noun=${kind.noun} keyOf=${(p) => `${p.vhost} ${p.name}`} columns=${[
+  return html`<${List} path=${kind.api} noun=${kind.noun} scope=${kind.scope} keyOf=${(p) => `${p.vhost} ${p.name}`} columns=${[
     { title: 'Virtual host', sort: 'vhost', wide: true, cell: (p) => p.vhost },
     { title: 'Name', sort: 'name', cell: (p) => html`<${Link} place=${[kind.place, p.vhost, p.name]}>${p.name}</${Link}>` },
     { title: 'Pattern', sort: 'pattern', cell: (p) => html`<code>${p.pattern}</code>` },

@@ -6,7 +6,7 @@ import * as format from '../format.js';
 import { Form } from '../form.js';
 import { Action, Facts, Folded, Link, Pairs, Problem, Section, State, Table } from '../parts.js';
 import { to } from '../places.js';
-import { DEPTHS, LENGTHS, Levels, MESSAGES, Rates, TRAFFIC } from '../plot.js';
+import { DEPTHS, Levels, RangeChoice, Rates, TRAFFIC, useRange } from '../plot.js';
 import { client, useData } from '../session.js';
 import { objectOf } from '../values.js';
 import { Bind, Bindings } from './bindings.js';
@@ -148,6 +148,7 @@ function Details({ queue: q, can }) {
   return html`
     ${q.state === 'lost' && html`<p class="problem" role="alert">The only replica was on node ${q.node}, which lost its data directory. Delete the queue and declare it again.</p>`}
     ${q.state === 'down' && html`<p class="problem" role="alert">The queue is unavailable: its node, or the majority of its members, cannot be reached. <a href="#/">Problems</a></p>`}
+    <${RangeChoice} />
     <div class="plots">
       <${Levels} title="Messages" stats=${q} names=${DEPTHS} />
       <${Rates} title="Rates" stats=${q.message_stats} names=${TRAFFIC.filter(([key]) => key !== 'confirm')} />
@@ -189,6 +190,7 @@ function Details({ queue: q, can }) {
 }
 
 export function Queue({ given: [vhost, name], can }) {
-  const { data, error } = useData(withQuery(path('queues', vhost, name), { ...LENGTHS, ...MESSAGES }));
+  const range = useRange();
+  const { data, error } = useData(withQuery(path('queues', vhost, name), { ...range.lengths, ...range.messages }));
   return html`<h1>Queue ${name}</h1><${Problem} error=${error} />${data && html`<${Details} queue=${data} can=${can} />`}`;
 }

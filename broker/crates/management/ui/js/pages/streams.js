@@ -103,9 +103,9 @@ export function Streams() {
   const vhosts = useVhosts();
   return html`<h1>Streams</h1>
     <${Section} title="Super streams"><${SuperStreams} vhosts=${vhosts} /></${Section}>
-    <${Section} title="Consumers"><${VhostList} vhosts=${vhosts} at=${(vhost) => within('consumers', vhost)} noun="stream consumers" keyOf=${clientKey('subscription_id')} columns=${CONSUMER_COLUMNS} /></${Section}>
-    <${Section} title="Publishers"><${VhostList} vhosts=${vhosts} at=${(vhost) => within('publishers', vhost)} noun="stream publishers" keyOf=${clientKey('publisher_id')} columns=${PUBLISHER_COLUMNS} /></${Section}>
-    <${Section} title="Connections"><${VhostList} vhosts=${vhosts} at=${(vhost) => within('connections', vhost)} noun="stream connections" keyOf=${(c) => c.name} columns=${CONNECTION_COLUMNS} /></${Section}>`;
+    <${Section} title="Consumers"><${VhostList} vhosts=${vhosts} at=${(vhost) => within('consumers', vhost)} noun="stream consumers" scope="consumers." keyOf=${clientKey('subscription_id')} columns=${CONSUMER_COLUMNS} /></${Section}>
+    <${Section} title="Publishers"><${VhostList} vhosts=${vhosts} at=${(vhost) => within('publishers', vhost)} noun="stream publishers" scope="publishers." keyOf=${clientKey('publisher_id')} columns=${PUBLISHER_COLUMNS} /></${Section}>
+    <${Section} title="Connections"><${VhostList} vhosts=${vhosts} at=${(vhost) => within('connections', vhost)} noun="stream connections" scope="connections." keyOf=${(c) => c.name} columns=${CONNECTION_COLUMNS} /></${Section}>`;
 }
 
 /** Publishers and consumers of a connection of the stream protocol. */

@@ -6,7 +6,7 @@ import { Form } from '../form.js';
 import { List } from '../list.js';
 import { Action, Facts, Folded, Link, Problem, Section, Tag } from '../parts.js';
 import { to } from '../places.js';
-import { DEPTHS, LENGTHS, Levels, MESSAGES, Rates, TRAFFIC } from '../plot.js';
+import { DEPTHS, Levels, RangeChoice, Rates, TRAFFIC, useRange } from '../plot.js';
 import { client, useData } from '../session.js';
 import { words } from '../values.js';
 import { SetPermissions, SetTopics, Topics, Permissions } from './rights.js';
@@ -40,7 +40,7 @@ export function Vhosts({ can }) {
       { title: 'Name', sort: 'name', cell: (v) => html`<${Link} place=${['vhosts', v.name]}>${v.name}</${Link}>` },
       { title: 'Description', wide: true, cell: (v) => v.description },
       { title: 'Default queue type', sort: 'default_queue_type', wide: true, cell: (v) => v.default_queue_type },
-      { title: '', cell: (v) => html`<${Flags} of=${v} />` },
+      { title: 'Flags', cell: (v) => html`<${Flags} of=${v} />` },
       { title: 'Ready', sort: 'messages_ready', number: true, cell: (v) => format.count(v.messages_ready) },
       { title: 'Unacked', sort: 'messages_unacknowledged', number: true, cell: (v) => format.count(v.messages_unacknowledged) },
       { title: 'In', sort: 'message_stats.publish_details.rate', number: true, cell: (v) => format.rate(v.message_stats?.publish_details?.rate) },
@@ -86,11 +86,13 @@ function Change({ vhost: v }) {
 }
 
 export function Vhost({ given: [name], can }) {
-  const { data: v, error } = useData(withQuery(path('vhosts', name), { ...MESSAGES, ...LENGTHS }));
+  const range = useRange();
+  const { data: v, error } = useData(withQuery(path('vhosts', name), { ...range.messages, ...range.lengths }));
   return html`<h1>Virtual host ${name}</h1><${Problem} error=${error} />
     ${
       v &&
       html`
+      <${RangeChoice} />
       <div class="plots"><${Levels} title="Messages in queues" stats=${v} names=${DEPTHS} /><${Rates} title="Messages" stats=${v.message_stats} names=${TRAFFIC} /></div>
       <${Facts} of=${[
         ['Description', v.description],

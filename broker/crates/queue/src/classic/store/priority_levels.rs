@@ -1,6 +1,7 @@
 //! The levels of a classic queue's store, one for each priority, each read ahead from its own segments.
 
 use super::{ClassicStore, Item, State};
+use crate::DeliveryCounts;
 use crate::checkout::Dequeued;
 use crate::classic::location::{LoadedMessage, MessageLocation};
 use crate::classic::segments::READ_AHEAD;
@@ -247,8 +248,7 @@ impl ClassicStore {
         let (_, (item, redelivered)) = self.levels.get_mut(at)?.returned.pop_first()?;
         Some(Dequeued {
             item,
-            attempts: 0,
-            redelivered,
+            counts: DeliveryCounts::uncounted(0, redelivered),
         })
     }
 
@@ -268,10 +268,9 @@ impl ClassicStore {
                 priority: loaded.location.segment.priority(),
                 expires: loaded.expires,
             },
-            attempts: 0,
             // Messages that this incarnation delivered are unsettled or requeued, so only an earlier one can
             // have delivered this.
-            redelivered: loaded.seq < undelivered,
+            counts: DeliveryCounts::uncounted(0, loaded.seq < undelivered),
         })
     }
 
@@ -281,8 +280,7 @@ impl ClassicStore {
         slot.state = State::Taken;
         Some(Dequeued {
             item: slot.item,
-            attempts: 0,
-            redelivered: false,
+            counts: DeliveryCounts::uncounted(0, false),
         })
     }
 }

@@ -7,7 +7,7 @@ use super::dying_node::{DyingClients, Fate};
 use super::expiring_session::ExpiringSession;
 use super::inbound::Inbound;
 use super::oracle::{MqttOracle, QueueLookup};
-use super::outbound::{AnswerMeaning, Draft, Outbound};
+use super::outbound::{AnswerOutcome, Draft, Outbound};
 use super::retained::RetainedOracle;
 use super::routes::ShardIncarnation;
 use super::tracked_message::MessageId;
@@ -447,12 +447,12 @@ impl MqttClient {
             return Ok(());
         };
         let number = match self.outbound.handle_answer(&mut link.wire, answer)? {
-            AnswerMeaning::Nothing => return Ok(()),
-            AnswerMeaning::Rejected(number) => {
+            AnswerOutcome::Nothing => return Ok(()),
+            AnswerOutcome::Rejected(number) => {
                 self.record_unknown(number, cx);
                 return Ok(());
             }
-            AnswerMeaning::Acknowledged(number) => number,
+            AnswerOutcome::Acknowledged(number) => number,
         };
         let Some(sent) = self.sent.get(&number) else {
             return Ok(());

@@ -36,7 +36,7 @@ pub(super) struct Outbound {
 
 /// The meaning of a server's answer for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AnswerMeaning {
+pub(super) enum AnswerOutcome {
     /// The server has taken responsibility for the message.
     Acknowledged(u64),
     Rejected(u64),
@@ -108,7 +108,7 @@ impl Outbound {
         &mut self,
         wire: &mut MqttConnection,
         (kind, packet_id, reason): (AckKind, u16, ReasonCode),
-    ) -> Result<AnswerMeaning, String> {
+    ) -> Result<AnswerOutcome, String> {
         let index = self.open.iter().position(|o| o.packet_id == packet_id);
         let unexpected = || format!("{kind:?} for packet identifier {packet_id}: {reason:?}");
         let index = index.ok_or_else(unexpected)?;
@@ -123,23 +123,23 @@ impl Outbound {
                 let release = Ack::new(AckKind::PubRel, packet_id, ReasonCode::Success);
                 wire.send(&Packet::Ack(release));
                 return Ok(match is_first {
-                    true => AnswerMeaning::Acknowledged(number),
-                    false => AnswerMeaning::Nothing,
+                    true => AnswerOutcome::Acknowledged(number),
+                    false => AnswerOutcome::Nothing,
                 });
             }
             AckKind::PubComp if open.has_pubrec => {
                 self.open.remove(index);
-                return Ok(AnswerMeaning::Nothing);
+                return Ok(AnswerOutcome::Nothing);
             }
             _ => return Err(unexpected()),
         }
         self.open.remove(index);
         match reason {
             ReasonCode::Success | ReasonCode::NoMatchingSubscribers => {
-                Ok(AnswerMeaning::Acknowledged(number))
+                Ok(AnswerOutcome::Acknowledged(number))
             }
             ReasonCode::QuotaExceeded | ReasonCode::ImplementationSpecificError => {
-                Ok(AnswerMeaning::Rejected(number))
+                Ok(AnswerOutcome::Rejected(number))
             }
             _ => Err(unexpected()),
         }

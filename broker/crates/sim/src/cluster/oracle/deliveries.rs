@@ -2,10 +2,12 @@
 
 use super::super::tracked_message::{MessageId, ReadMessage};
 use super::{
-    DEAD_LETTER_QUEUE, DELIVERY_LIMIT, DeadLetterRecord, Delivery, DoubleDelivery, Holder,
-    MAX_DELIVERY_DELAY, MessageFate, Oracle, PublishOutcome, RequeuedMessage,
+    DEAD_LETTER_QUEUE, DELIVERY_LIMIT, DeadLetterRecord, DelayPlan, Delivery, DoubleDelivery,
+    Holder, MAX_DELIVERY_DELAY, MessageFate, Oracle, PublishOutcome, QueuePlan, QueueTreatment,
+    RequeuedMessage,
 };
 use env::Time;
+use std::time::Duration;
 
 impl Oracle {
     /// A message has reached a client.
@@ -17,12 +19,13 @@ impl Oracle {
         delivery: Delivery,
         redelivered: bool,
     ) -> Result<(), String> {
-        let (id, attempts) = (read.id, read.attempts);
+        let (id, attempts, returns) = (read.id, read.attempts, read.returns());
         tracing::debug!(
             message = id.0,
             queue,
             ?delivery,
             attempts,
+            returns,
             redelivered,
             died = read.died,
             "delivered"
@@ -36,6 +39,9 @@ impl Oracle {
         let (faults_until, last_end) =
             (self.faults_until, self.machine_ends.values().copied().max());
         let log_progress = self.log_progress_before(now, queue);
+        let plan = self.delay_plan(queue);
+        let schedule = self.schedule(queue);
+        let clocks_have_jumped = self.clocks_have_jumped;
         let mut double_delivery = None;
         let message = self.message(id)?;
         if message.queue != queue {
@@ -74,7 +80,7 @@ impl Oracle {
             // A delivery from before the queue took the message back and another client settled it, sent by a node that
             // was paused.
             MessageFate::SettlementKnown(_)
-                if quorum && may_have_crossed && attempts < message.attempts =>
+                if quorum && may_have_crossed && returns < message.returns =>
             {
                 return Ok(());
             }
@@ -91,18 +97,40 @@ impl Oracle {
             }
         }
         let first = message.deliveries == 0 && !redelivered;
+        if let Some(delay) = schedule.filter(|_| !clocks_have_jumped)
+            && now < message.sent + delay
+        {
+            return Err(format!(
+                "message {id:?} was sent at {:?} and came before its delay of {delay:?} was over",
+                message.sent
+            ));
+        }
         let requeued = message.requeued.take();
+        let mut delay = Duration::ZERO;
+        if let Some(requeued) = requeued.filter(|_| !may_have_crossed) {
+            message.check_counts(requeued, read)?;
+            delay = message.expected_delay(requeued, plan);
+            if !clocks_have_jumped && !delay.is_zero() && now < requeued.at + delay {
+                return Err(format!(
+                    "message {id:?} was given back at {:?} and came before its delay of {delay:?} was over",
+                    requeued.at
+                ));
+            }
+        }
         // Quorum queues count each return of a message.
-        message.record_crossing(faults_until, quorum && attempts > message.attempts);
+        message.record_crossing(faults_until, quorum && returns > message.returns);
         message.fate = MessageFate::Delivered(delivery, now);
         message.deliveries += 1;
         message.attempts = attempts;
+        message.returns = returns;
+        message.counts_returns = read.acquired > 0;
         message.last_delivered = Some(now);
         message.log_progress = log_progress;
         let sent = message.sent;
         self.record_log_progress(now, queue, sent);
         self.double_deliveries.extend(double_delivery);
         self.delivered += 1;
+        self.after_delay += u64::from(!delay.is_zero());
         self.redelivered += u64::from(redelivered);
         if first {
             self.first_deliveries.entry(queue).or_default().push(now);
@@ -110,10 +138,27 @@ impl Oracle {
         if let Some(requeued) = requeued {
             self.check_not_overtaken(now, id, queue, requeued)?;
         }
-        if !redelivered && !read.died {
+        // A message that was on its way to a client that is gone comes back behind later ones that are due.
+        if !redelivered && !read.died && schedule.is_none() {
             self.check_order(id, queue, delivery.to)?;
         }
         Ok(())
+    }
+
+    /// How the queue delays returned messages, if it does so all the time.
+    fn delay_plan(&self, queue: usize) -> Option<DelayPlan> {
+        match self.queues.get(queue)?.treatment {
+            QueueTreatment::DelayedRetry(plan) if self.has_all_features => Some(plan),
+            _ => None,
+        }
+    }
+
+    /// The delay with which messages for the queue are published.
+    fn schedule(&self, queue: usize) -> Option<Duration> {
+        match self.queues.get(queue)?.treatment {
+            QueueTreatment::Scheduled(delay) => Some(delay),
+            _ => None,
+        }
     }
 
     /// A message has come through the dead letter exchange. It must be in the dead letter queue and must have been
@@ -145,6 +190,8 @@ impl Oracle {
         message.queue = queue;
         message.deliveries = 0;
         message.attempts = 0;
+        message.returns = 0;
+        message.counts_returns = false;
         message.last_delivered = None;
         message.requeued = None;
         message.fate = MessageFate::Queued;
@@ -179,6 +226,16 @@ impl Oracle {
         let Some(known) = requeued.known.filter(|_| self.faults_until < requeued.at) else {
             return Ok(());
         };
+        let delays = |plan: &QueuePlan| {
+            let treatment = plan.treatment;
+            matches!(
+                treatment,
+                QueueTreatment::DelayedRetry(_) | QueueTreatment::Scheduled(_)
+            )
+        };
+        if self.queues.get(queue).is_some_and(delays) {
+            return Ok(());
+        }
         let first_deliveries = self
             .first_deliveries
             .get(&queue)

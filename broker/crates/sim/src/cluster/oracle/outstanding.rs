@@ -62,6 +62,10 @@ impl Oracle {
             QueueTreatment::Plain
             | QueueTreatment::RejectPublish(_)
             | QueueTreatment::DeadLettering
+            | QueueTreatment::DelayedRetry(_)
+            | QueueTreatment::ConsumerTimeout(_)
+            | QueueTreatment::Scheduled(_)
+            | QueueTreatment::Deduplicated
             | QueueTreatment::Purged
             | QueueTreatment::Recreated => false,
             QueueTreatment::MaxLength(limit) => self.max_queued_with(message) > limit,

@@ -41,6 +41,7 @@ fn read(id: MessageId) -> ReadMessage {
     ReadMessage {
         id,
         attempts: 0,
+        acquired: 0,
         died: false,
     }
 }
@@ -86,7 +87,9 @@ fn violation_of_each_delivery_rule_is_reported() {
     deliver(&mut oracle, 3, second, false).expect("first delivery");
     assert!(deliver(&mut oracle, 3, first, false).is_err(), "order");
     assert!(deliver(&mut oracle, 4, second, true).is_err(), "twice");
-    oracle.requeued(at(4), second, DELIVERY).expect("accepted");
+    oracle
+        .requeued(at(4), second, DELIVERY, false)
+        .expect("accepted");
     assert!(
         deliver(&mut oracle, 5, second, false).is_err(),
         "the redelivered flag is required"
@@ -264,17 +267,54 @@ fn purge_does_not_explain_loss_of_unacknowledged_messages() {
     for id in [unacknowledged, ready] {
         deliver(&mut oracle, 3, id, false).expect("first delivery");
     }
-    oracle.requeued(at(4), ready, DELIVERY).expect("accepted");
+    oracle
+        .requeued(at(4), ready, DELIVERY, false)
+        .expect("accepted");
     let purge = oracle.window_opened(at(5), 0);
     oracle.window_closed(at(6), purge);
     oracle
-        .requeued(at(7), unacknowledged, DELIVERY)
+        .requeued(at(7), unacknowledged, DELIVERY, false)
         .expect("accepted");
     let owed = oracle.owed(at(9)).1;
     assert!(
         owed.iter().map(|(id, _)| *id).eq([unacknowledged]),
         "{owed:?}"
     );
+}
+
+/// The first return shows that the queue counts.
+#[test]
+fn only_a_failure_that_the_client_reports_counts() {
+    for (has_failed, attempts, returns, is_allowed) in [
+        (false, 0, 2, true),
+        (false, 1, 2, false),
+        (true, 1, 2, true),
+        (true, 0, 2, false),
+        // Another consumer had it in between, and its connection has ended.
+        (false, 1, 3, true),
+    ] {
+        let mut oracle = oracle(QueueTreatment::Plain);
+        let id = publish(&mut oracle, 1);
+        let counted = |attempts, acquired| ReadMessage {
+            attempts,
+            acquired,
+            ..read(id)
+        };
+        let first = oracle.delivered(at(2), counted(0, 1), 0, DELIVERY, true);
+        first.expect("first delivery");
+        oracle
+            .requeued(at(3), id, DELIVERY, has_failed)
+            .expect("accepted");
+        oracle
+            .requeue_known(at(4), &[(id, DELIVERY)])
+            .expect("accepted");
+        let next = oracle.delivered(at(5), counted(attempts, returns), 0, DELIVERY, true);
+        assert_eq!(
+            next.is_ok(),
+            is_allowed,
+            "{has_failed} {attempts} of {returns}: {next:?}"
+        );
+    }
 }
 
 #[test]
@@ -284,7 +324,7 @@ fn requeued_message_comes_before_new_ones() {
         let (requeued, new) = (publish(&mut oracle, 1), publish(&mut oracle, 2));
         deliver(&mut oracle, 3, requeued, false).expect("first delivery");
         oracle
-            .requeued(at(4), requeued, DELIVERY)
+            .requeued(at(4), requeued, DELIVERY, false)
             .expect("accepted");
         if queue_knows {
             oracle
@@ -414,7 +454,9 @@ fn only_the_last_of_several_deliveries_counts() {
         };
         let delivered = oracle.delivered(at(3), again, 0, second, true);
         delivered.expect("its node was considered down");
-        oracle.requeued(at(5), id, requeued).expect("accepted");
+        oracle
+            .requeued(at(5), id, requeued, false)
+            .expect("accepted");
         oracle.settled(at(6), id, settled).expect("accepted");
         assert_eq!(oracle.owed(at(7)).0, expected, "{requeued:?}");
     }
@@ -496,5 +538,55 @@ fn log_of_a_new_leader_may_take_back_what_it_sends() {
         assert_eq!(oracle.known_settled == 1, is_settled, "{number} {passed:?}");
         let again = deliver(&mut oracle, 10, id, true);
         assert_eq!(again.is_err(), is_settled, "{again:?}");
+    }
+}
+
+#[test]
+fn delayed_message_must_not_come_before_its_time() {
+    let plan = DelayPlan {
+        returns: DelayedReturns::Failed,
+        min: Duration::from_secs(3),
+        max: Duration::from_secs(5),
+    };
+    // Failures before, whether this is one, and the seconds that the message must wait.
+    for (attempts, has_failed, wait) in [(0, true, 3), (1, true, 5), (7, true, 5), (1, false, 0)] {
+        for (after, jumped) in [(wait, false), (wait.max(1) - 1, false), (0, true)] {
+            let mut oracle = oracle(QueueTreatment::DelayedRetry(plan));
+            oracle.has_all_features = true;
+            let id = publish(&mut oracle, 1);
+            let first = ReadMessage {
+                attempts,
+                acquired: attempts,
+                ..read(id)
+            };
+            (oracle.delivered(at(2), first, 0, DELIVERY, attempts > 0)).expect("accepted");
+            (oracle.requeued(at(10), id, DELIVERY, has_failed)).expect("accepted");
+            if jumped {
+                oracle.record_clock_jump();
+            }
+            let again = ReadMessage {
+                attempts: attempts + u32::from(has_failed),
+                acquired: attempts + 1,
+                ..read(id)
+            };
+            let result = oracle.delivered(at(10 + after), again, 0, DELIVERY, true);
+            let is_allowed = after >= wait || jumped;
+            assert_eq!(result.is_ok(), is_allowed, "{attempts} {after}: {result:?}");
+        }
+    }
+}
+
+#[test]
+fn client_must_not_keep_a_message_beyond_the_timeout() {
+    for (settles, is_late) in [(false, true), (true, false)] {
+        let mut oracle = oracle(QueueTreatment::ConsumerTimeout(Duration::from_secs(3)));
+        oracle.has_all_features = true;
+        let id = publish(&mut oracle, 1);
+        deliver(&mut oracle, 2, id, false).expect("accepted");
+        oracle.check_timeouts(at(9)).expect("not late yet");
+        if settles {
+            oracle.settled(at(9), id, DELIVERY).expect("accepted");
+        }
+        assert_eq!(oracle.check_timeouts(at(11)).is_err(), is_late);
     }
 }

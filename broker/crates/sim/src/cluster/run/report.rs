@@ -52,6 +52,10 @@ pub struct Report {
     pub delivered: u64,
     /// Number of deliveries with the redelivered flag.
     pub redelivered: u64,
+    /// Number of deliveries after a delay.
+    pub after_delay: u64,
+    /// Number of confirmed copies of messages.
+    pub copies: u64,
     /// Settled messages, of which the queue is known to know that.
     pub settled: u64,
     /// Number of connections of clients.
@@ -86,6 +90,8 @@ impl Run {
             confirmed: self.oracle.confirmed,
             delivered: self.oracle.delivered,
             redelivered: self.oracle.redelivered,
+            after_delay: self.oracle.after_delay,
+            copies: self.oracle.copies,
             settled: self.oracle.known_settled,
             connections: self.next_connection,
             starts: self.starts,

@@ -5,15 +5,23 @@ use super::super::amqp;
 use super::super::client::{Client, ClientRole};
 use super::super::consumer::Consumer;
 use super::super::node::{Identities, Identity, name_of};
-use super::super::oracle::{DEAD_LETTER_QUEUE, QueuePlan, QueueTreatment, STEADY};
+use super::super::oracle::{DEAD_LETTER_QUEUE, DelayPlan, QueuePlan, QueueTreatment, STEADY};
 use super::super::publisher::Publisher;
 use super::super::queue_admin::QueueAdmin;
 use env::{Rng, SeededRng};
 use metadata::features::Version;
-use metadata::{NodeRecord, QueueType, UserRecord};
+use metadata::{DelayedReturns, NodeRecord, QueueType, UserRecord};
 use std::time::Duration;
 
-pub(super) fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
+/// Mixed into the seed for the choice of the queue with delays.
+const DELAYS: u64 = 0x6de1;
+/// Mixed into the seed for the choice of the queue with scheduled messages.
+const SCHEDULES: u64 = 0x5c4e;
+/// Mixed into the seed for the choice of the queue with copies.
+const COPIES: u64 = 0xc0b1;
+
+/// `seed`: for choices on which the others of a run do not depend.
+pub(super) fn queues(rng: &mut SeededRng, seed: u64, has_all_features: bool) -> Vec<QueuePlan> {
     let queue = |name: &str, quorum, treatment| QueuePlan {
         name: name.to_owned(),
         quorum,
@@ -42,6 +50,39 @@ pub(super) fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
     if rng.chance(1, 2) {
         all.push(queue("mortal", true, QueueTreatment::DeadLettering));
         all.push(queue(DEAD_LETTER_QUEUE, true, QueueTreatment::Plain));
+    }
+    let rng = &mut SeededRng::new(seed ^ DELAYS);
+    if rng.chance(1, 2) {
+        let min = Duration::from_millis(100 + rng.below(900));
+        let plan = DelayPlan {
+            returns: match rng.below(4) {
+                0 => DelayedReturns::Failed,
+                1 => DelayedReturns::Returned,
+                _ => DelayedReturns::All,
+            },
+            min,
+            max: min * (1 + rng.below(3) as u32),
+        };
+        all.push(queue("delaying", true, QueueTreatment::DelayedRetry(plan)));
+    }
+    if rng.chance(1, 2) {
+        let timeout = Duration::from_millis(400 + rng.below(1600));
+        all.push(queue(
+            "timed",
+            true,
+            QueueTreatment::ConsumerTimeout(timeout),
+        ));
+    }
+    // The exchange needs its feature flag.
+    let rng = &mut SeededRng::new(seed ^ SCHEDULES);
+    if has_all_features && rng.chance(1, 2) {
+        let delay = Duration::from_millis(100 + rng.below(2000));
+        all.push(queue("scheduled", true, QueueTreatment::Scheduled(delay)));
+    }
+    // The arguments need their feature flag.
+    let rng = &mut SeededRng::new(seed ^ COPIES);
+    if has_all_features && rng.chance(1, 2) {
+        all.push(queue("deduplicated", true, QueueTreatment::Deduplicated));
     }
     all
 }

@@ -87,6 +87,7 @@ impl StreamOracle {
     }
 
     pub(super) fn confirm(&mut self, stream: usize, id: MessageId) {
+        tracing::debug!(?id, stream, "confirmed");
         if let Some(contents) = self.contents.get_mut(stream) {
             contents.confirmed.push(id);
         }

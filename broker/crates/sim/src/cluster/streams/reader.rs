@@ -134,6 +134,7 @@ impl StreamReader {
         let channel = self.channels.get_mut(stream).ok_or("an unknown channel")?;
         let (offset, id) = message::decode(properties, body)?;
         let oracle = &mut *cx.stream_oracle;
+        tracing::debug!(?id, stream, offset, connection = cx.connection, "read");
         oracle.deliver((stream, offset), id, channel.expected)?;
         channel.expected = Some(offset + 1);
         if let Some(history) = &mut channel.history {

@@ -1,0 +1,117 @@
+//! Histograms of durations that threads of a node fill and the metrics endpoint reads.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Upper bounds of the buckets in microseconds. A last bucket has no bound.
+const BOUNDS_US: [u64; 15] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000,
+];
+
+/// A histogram of durations. Adding one costs two atomic additions.
+#[derive(Debug, Default)]
+pub struct DurationHistogram {
+    /// Not cumulative.
+    buckets: [AtomicU64; BOUNDS_US.len() + 1],
+    /// The sum in nanoseconds.
+    sum: AtomicU64,
+}
+
+/// The contents of a histogram.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HistogramSnapshot {
+    /// Upper bounds in seconds and the number of durations up to each. Without the bucket that has no bound.
+    pub buckets: Vec<(f64, u64)>,
+    /// The number of all durations.
+    pub count: u64,
+    /// Their sum in seconds.
+    pub sum: f64,
+}
+
+impl DurationHistogram {
+    /// Adds a duration.
+    pub fn observe(&self, duration: Duration) {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_US.iter().position(|bound| micros <= *bound);
+        if let Some(count) = self.buckets.get(bucket.unwrap_or(BOUNDS_US.len())) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.sum.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// Reads the histogram.
+    pub fn snapshot(&self) -> HistogramSnapshot {
+        let mut count = 0;
+        let mut buckets = Vec::new();
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            count += bucket.load(Ordering::Relaxed);
+            if let Some(bound) = BOUNDS_US.get(at) {
+                buckets.push((*bound as f64 / 1e6, count));
+            }
+        }
+        HistogramSnapshot {
+            buckets,
+            count,
+            sum: self.sum.load(Ordering::Relaxed) as f64 / 1e9,
+        }
+    }
+}
+
+/// Durations of a node.
+#[derive(Debug, Default)]
+pub struct NodeTimings {
+    /// Writes of the write-ahead log, each with its sync.
+    pub log_writes: DurationHistogram,
+    /// Requests of the HTTP API.
+    pub http_requests: DurationHistogram,
+    /// Turns of the event loop of each shard, without the waits between them. Empty until the shards start.
+    pub shard_turns: OnceLock<Box<[DurationHistogram]>>,
+}
+
+impl NodeTimings {
+    /// The histogram of a shard's turns.
+    pub fn turns_of(&self, shard: u16) -> Option<&DurationHistogram> {
+        self.shard_turns.get()?.get(usize::from(shard))
+    }
+
+    /// Prepares the histograms of this number of shards.
+    pub fn set_shards(&self, shards: u16) {
+        // A node starts its shards once.
+        let _ = self
+            .shard_turns
+            .set((0..shards).map(|_| DurationHistogram::default()).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_counted_up_to_each_bound() {
+        let histogram = DurationHistogram::default();
+        for micros in [1, 100, 101, 5_000_000, 5_000_001, 100_000_000] {
+            histogram.observe(Duration::from_micros(micros));
+        }
+        let read = histogram.snapshot();
+        assert_eq!(read.count, 6);
+        assert_eq!(read.buckets.first(), Some(&(0.0001, 2)));
+        assert_eq!(read.buckets.get(1), Some(&(0.00025, 3)));
+        assert_eq!(read.buckets.last(), Some(&(5.0, 4)));
+        assert!((read.sum - 110.000_203).abs() < 1e-9, "{}", read.sum);
+    }
+
+    #[test]
+    fn each_shard_has_its_own_turns() {
+        let timings = NodeTimings::default();
+        assert!(timings.turns_of(0).is_none());
+        timings.set_shards(2);
+        timings.turns_of(1).unwrap().observe(Duration::ZERO);
+        assert_eq!(timings.turns_of(0).unwrap().snapshot().count, 0);
+        assert_eq!(timings.turns_of(1).unwrap().snapshot().count, 1);
+        assert!(timings.turns_of(2).is_none());
+    }
+}
