@@ -43,6 +43,7 @@ type options struct {
 	namespaceOfPods string
 	resync          time.Duration
 	forgetBound     time.Duration
+	externalBrokers bool
 	repository      string
 	defaultImage    string
 	logging         zap.Options
@@ -82,6 +83,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.namespaceOfPods, "operator-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the operator's pods, which NetworkPolicies admit (default: POD_NAMESPACE)")
 	flags.DurationVar(&o.resync, "resync-period", time.Minute, "interval at which all objects are compared when nothing happens")
 	flags.DurationVar(&o.forgetBound, "forget-timeout", 5*time.Minute, "how long deleted objects wait for a broker that does not answer")
+	flags.BoolVar(&o.externalBrokers, "external-brokers", true, "manage objects in brokers that a connection Secret describes; false: refuse those objects and read no such Secret")
 	flags.StringVar(&o.repository, "broker-image-repository", "posthorn.local/posthorn", "image repository for spec.version")
 	flags.StringVar(&o.defaultImage, "default-broker-image", "posthorn.local/posthorn:dev", "image of new clusters without image and version")
 	// A broker that does not answer is an ordinary error: its message is enough, and a stack trace adds nothing.
@@ -175,6 +177,7 @@ func run(o options) error {
 	err = setup.Controllers(mgr, setup.Config{
 		Resync: o.resync, ForgetBound: o.forgetBound, ImageRepository: o.repository, DefaultImage: o.defaultImage,
 		Resolver: connect.DNS{}, Transport: broker.NewTransport(), Now: time.Now,
+		RefuseExternal:    !o.externalBrokers,
 		DefaultProtocols:  brokercluster.DefaultProtocols(),
 		WatchNamespaces:   len(o.namespaces) == 0,
 		OperatorNamespace: o.namespaceOfPods, Metrics: metrics.Registry,

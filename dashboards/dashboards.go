@@ -7,6 +7,7 @@
 package dashboards
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -21,7 +22,11 @@ import (
 //go:embed *.json alerts.yaml
 var files embed.FS
 
-const alertsFile = "alerts.yaml"
+const (
+	alertsFile = "alerts.yaml"
+	// byNameFile needs the metrics of single queues, which the operator's ServiceMonitor does not scrape.
+	byNameFile = "queue-by-name.json"
+)
 
 // Scope is the cluster of the dashboards and alerts.
 type Scope struct {
@@ -63,7 +68,7 @@ func Boards(scope Scope) (map[string]string, error) {
 	}
 	out := map[string]string{}
 	for _, file := range list {
-		if file.Name() == alertsFile {
+		if file.Name() == alertsFile || file.Name() == byNameFile {
 			continue
 		}
 		data, err := files.ReadFile(file.Name())
@@ -71,6 +76,91 @@ func Boards(scope Scope) (map[string]string, error) {
 			return nil, fmt.Errorf("reading the dashboard %s: %w", file.Name(), err)
 		}
 		out[scope.Cluster+"-"+file.Name()] = scope.replacer("@UID@", uid(scope, file.Name())).Replace(string(data))
+	}
+	return out, nil
+}
+
+// variable is a variable of a Grafana dashboard, whose values come from a query.
+type variable struct {
+	Name       string            `json:"name"`
+	Label      string            `json:"label"`
+	Type       string            `json:"type"`
+	Query      string            `json:"query"`
+	Regex      string            `json:"regex,omitempty"`
+	Datasource map[string]string `json:"datasource,omitempty"`
+	Hide       int               `json:"hide"`
+	Refresh    int               `json:"refresh,omitempty"`
+	Sort       int               `json:"sort,omitempty"`
+	IncludeAll bool              `json:"includeAll,omitempty"`
+	AllValue   string            `json:"allValue,omitempty"`
+	Multi      bool              `json:"multi,omitempty"`
+}
+
+// fromPrometheus returns a variable that a query to the chosen Prometheus fills whenever the time range changes.
+func fromPrometheus(name, label, query string) variable {
+	return variable{
+		Name: name, Label: label, Type: "query", Query: query, Datasource: map[string]string{"type": "prometheus", "uid": "${datasource}"},
+		Refresh: 2, Sort: 1, IncludeAll: true, AllValue: ".*", Multi: true,
+	}
+}
+
+// chosen are the matchers of the variables. Outside Kubernetes, metrics have no namespace, and ".*" matches them.
+const chosen = `namespace=~"$namespace",job=~"$cluster"`
+
+// variables returns the variables of a portable dashboard.
+func variables(file string) []variable {
+	identity := "rabbitmq_identity_info{" + chosen + "}"
+	node := fromPrometheus("node", "Node", "query_result("+identity+")")
+	// Metrics have the address of a node, and its name is shown.
+	node.Regex = `/instance="(?<value>[^"]+)".*rabbitmq_node="(?<text>[^"]+)"/`
+	list := []variable{
+		{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus"},
+		fromPrometheus("namespace", "Namespace", "label_values(rabbitmq_identity_info, namespace)"),
+		fromPrometheus("cluster", "Cluster", `label_values(rabbitmq_identity_info{namespace=~"$namespace"}, job)`),
+		node,
+	}
+	if file == byNameFile {
+		metric := "rabbitmq_detailed_queue_messages{" + chosen
+		list = append(list,
+			fromPrometheus("vhost", "Virtual host", "label_values("+metric+"}, vhost)"),
+			fromPrometheus("queue", "Queue", "label_values("+metric+`,vhost=~"$vhost"}, queue)`))
+	}
+	return list
+}
+
+// Portable returns one set of dashboards for all clusters, by file name, with variables for namespace, cluster, node and
+// queue. Grafana imports them as they are.
+func Portable() (map[string]string, error) {
+	list, err := files.ReadDir(".")
+	if err != nil {
+		return nil, fmt.Errorf("listing the dashboards: %w", err)
+	}
+	replacer := strings.NewReplacer(
+		`namespace=\"@NAMESPACE@\",job=\"@JOB@\"`, `namespace=~\"$namespace\",job=~\"$cluster\",instance=~\"$node\"`,
+		" (@NAMESPACE@/@CLUSTER@)", "", "Wanted: @NODES@.", "")
+	out := map[string]string{}
+	for _, file := range list {
+		if file.Name() == alertsFile {
+			continue
+		}
+		data, err := files.ReadFile(file.Name())
+		if err != nil {
+			return nil, fmt.Errorf("reading the dashboard %s: %w", file.Name(), err)
+		}
+		var board map[string]any
+		if err := json.Unmarshal([]byte(replacer.Replace(string(data))), &board); err != nil {
+			return nil, fmt.Errorf("reading the dashboard %s: %w", file.Name(), err)
+		}
+		board["uid"] = "posthorn-" + strings.TrimSuffix(file.Name(), ".json")
+		board["templating"] = map[string]any{"list": variables(file.Name())}
+		var text bytes.Buffer
+		encoder := json.NewEncoder(&text)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", " ")
+		if err := encoder.Encode(board); err != nil {
+			return nil, fmt.Errorf("writing the dashboard %s: %w", file.Name(), err)
+		}
+		out[file.Name()] = text.String()
 	}
 	return out, nil
 }

@@ -5,6 +5,9 @@ package dashboards
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -69,4 +72,88 @@ func TestBoardsAreOfOneCluster(t *testing.T) {
 	if len(boards) < 3 || len(boards) != len(others) {
 		t.Errorf("%d and %d boards", len(boards), len(others))
 	}
+}
+
+// TestPortableBoardsAreStored compares the stored files with the templates. UPDATE=1 writes them.
+func TestPortableBoardsAreStored(t *testing.T) {
+	boards, err := Portable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := filepath.Glob("portable/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range stored {
+		if _, wanted := boards[filepath.Base(file)]; !wanted {
+			t.Errorf("%s has no template: delete it", file)
+		}
+	}
+	for file, text := range boards {
+		path := filepath.Join("portable", file)
+		if os.Getenv("UPDATE") != "" {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(data) != text {
+			t.Errorf("%s is out of date: run UPDATE=1 go test ./dashboards", path)
+		}
+	}
+}
+
+// TestPortableBoardsDefineTheirVariables finds a variable that a query uses and Grafana cannot fill, and words of the
+// templates that nothing replaced.
+func TestPortableBoardsDefineTheirVariables(t *testing.T) {
+	boards, err := Portable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	uids := map[string]bool{}
+	for file, text := range boards {
+		var board struct {
+			UID        string
+			Templating struct{ List []variable }
+			Panels     []struct {
+				Targets []struct{ Expr string }
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &board); err != nil {
+			t.Fatal(err)
+		}
+		if uids[board.UID] || strings.Contains(text, "@") {
+			t.Errorf("%s: uid %s, or an unreplaced word", file, board.UID)
+		}
+		uids[board.UID] = true
+		defined := map[string]bool{"__rate_interval": true}
+		for _, each := range board.Templating.List {
+			for _, used := range variablesIn(each.Query) {
+				if !defined[used] {
+					t.Errorf("%s: variable %s uses %s, which is not defined before it", file, each.Name, used)
+				}
+			}
+			defined[each.Name] = true
+		}
+		for _, panel := range board.Panels {
+			for _, target := range panel.Targets {
+				for _, used := range variablesIn(target.Expr) {
+					if !defined[used] {
+						t.Errorf("%s: %s uses the undefined variable %s", file, target.Expr, used)
+					}
+				}
+			}
+		}
+	}
+}
+
+func variablesIn(query string) []string {
+	var names []string
+	for _, match := range regexp.MustCompile(`\$(\w+)`).FindAllStringSubmatch(query, -1) {
+		names = append(names, match[1])
+	}
+	return names
 }

@@ -15,8 +15,8 @@ import (
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0",message="storage.size cannot be lowered"
 // +kubebuilder:validation:XValidation:rule="has(self.bootstrap) == has(oldSelf.bootstrap) && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",message="bootstrap applies to new clusters only: it is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.storage.storageClassName) == has(oldSelf.storage.storageClassName) && (!has(self.storage.storageClassName) || self.storage.storageClassName == oldSelf.storage.storageClassName)",message="storage.storageClassName is immutable"
+// +kubebuilder:validation:XValidation:rule="!has(self.externalListeners) || !has(self.externalListeners.protocols) || !has(self.protocols) || self.externalListeners.protocols.all(p, p in self.protocols)",message="externalListeners.protocols must be among protocols"
 // +kubebuilder:validation:XValidation:rule="!has(self.placement.quorumReplicas) || self.placement.quorumReplicas <= self.replicas",message="placement.quorumReplicas cannot be more than replicas"
-// +kubebuilder:validation:XValidation:rule="(has(oldSelf.hibernated) && oldSelf.hibernated && has(self.hibernated) && self.hibernated) || (has(self.config) && 'shards' in self.config ? self.config['shards'] : '0') == (has(oldSelf.config) && 'shards' in oldSelf.config ? oldSelf.config['shards'] : '0')",message="config.shards cannot change while nodes run: a node refuses another one with a different number of shards, so they cannot be restarted one by one. Set spec.hibernated first, change config.shards, then unset hibernated"
 type BrokerClusterSpec struct {
 	// Replicas is the number of core nodes, the voters of the metadata group. It must be odd: an even
 	// number survives no more failures than the odd number below it. scaleDown controls how the operator
@@ -69,8 +69,10 @@ type BrokerClusterSpec struct {
 	// (cluster.*, the ports, the certificates, the default user) are refused. Keys that the broker of the
 	// operator's version does not know are refused too, unless the object has the annotation
 	// posthorn.io/skip-validation: "true". A pod with the wanted image checks the values; values that it
-	// refuses reach no node (Ready is False, InvalidConfig). Otherwise the nodes restart one by one, and
-	// each keeps its old settings until then. The key shards can change only while the cluster is hibernated.
+	// refuses reach no node (Ready is False, InvalidConfig). Running nodes load changes of the settings
+	// that the reference of the configuration marks. For any other change they restart one by one, and each
+	// keeps its old settings until then; status.configuration has those keys. The key shards can change while
+	// nodes run once the feature flag shards_per_node is enabled.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*(/[a-z0-9_.-]+)?$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash, and a slash in names of listeners such as mqtt/ssl"
@@ -126,6 +128,10 @@ type BrokerClusterSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Service ServiceSpec `json:"service"`
+
+	// ExternalListeners give each node a Service of its own for clients outside Kubernetes.
+	// +optional
+	ExternalListeners *ExternalListenersSpec `json:"externalListeners,omitempty"`
 
 	// Monitoring selects the objects for Prometheus and Grafana.
 	// +optional
@@ -355,6 +361,11 @@ type TenancySpec struct {
 	// UserLimits apply to each user of another namespace; 0 is no limit. A User can only have lower limits.
 	// +optional
 	UserLimits *UserLimits `json:"userLimits,omitempty"`
+
+	// VhostLimits apply to each virtual host of another namespace; an absent limit is no limit. A Vhost can only
+	// have lower limits.
+	// +optional
+	VhostLimits *VhostLimits `json:"vhostLimits,omitempty"`
 }
 
 // ServiceSpec configures the client Service.
@@ -443,6 +454,10 @@ type BrokerClusterStatus struct {
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
 
+	// Configuration lists settings that not all nodes have yet; absent when all have all.
+	// +optional
+	Configuration *ConfigurationStatus `json:"configuration,omitempty"`
+
 	// FeatureFlags is the state of the broker's feature flags.
 	// +optional
 	FeatureFlags *FeatureFlagsStatus `json:"featureFlags,omitempty"`
@@ -464,7 +479,7 @@ type BrokerClusterStatus struct {
 	Binding *BindingReference `json:"binding,omitempty"`
 
 	// Conditions: Ready, Stalled, Available, Progressing, QuorumSafe, QueuesLost, UpgradeBlocked,
-	// CertificatesReady, StorageReady, MonitoringReady, Spread, Paused.
+	// CertificatesReady, StorageReady, MonitoringReady, ExternalReady, Spread, Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -493,6 +508,9 @@ type MemberStatus struct {
 	// Message is why the node is not ready; empty while it is ready.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// External are the addresses of the node for clients outside Kubernetes (spec.externalListeners).
+	// +optional
+	External []ExternalAddress `json:"external,omitempty"`
 	// LastReady is where the node was last ready. The operator forgets it when the cluster is hibernated.
 	// +optional
 	LastReady *MemberPlacement `json:"lastReady,omitempty"`
@@ -544,6 +562,8 @@ type RolloutStatus struct {
 type FeatureFlagsStatus struct {
 	// Disabled are the stable flags that are not enabled; at most 16.
 	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=255
 	Disabled []string `json:"disabled,omitempty"`
 	// Enabled is the number of enabled flags.
 	Enabled int32 `json:"enabled"`
@@ -605,6 +625,7 @@ type BindingReference struct {
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="the name becomes part of host names: at most 40 lower case letters, digits and dashes, beginning with a letter"
+// +kubebuilder:validation:XValidation:rule="(has(oldSelf.spec.hibernated) && oldSelf.spec.hibernated && has(self.spec.hibernated) && self.spec.hibernated) || (has(self.spec.config) && 'shards' in self.spec.config ? self.spec.config['shards'] : 'auto') == (has(oldSelf.spec.config) && 'shards' in oldSelf.spec.config ? oldSelf.spec.config['shards'] : 'auto') || (has(self.status) && has(self.status.featureFlags) && (!has(self.status.featureFlags.disabled) || (size(self.status.featureFlags.disabled) < 16 && !('shards_per_node' in self.status.featureFlags.disabled))))",message="config.shards cannot change while nodes run and the feature flag shards_per_node is not enabled (status.featureFlags): a node then refuses another one with a different number of shards. Enable the flag, or set spec.hibernated first, change config.shards, then unset hibernated"
 type BrokerCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

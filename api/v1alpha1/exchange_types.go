@@ -38,7 +38,7 @@ type ExchangeSpec struct {
 	// Type of the exchange. Immutable.
 	// +optional
 	// +kubebuilder:default=direct
-	// +kubebuilder:validation:Enum=direct;fanout;topic;headers;x-consistent-hash;x-local-random
+	// +kubebuilder:validation:Enum=direct;fanout;topic;headers;x-consistent-hash;x-local-random;x-modulus-hash;x-random;x-delayed-message
 	Type string `json:"type,omitempty"`
 
 	// Durable exchanges survive a restart of the cluster. Immutable.

@@ -34,6 +34,8 @@ const (
 	ConditionCertificatesReady = "CertificatesReady"
 	// ConditionMonitoringReady: the objects of spec.monitoring exist.
 	ConditionMonitoringReady = "MonitoringReady"
+	// ConditionExternalReady is present only with spec.externalListeners: every node has an external address.
+	ConditionExternalReady = "ExternalReady"
 	// ConditionStorageReady: every node's volume is bound.
 	ConditionStorageReady = "StorageReady"
 	// ConditionQueuesLost is present, and True, only while queues exist whose only copy was on a lost disk.
@@ -53,7 +55,7 @@ const (
 	// ConditionPermissionsSynced (User): permissions and topic permissions are as the spec says, and the limits as
 	// far as the cluster allows them.
 	ConditionPermissionsSynced = "PermissionsSynced"
-	// ConditionLimitsCapped (User): the cluster allows lower limits than the spec asks for.
+	// ConditionLimitsCapped (User, Vhost): the cluster allows lower limits than the spec asks for.
 	ConditionLimitsCapped = "LimitsCapped"
 )
 

@@ -82,6 +82,10 @@ type VhostStatus struct {
 	// +optional
 	// +kubebuilder:default=0
 	Queues int64 `json:"queues"`
+
+	// Limits that the operator keeps in the broker: those of the spec, or lower ones of the cluster's tenancy.
+	// +optional
+	Limits *VhostLimits `json:"limits,omitempty"`
 }
 
 // Vhost is a virtual host of a BrokerCluster.

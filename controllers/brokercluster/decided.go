@@ -30,6 +30,12 @@ type decided struct {
 	held *finding
 	// invalidConfig is why the broker refuses spec.config; empty when it accepts it.
 	invalidConfig string
+	// revision is how the wanted settings reach the nodes; empty when the reconciliation did not get that far.
+	revision revisionDecision
+	// pendingRestart and pendingReload are keys of settings that not all nodes have, and reloadFailure is why a node did not
+	// load them.
+	pendingRestart, pendingReload []string
+	reloadFailure                 string
 	// roll is the next step of replacing pods; the zero value when the reconciliation did not get that far.
 	roll rollDecision
 	// step is what people have approved, and whether the step of the roll took too long.
@@ -104,6 +110,6 @@ func (out *decided) isSettled(in *inputs, seen *observed) bool {
 
 // isComplete reports whether the cluster is as the spec says.
 func (out *decided) isComplete(in *inputs, seen *observed) bool {
-	return out.isSettled(in, seen) && out.refusal.reason == "" && out.invalidConfig == "" && seen.importFailure == "" &&
+	return out.isSettled(in, seen) && out.refusal.reason == "" && out.invalidConfig == "" && seen.importFailure == "" && len(out.pendingReload) == 0 &&
 		!out.hasPendingChanges(in, seen)
 }

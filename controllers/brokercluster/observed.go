@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
 )
 
@@ -24,6 +25,17 @@ type observed struct {
 	claims []corev1.PersistentVolumeClaim
 	// members of the cluster, one for each ordinal; nil before observe.
 	members []memberView
+	// external has the addresses of each node for clients outside Kubernetes; nil before they are read.
+	external map[string][]posthornv1.ExternalAddress
+	// notAdvertised: the nodes do not know the setting for their external addresses, or none has answered yet.
+	notAdvertised bool
+	// live is the ConfigMap of the live settings; nil when it does not exist.
+	live *corev1.ConfigMap
+	// keys of the configuration that the nodes know, once keysAsked is set.
+	keys      settingKeys
+	keysAsked bool
+	// revisions of the settings, by their digests, as far as they were read; nil for one that does not exist.
+	revisions map[string]map[string]string
 	// strayNode is a node that the broker still counts as a member and that has no place in the StatefulSet; empty
 	// when there is none.
 	strayNode string

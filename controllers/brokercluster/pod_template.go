@@ -202,7 +202,7 @@ func probe(path string, period, failures int32) *corev1.Probe {
 
 // configFiles returns a volume with the files of both ConfigMaps and of the Secrets. settings is the digest of spec.config.
 func configFiles(cluster, settings string) corev1.Volume {
-	mode := secretFileMode
+	mode, optional := secretFileMode, true
 	secret := func(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
 		return corev1.VolumeProjection{Secret: &corev1.SecretProjection{
 			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items,
@@ -218,6 +218,11 @@ func configFiles(cluster, settings string) corev1.Volume {
 			{ConfigMap: &corev1.ConfigMapProjection{
 				LocalObjectReference: corev1.LocalObjectReference{Name: names.SettingsConfigMap(cluster, settings)},
 				Items:                []corev1.KeyToPath{{Key: userConfigKey, Path: userConfigPath}},
+			}},
+			// It does not exist before the first change of a live setting.
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: names.LiveConfigMap(cluster)},
+				Items:                []corev1.KeyToPath{{Key: liveConfigKey, Path: "conf.d/" + liveConfigKey}}, Optional: &optional,
 			}},
 			secret(names.DefaultUserSecret(cluster), corev1.KeyToPath{Key: defaultUserKey, Path: "conf.d/10-default-user.conf"}),
 			secret(names.InternodeSecret(cluster),

@@ -50,7 +50,7 @@ func (r *reconciliation) run(ctx context.Context) error {
 		return errors.Join(failure, err)
 	}
 	if !isPaused {
-		failure = errors.Join(failure, r.ensureDisruptionBudget(ctx))
+		failure = errors.Join(failure, r.ensureDisruptionBudget(ctx), r.reloadNodes(ctx))
 	}
 	switch {
 	case failure != nil:
@@ -87,7 +87,7 @@ func (r *reconciliation) load(ctx context.Context) error {
 		return err
 	}
 	r.out.access = decideAccess(&r.in, &r.seen)
-	return nil
+	return r.readLiveSettings(ctx)
 }
 
 // applyChildren brings the children to the spec, in the order in which they need each other.
@@ -103,8 +103,10 @@ func (r *reconciliation) applyChildren(ctx context.Context) error {
 		r.ensureConfigMap,
 		r.ensureNodesService,
 		r.ensureClientService,
+		r.ensureExternalServices,
 		r.ensureOperatorService,
 		r.ensureStatefulSet,
+		r.ensureLiveSettings,
 		r.growVolumes,
 		r.rotateDefaultUser,
 		r.ensureNetworkPolicy,

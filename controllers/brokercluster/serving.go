@@ -170,7 +170,7 @@ func servingHosts(cluster *posthornv1.BrokerCluster) []string {
 	for _, name := range cluster.Spec.TLS.DNSNames {
 		out = append(out, string(name))
 	}
-	return out
+	return append(out, externalHosts(cluster)...)
 }
 
 // checkGivenCertificate checks the certificate in a Secret that the operator does not own; secret is nil when it does not
@@ -204,7 +204,7 @@ func checkGivenCertificate(in *inputs, secret *corev1.Secret, source, name strin
 //	it is not valid yet                                       | not usable | NotYetValid
 //	client certificates are verified and no CA is given       | not usable | InvalidCertificate
 //	it has no host name                                       | not usable | InvalidCertificate
-//	it lacks one of spec.tls.dnsNames                         | not usable | InvalidCertificate
+//	it lacks one of dnsNames or of the external host names    | not usable | InvalidCertificate
 //	it expires within two weeks                               | usable     | ExpiresSoon
 //	it lacks the client Service's name                        | usable     | NameMissing
 //	otherwise                                                 | usable     | Valid
@@ -214,6 +214,11 @@ func judgeGiven(given pki.Given, authorities bool, cluster *posthornv1.BrokerClu
 	for _, name := range spec.DNSNames {
 		if !given.Names(string(name)) {
 			missing = append(missing, string(name))
+		}
+	}
+	for _, name := range externalHosts(cluster) {
+		if !given.Names(name) {
+			missing = append(missing, name)
 		}
 	}
 	host := names.Host(cluster.Namespace, cluster.Name)

@@ -22,22 +22,11 @@ import (
 // ensureStatefulSet keeps the StatefulSet. It rebuilds the pod template only when its inputs changed or when somebody else
 // changed it, and not because this version of the operator would build a different one.
 func (r *reconciliation) ensureStatefulSet(ctx context.Context) error {
-	inputs := r.out.templateInputs(&r.in)
-	wanted, err := inputs.digest()
-	if err != nil {
+	next, err := r.nextTemplate(ctx)
+	if err != nil || next == nil {
 		return err
 	}
-	template, err := buildTemplate(r.in.cluster, inputs)
-	if err != nil {
-		return err
-	}
-	if r.out.holdTemplate(&r.in, &r.seen, wanted) {
-		return nil
-	}
-	accepted, err := r.checkSettings(ctx, &template, inputs)
-	if err != nil {
-		return err
-	}
+	template, wanted, accepted := next.template, next.digest, next.accepted
 	if r.seen.sts == nil {
 		if !accepted {
 			return nil
@@ -69,7 +58,8 @@ func (r *reconciliation) ensureStatefulSet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if accepted && (sts.Annotations[names.AnnotationInputs] != wanted || sts.Annotations[names.AnnotationStored] != stored) {
+	lacksLive := r.in.cluster.Spec.ExternalListeners != nil && !mountsConfigMap(&sts.Spec.Template.Spec, names.LiveConfigMap(r.in.cluster.Name))
+	if accepted && (lacksLive || sts.Annotations[names.AnnotationInputs] != wanted || sts.Annotations[names.AnnotationStored] != stored) {
 		sts.Spec.Template = template
 		metav1.SetMetaDataAnnotation(&sts.ObjectMeta, names.AnnotationInputs, wanted)
 	}
@@ -86,6 +76,56 @@ func (r *reconciliation) ensureStatefulSet(ctx context.Context) error {
 		return nil
 	}
 	return r.recordTemplate(ctx, sts)
+}
+
+// nextTemplate is the pod template that the spec asks for.
+type nextTemplate struct {
+	template corev1.PodTemplateSpec
+	// digest of its inputs.
+	digest string
+	// accepted: a pod has checked its settings.
+	accepted bool
+}
+
+// nextTemplate returns the pod template that the spec asks for; nil when it has to wait for a certificate.
+func (r *reconciliation) nextTemplate(ctx context.Context) (*nextTemplate, error) {
+	checked := r.out.templateInputs(&r.in)
+	var err error
+	if r.out.revision, err = r.chooseRevision(ctx, checked); err != nil {
+		return nil, err
+	}
+	inputs := checked
+	if r.out.revision != revisionRestart {
+		inputs.Config = r.seen.templateSettings()
+	}
+	next := &nextTemplate{}
+	if next.digest, err = inputs.digest(); err != nil {
+		return nil, err
+	}
+	if next.template, err = buildTemplate(r.in.cluster, inputs); err != nil {
+		return nil, err
+	}
+	if r.out.holdTemplate(&r.in, &r.seen, next.digest) {
+		return nil, nil
+	}
+	next.accepted, err = r.checkRevision(ctx, &next.template, inputs, checked)
+	return next, err
+}
+
+// checkRevision reports whether the StatefulSet may get the pod template. New settings that running nodes load do not change
+// the template; a pod checks them all the same.
+func (r *reconciliation) checkRevision(ctx context.Context, template *corev1.PodTemplateSpec, inputs, checked templateInputs) (bool, error) {
+	if r.out.revision != revisionReload {
+		return r.checkSettings(ctx, template, inputs)
+	}
+	candidate, err := buildTemplate(r.in.cluster, checked)
+	if err != nil {
+		return false, err
+	}
+	if _, err := r.checkSettings(ctx, &candidate, checked); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // holdTemplate reports whether the pod template has to wait: new pods cannot start while their certificate is missing or

@@ -37,7 +37,7 @@ func (out *decided) decideStatus(in *inputs, seen *observed, failed failure) {
 	}
 	if seen.members != nil {
 		status.Replicas, status.ReadyReplicas = int32(counts.present), int32(counts.ready)
-		status.Members = memberStatuses(seen.members)
+		status.Members = memberStatuses(seen.members, externalOf(in, seen))
 		out.warnOfMachines(in, seen)
 		out.warnOfLostMajority(in, seen)
 		if failed.err == nil || out.roll.Action != "" {
@@ -46,6 +46,7 @@ func (out *decided) decideStatus(in *inputs, seen *observed, failed failure) {
 		}
 		out.setScaling(in, seen)
 	}
+	status.Configuration = out.configurationStatus()
 	if len(out.protocols) > 0 {
 		status.Protocols = out.protocols
 	}
@@ -62,13 +63,14 @@ func (out *decided) decideStatus(in *inputs, seen *observed, failed failure) {
 	out.setConditions(in, seen, counts, complete, failed)
 }
 
-func memberStatuses(members []memberView) []posthornv1.MemberStatus {
+func memberStatuses(members []memberView, external map[string][]posthornv1.ExternalAddress) []posthornv1.MemberStatus {
 	out := make([]posthornv1.MemberStatus, 0, len(members))
 	for i := range members {
 		m := &members[i]
 		status := posthornv1.MemberStatus{
 			Name: m.Name, Version: m.version, State: memberState(m), QuorumCritical: m.Health == healthCritical,
 			Machine: m.machine, Message: topology.OneLine(m.trouble), LastReady: m.placement(),
+			External: external[m.Name],
 		}
 		if m.pod != nil {
 			status.Zone = m.pod.Labels[names.LabelZone]
@@ -151,6 +153,7 @@ func (out *decided) setConditions(in *inputs, seen *observed, counts memberCount
 	out.setUpgradeBlocked(in, seen, counts)
 	out.setCertificatesReady(in, seen)
 	out.setMonitoringReady(in, seen)
+	out.setExternalReady(in, seen)
 	out.setStorageReady(in, seen)
 	out.setSummary(in, decideSummary(out.summaryFacts(in, seen, counts, complete, nodesReady, failed)))
 }
@@ -187,6 +190,12 @@ func (out *decided) summaryFacts(in *inputs, seen *observed, counts memberCounts
 		facts.Message = strings.TrimSpace(fmt.Sprintf("%s; %s %s", facts.Message, r.Reason, r.WaitingFor))
 	} else if facts.NodesReady && out.roll.Pod != "" {
 		facts.Message += fmt.Sprintf("; %s %s", out.roll.Reason, out.roll.Pod)
+	}
+	if len(out.pendingReload) > 0 {
+		facts.Message += "; nodes have yet to load " + strings.Join(out.pendingReload, ", ")
+		if out.reloadFailure != "" {
+			facts.Message += ": " + out.reloadFailure
+		}
 	}
 	if certificates := meta.FindStatusCondition(status.Conditions, posthornv1.ConditionCertificatesReady); certificates != nil &&
 		certificates.Status == metav1.ConditionFalse && in.cluster.Spec.TLS != nil {
@@ -226,7 +235,7 @@ func (out *decided) hasPendingChanges(in *inputs, seen *observed) bool {
 	if !in.cluster.Spec.Paused || seen.sts == nil {
 		return false
 	}
-	wanted, err := out.templateInputs(in).digest()
+	wanted, err := out.inputsInEffect(in, seen).digest()
 	return err == nil && seen.sts.Annotations[names.AnnotationInputs] != wanted || nodesOf(seen.sts) != in.cluster.Spec.Replicas
 }
 

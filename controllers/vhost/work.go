@@ -5,7 +5,9 @@ package vhost
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,16 +37,24 @@ type work struct {
 	vhost *posthornv1.Vhost
 	env   topology.Env
 	found *broker.Vhost
+	// tenant has the rights of the namespace.
+	tenant topology.Tenant
 }
 
 // Check refuses names outside the tenancy.
-func (w *work) Check(tenant topology.Tenant) error { return tenant.CheckVhost(w.vhost.BrokerName()) }
+func (w *work) Check(tenant topology.Tenant) error {
+	w.tenant = tenant
+	return tenant.CheckVhost(w.vhost.BrokerName())
+}
 
 func (w *work) Adoption() posthornv1.AdoptionPolicy { return w.vhost.Spec.Adoption }
 
 func (w *work) Reclaim() string { return w.vhost.Spec.ReclaimPolicy }
 
 func (w *work) Prepare(context.Context) error { return nil }
+
+// limits returns the limits that the vhost may have.
+func (w *work) limits() posthornv1.VhostLimits { return w.tenant.LimitsOfVhost(w.vhost.Spec.Limits) }
 
 func (w *work) Exists(ctx context.Context, b broker.Client) (bool, error) {
 	found, err := b.GetVhost(ctx, w.vhost.BrokerName())
@@ -66,10 +76,10 @@ func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Differenc
 		}
 		w.found = &found
 	}
-	return topology.Difference{Mutable: differences(&w.vhost.Spec, w.found)}, nil
+	return topology.Difference{Mutable: differences(&w.vhost.Spec, w.limits(), w.found)}, nil
 }
 
-func differences(spec *posthornv1.VhostSpec, found *broker.Vhost) []string {
+func differences(spec *posthornv1.VhostSpec, allowed posthornv1.VhostLimits, found *broker.Vhost) []string {
 	var out []string
 	if spec.DefaultQueueType != "" && spec.DefaultQueueType != found.DefaultQueueType {
 		out = append(out, partQueueType)
@@ -80,7 +90,7 @@ func differences(spec *posthornv1.VhostSpec, found *broker.Vhost) []string {
 	if spec.Tracing != found.Tracing {
 		out = append(out, partTracing)
 	}
-	current, wanted := found.CurrentLimits(), limits(&spec.Limits)
+	current, wanted := found.CurrentLimits(), limits(allowed)
 	if !sameLimit(current.MaxConnections, wanted.MaxConnections) || !sameLimit(current.MaxQueues, wanted.MaxQueues) {
 		out = append(out, partLimits)
 	}
@@ -102,7 +112,7 @@ func sameLimit(a, b *int64) bool {
 	return *a == *b
 }
 
-func limits(spec *posthornv1.VhostLimits) broker.VhostLimits {
+func limits(spec posthornv1.VhostLimits) broker.VhostLimits {
 	limit := func(value *int32) *int64 {
 		if value == nil {
 			return nil
@@ -114,7 +124,7 @@ func limits(spec *posthornv1.VhostLimits) broker.VhostLimits {
 
 func (w *work) Create(ctx context.Context, b broker.Client) error {
 	parts := []string{partQueueType}
-	if wanted := limits(&w.vhost.Spec.Limits); wanted != (broker.VhostLimits{}) {
+	if wanted := limits(w.limits()); wanted != (broker.VhostLimits{}) {
 		parts = append(parts, partLimits)
 	}
 	return w.Update(ctx, b, topology.Difference{Mutable: parts})
@@ -130,12 +140,14 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 		}
 	}
 	if slices.Contains(difference.Mutable, partLimits) {
-		return b.SetVhostLimits(ctx, w.vhost.BrokerName(), limits(&spec.Limits))
+		return b.SetVhostLimits(ctx, w.vhost.BrokerName(), limits(w.limits()))
 	}
 	return nil
 }
 
 func (w *work) Report(ctx context.Context, b broker.Client) error {
+	allowed := w.limits()
+	w.vhost.Status.Limits = &allowed
 	var err error
 	w.vhost.Status.Queues, err = b.CountQueues(ctx, w.vhost.BrokerName())
 	return err
@@ -176,4 +188,26 @@ func (w *work) Forget(ctx context.Context, b broker.Client) error {
 	return b.DeleteVhost(ctx, name)
 }
 
-func (w *work) Conditions(func(kind string, truth topology.Truth, reason, message string), error) {}
+// Conditions reports limits of the spec that the cluster does not allow.
+func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, message string), _ error) {
+	if w.tenant.Namespace == "" {
+		set(posthornv1.ConditionLimitsCapped, topology.Unknown, "NotObserved", "")
+		return
+	}
+	asked, given := w.vhost.Spec.Limits, w.limits()
+	var capped []string
+	for _, limit := range []struct {
+		name         string
+		asked, given *int32
+	}{{"connections", asked.MaxConnections, given.MaxConnections}, {"queues", asked.MaxQueues, given.MaxQueues}} {
+		if limit.asked != nil && limit.given != nil && *limit.asked > *limit.given {
+			capped = append(capped, fmt.Sprintf("%d of %d %s", *limit.given, *limit.asked, limit.name))
+		}
+	}
+	if len(capped) == 0 {
+		set(posthornv1.ConditionLimitsCapped, topology.False, "AsSpecified", "")
+		return
+	}
+	set(posthornv1.ConditionLimitsCapped, topology.True, "TenancyVhostLimits", fmt.Sprintf(
+		"%s: spec.tenancy.vhostLimits of BrokerCluster %s/%s is lower than spec.limits, and in force", strings.Join(capped, ", "), w.env.Cluster.Namespace, w.env.Cluster.Name))
+}

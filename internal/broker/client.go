@@ -50,6 +50,13 @@ type Client interface {
 	// RebalanceQueues starts spreading queue leaders evenly over the nodes.
 	RebalanceQueues(ctx context.Context) error
 
+	// SettingKeys lists the keys of the configuration that the answering node knows.
+	SettingKeys(ctx context.Context, node string) ([]SettingKey, error)
+	// Settings lists the configuration of the answering node.
+	Settings(ctx context.Context, node string) ([]Setting, error)
+	// ReloadSettings makes the answering node read its configuration files again.
+	ReloadSettings(ctx context.Context, node string) (Reload, error)
+
 	// AllQueues lists the queues of all vhosts.
 	AllQueues(ctx context.Context) ([]Queue, error)
 	// QueueStates lists the queues of all vhosts with name, type, state, leader and members only.

@@ -50,7 +50,7 @@ func TestTopologyRequestsToABroker(t *testing.T) {
 }
 
 // startNode starts a broker of one node, and returns the URL of its HTTP API.
-func startNode(t *testing.T, program string) string {
+func startNode(t *testing.T, program string, options ...string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,6 +62,7 @@ func startNode(t *testing.T, program string) string {
 	ready := filepath.Join(dir, "ready")
 	command := exec.Command(program, "serve", "--data-dir", filepath.Join(dir, "data"), "--ready-file", ready, "--set", "listeners.tcp.default=127.0.0.1:0",
 		"--set", "mqtt.listeners.tcp.default=127.0.0.1:0", "--set", "management.tcp.port="+address, "--set", "prometheus.tcp.port=none", "--set", "probes.tcp.port=none")
+	command.Args = append(command.Args, options...)
 	command.Stdout, command.Stderr = os.Stderr, os.Stderr
 	if err := command.Start(); err != nil {
 		t.Fatal(err)

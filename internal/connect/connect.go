@@ -79,6 +79,8 @@ type Connector struct {
 	Transport http.RoundTripper
 	// Measure, if any, wraps the transports of requests with TLS, of which each cluster has its own.
 	Measure func(http.RoundTripper) http.RoundTripper
+	// RefuseExternal: no connection Secret is read, and no external broker gets a request.
+	RefuseExternal bool
 	// Now is the clock.
 	Now func() time.Time
 

@@ -147,6 +147,10 @@ type keptExternal struct {
 
 // External returns the broker of a connection Secret.
 func (c *Connector) External(ctx context.Context, key client.ObjectKey) (External, error) {
+	if c.RefuseExternal {
+		name, _ := SecretOf(key)
+		return External{Problem: fmt.Errorf("connection Secret %s: the operator does not manage external brokers here (--external-brokers=false)", name)}, nil
+	}
 	c.mu.Lock()
 	known, found := c.externals[key]
 	forgotten := c.forgotten

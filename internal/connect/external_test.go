@@ -148,3 +148,26 @@ func TestTheTransportOfAnExternalBrokerLastsUntilItsAddressOrCAChanges(t *testin
 		t.Error("the transport of a deleted Secret stays")
 	}
 }
+
+// noReads fails a test that reads a Secret.
+type noReads struct {
+	client.Reader
+	t *testing.T
+}
+
+func (r noReads) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	r.t.Errorf("read %s", key)
+	return nil
+}
+
+func TestRefusedExternalBrokersGetNoRequestAndTheirSecretsAreNotRead(t *testing.T) {
+	connector := &Connector{Secrets: noReads{t: t}, RefuseExternal: true, Now: time.Now}
+	key := KeyOfSecret(client.ObjectKey{Namespace: "ns", Name: "s"})
+	external, err := connector.External(t.Context(), key)
+	if err != nil || external.Problem == nil || !strings.Contains(external.Problem.Error(), "connection Secret ns/s: the operator does not manage external brokers here") {
+		t.Error(external.Problem, err)
+	}
+	if client, err := connector.Cluster(t.Context(), key); client != nil || err == nil {
+		t.Error(client, err)
+	}
+}

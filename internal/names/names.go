@@ -44,6 +44,11 @@ const (
 
 	// AnnotationConfig, on the pod template, is a digest of spec.config.
 	AnnotationConfig = "posthorn.io/config"
+	// AnnotationLive, on LiveConfigMap, is the digest of the spec.config whose live settings it has, and
+	// AnnotationLiveBase the digest of the settings that the pod template mounts beside it. On a pod,
+	// AnnotationLive is a digest of the ConfigMap's content: the change of the pod makes the kubelet update its files.
+	AnnotationLive     = "posthorn.io/live-config"
+	AnnotationLiveBase = "posthorn.io/live-config-base"
 	// AnnotationInputs, on the StatefulSet, is a digest of the inputs of the pod template.
 	AnnotationInputs = "posthorn.io/template-inputs"
 	// AnnotationStored, on the StatefulSet, is a digest of the pod template as it was stored.
@@ -118,6 +123,12 @@ const digestChars = 12
 func SettingsConfigMap(cluster, digest string) string {
 	return ConfigMap(cluster) + "-" + digest[:min(len(digest), digestChars)]
 }
+
+// LiveConfigMap has the settings that running nodes load without a restart.
+func LiveConfigMap(cluster string) string { return cluster + "-live-config" }
+
+// ExternalService is the Service of one node for clients outside Kubernetes.
+func ExternalService(pod string) string { return pod + "-external" }
 
 // ConfigCheckPod checks settings with an image; digest is the digest of both.
 func ConfigCheckPod(cluster, digest string) string {

@@ -437,6 +437,9 @@ func TestStatusExplainsWhatTheOperatorWaitsFor(t *testing.T) {
 		"a removal": {func(c *posthornv1.BrokerCluster) {
 			c.Status.Scaling = &posthornv1.ScalingStatus{Removing: "c-2", Reason: "MovingReplicas", Remaining: 4, Message: "no node takes q"}
 		}, []string{"- c-2 (MovingReplicas): the node is being removed; 4 queues still have a replica on it: no node takes q"}},
+		"settings": {func(c *posthornv1.BrokerCluster) {
+			c.Status.Configuration = &posthornv1.ConfigurationStatus{PendingRestart: []string{"a", "b"}, PendingReload: []string{"x"}, Message: "c-1: refused"}
+		}, []string{"- the restart of every node (PendingRestart): only a restart applies a, b", "- the kubelet (PendingReload): running nodes have yet to load x: c-1: refused"}},
 		"a pause":      {func(c *posthornv1.BrokerCluster) { c.Spec.Paused = true }, []string{"- you (Paused)", "kubectl posthorn resume c --namespace mq"}},
 		"the operator": {func(c *posthornv1.BrokerCluster) { c.Generation = 2 }, []string{"generation 2 of the spec", "check that the operator runs"}},
 		"a condition": {func(c *posthornv1.BrokerCluster) {

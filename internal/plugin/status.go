@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -235,6 +236,15 @@ func waitsOf(cluster *posthornv1.BrokerCluster) []Wait {
 	}
 	if roll := status.Rollout; roll != nil {
 		waits = append(waits, rollWait(cluster, roll))
+	}
+	if settings := status.Configuration; settings != nil {
+		if keys := settings.PendingRestart; len(keys) > 0 {
+			waits = append(waits, Wait{For: "the restart of every node", Reason: "PendingRestart", Message: "only a restart applies " + strings.Join(keys, ", ")})
+		}
+		if keys := settings.PendingReload; len(keys) > 0 {
+			message := strings.TrimSuffix("running nodes have yet to load "+strings.Join(keys, ", ")+": "+settings.Message, ": ")
+			waits = append(waits, Wait{For: "the kubelet", Reason: "PendingReload", Message: message})
+		}
 	}
 	if scaling := status.Scaling; scaling != nil {
 		message := "the node is being removed"

@@ -45,6 +45,8 @@ type Config struct {
 	Resync time.Duration
 	// WatchNamespaces: the operator may watch namespaces, which it needs only for tenants in other namespaces.
 	WatchNamespaces bool
+	// RefuseExternal: objects of external brokers are refused, and their Secrets are not read.
+	RefuseExternal bool
 	// ForgetBound is how long deleted objects wait for a broker that does not answer.
 	ForgetBound time.Duration
 	// ImageRepository names the broker image of a version.
@@ -107,7 +109,7 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 			}
 		}
 	}
-	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport, Measure: measure, Now: config.Now}
+	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport, Measure: measure, RefuseExternal: config.RefuseExternal, Now: config.Now}
 	clusters := &brokercluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
 		Brokers: brokers, ImageRepository: config.ImageRepository, DefaultImage: config.DefaultImage,

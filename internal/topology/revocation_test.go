@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -102,6 +103,27 @@ func TestAccessFollowsTheVhostPrefix(t *testing.T) {
 	}
 	if found, _ := b.broker.User("team-app"); found.PasswordHash == "" {
 		t.Error("the user is blocked although its namespace is admitted")
+	}
+}
+
+func TestLimitsOfATenantsVhostAreOnlyLowered(t *testing.T) {
+	limits := func(connections, queues *int32) posthornv1.VhostLimits {
+		return posthornv1.VhostLimits{MaxConnections: connections, MaxQueues: queues}
+	}
+	bound := limits(new(int32(5)), nil)
+	for _, c := range []struct {
+		tenant      topology.Tenant
+		asked, want posthornv1.VhostLimits
+	}{
+		{topology.Tenant{VhostLimits: &bound}, limits(nil, nil), limits(new(int32(5)), nil)},
+		{topology.Tenant{VhostLimits: &bound}, limits(new(int32(9)), new(int32(9))), limits(new(int32(5)), new(int32(9)))},
+		{topology.Tenant{VhostLimits: &bound}, limits(new(int32(0)), nil), limits(new(int32(0)), nil)},
+		{topology.Tenant{VhostLimits: &bound, Home: true}, limits(new(int32(9)), nil), limits(new(int32(9)), nil)},
+		{topology.Tenant{}, limits(new(int32(9)), nil), limits(new(int32(9)), nil)},
+	} {
+		if got := c.tenant.LimitsOfVhost(c.asked); !equality.Semantic.DeepEqual(got, c.want) {
+			t.Errorf("%+v asks for %+v: %+v, want %+v", c.tenant, c.asked, got, c.want)
+		}
 	}
 }
 

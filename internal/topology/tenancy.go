@@ -29,6 +29,8 @@ type Tenant struct {
 	VhostPrefix string
 	// UserLimits of the cluster for each user of a tenant; nil for none.
 	UserLimits *posthornv1.UserLimits
+	// VhostLimits of the cluster for each vhost of a tenant; nil for none.
+	VhostLimits *posthornv1.VhostLimits
 	// Nearer is another namespace that may use the cluster and whose longer name is also a prefix of the resource's
 	// name in the broker; empty when there is none.
 	Nearer string
@@ -79,6 +81,26 @@ func (t Tenant) Limits(asked posthornv1.UserLimits) posthornv1.UserLimits {
 	}
 }
 
+// LimitsOfVhost returns the effective limits of a vhost: a tenant's vhost may have lower limits than the cluster allows, and
+// never higher ones.
+func (t Tenant) LimitsOfVhost(asked posthornv1.VhostLimits) posthornv1.VhostLimits {
+	if t.Home || t.VhostLimits == nil {
+		return asked
+	}
+	return posthornv1.VhostLimits{
+		MaxConnections: lowerOf(asked.MaxConnections, t.VhostLimits.MaxConnections),
+		MaxQueues:      lowerOf(asked.MaxQueues, t.VhostLimits.MaxQueues),
+	}
+}
+
+// lowerOf returns the lower of two limits, of which nil is none.
+func lowerOf(a, b *int32) *int32 {
+	if a == nil || b != nil && *b < *a {
+		return b
+	}
+	return a
+}
+
 // lower returns the lower of two limits, of which 0 is none.
 func lower(a, b int32) int32 {
 	if a == 0 || b == 0 {
@@ -91,7 +113,7 @@ func lower(a, b int32) int32 {
 func admit(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCluster, namespace string) (Tenant, error) {
 	tenant := Tenant{Home: namespace == cluster.Namespace, Namespace: namespace}
 	if tenancy := cluster.Spec.Tenancy; tenancy != nil {
-		tenant.VhostPrefix, tenant.UserLimits = tenancy.VhostPrefix, tenancy.UserLimits
+		tenant.VhostPrefix, tenant.UserLimits, tenant.VhostLimits = tenancy.VhostPrefix, tenancy.UserLimits, tenancy.VhostLimits
 	}
 	allowed, err := mayUse(ctx, live, cluster, namespace)
 	if err == nil && !allowed {

@@ -19,7 +19,7 @@ import (
 )
 
 // exchangeTypes are the known types of exchanges.
-var exchangeTypes = []string{"direct", "fanout", "topic", "headers", "x-consistent-hash", "x-local-random"}
+var exchangeTypes = []string{"direct", "fanout", "topic", "headers", "x-consistent-hash", "x-local-random", "x-modulus-hash", "x-random", "x-delayed-message"}
 
 // Exchange returns a copy of an exchange.
 func (s *Server) Exchange(vhost, name string) (broker.Exchange, bool) {

@@ -42,13 +42,15 @@ type Server struct {
 	topics      map[topicKey]broker.TopicPermission
 	limits      map[string]map[string]int32
 	nodes       map[string]*node
-	lost        []broker.LostQueue
-	version     string
-	down        bool
-	calls       []Call
-	flags       map[string]broker.FeatureFlag
-	onFlag      func(name string)
-	refuseMoves string
+	// configuration of the nodes; nil: they cannot reload it.
+	configuration *configuration
+	lost          []broker.LostQueue
+	version       string
+	down          bool
+	calls         []Call
+	flags         map[string]broker.FeatureFlag
+	onFlag        func(name string)
+	refuseMoves   string
 	// catchingUp is a node whose members do not count for majorities.
 	catchingUp string
 	// hidden has, for each path prefix, the number of reads that still answer 404.
@@ -288,6 +290,8 @@ func (s *Server) serveNodes(r *request) reply {
 		return ok(out)
 	case len(r.parts) == 2 && r.Method == http.MethodDelete:
 		return s.forget(r)
+	case len(r.parts) >= 3 && r.parts[2] == "configuration":
+		return s.serveConfiguration(r)
 	case len(r.parts) == 3 && r.parts[2] == "maintenance":
 		return s.maintenance(r)
 	}

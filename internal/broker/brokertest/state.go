@@ -138,6 +138,7 @@ func (s *Server) StartNode(name string) {
 	}
 	n := s.nodes[name]
 	n.drained, n.running, n.forgotten = false, true, false
+	s.configuration.start(name)
 }
 
 // Drained reports whether a node is in maintenance mode.
@@ -197,6 +198,13 @@ func (s *Server) TopicPermission(vhost, user, exchange string) (broker.TopicPerm
 	defer s.mu.Unlock()
 	p, found := s.topics[topicKey{vhost, user, exchange}]
 	return p, found
+}
+
+// RemoveTopicPermission removes a topic permission without a request.
+func (s *Server) RemoveTopicPermission(vhost, user, exchange string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.topics, topicKey{vhost, user, exchange})
 }
 
 // Limit returns a user's limit, 0 when it has none.

@@ -19,7 +19,7 @@ var settings = map[string]bool{
 	"max-length": true, "max-length-bytes": true, "message-ttl": true, "expires": true,
 	"delivery-limit": true, "overflow": true, "dead-letter-exchange": true, "target-group-size": true,
 	"dead-letter-routing-key": true, "dead-letter-strategy": true, "max-age": true, "stream-max-segment-size-bytes": true,
-	"stream-filter-size-bytes": true,
+	"stream-filter-size-bytes": true, "delayed-retry-type": true, "delayed-retry-min": true, "delayed-retry-max": true,
 }
 
 func (s *Server) serveQueues(r *request) reply {
