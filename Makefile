@@ -16,18 +16,21 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 ##@ First steps
-.PHONY: demo demo-down test
+.PHONY: demo demo-down demo-streams test
 demo: ## build and start a replicated broker on a local Kubernetes, and cut off a node under load
 	@hack/demo
 
 demo-down: ## remove the demo and the local cluster
 	@hack/demo-down
 
+demo-streams: ## kill the leader of a super stream under load, on three nodes in network namespaces
+	@hack/demo-streams
+
 test: ## run all tests: unit, simulation, conformance, envtest, local cluster
 	@hack/test all
 
 ##@ Parts of the test
-.PHONY: test-unit test-sim test-conformance test-faults test-envtest test-e2e
+.PHONY: test-unit test-sim test-conformance test-parity test-browser test-faults test-envtest test-e2e
 test-unit: ## run the unit tests of broker and operator
 	@hack/test unit
 
@@ -36,6 +39,12 @@ test-sim: ## run simulated clusters under a fixed set of seeds
 
 test-conformance: ## run clients and test suites of other projects; test/conformance/run NAME runs one
 	@hack/test conformance
+
+test-browser: ## test the web UI in Chromium; UPDATE=1 replaces the stored pictures
+	@hack/test browser
+
+test-parity: ## compare with other brokers, some 30 minutes, and write docs/reference/parity.md; SUITE=name for one
+	@test/conformance/parity $(SUITE)
 
 test-faults: ## test real brokers in network namespaces: partitions, kills, full and lost disks under load
 	@hack/test faults

@@ -185,7 +185,8 @@ func waitForQuorum() {
 	setConfig := func(config map[string]posthornv1.ConfigValue) error {
 		return changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Config = config })
 	}
-	Expect(setConfig(map[string]posthornv1.ConfigValue{"heartbeat": "61"})).To(Succeed())
+	// A setting that nodes do not apply while they run.
+	Expect(setConfig(map[string]posthornv1.ConfigValue{"frame_max": "131073"})).To(Succeed())
 	DeferCleanup(func() { Expect(setConfig(nil)).To(Succeed()) })
 	Eventually(func(g Gomega) {
 		cluster := currentCluster()

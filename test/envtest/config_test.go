@@ -142,11 +142,21 @@ var _ = Describe("configuration", func() {
 		w.readyWorld()
 	})
 
-	It("refuses another number of shards while nodes run", func() {
-		w := newWorld(setConfig(map[string]posthornv1.ConfigValue{"shards": "1"}))
+	It("refuses another number of shards while nodes run and their feature flag is off", func() {
+		w := newWorld(setConfig(map[string]posthornv1.ConfigValue{"shards": "1"}), func(c *posthornv1.BrokerCluster) {
+			c.Spec.FeatureFlags.Policy = posthornv1.FeatureFlagsManual
+		})
+		w.broker.SetFlag(stable("shards_per_node", broker.FlagDisabled))
 		w.readyWorld()
-		Expect(w.tryCluster(setConfig(map[string]posthornv1.ConfigValue{"shards": "2"}))).To(MatchError(ContainSubstring("config.shards cannot change while nodes run")))
-		Expect(w.tryCluster(setConfig(nil))).To(MatchError(ContainSubstring("config.shards cannot change while nodes run")))
+		Eventually(func() []string {
+			if flags := w.cluster().Status.FeatureFlags; flags != nil {
+				return flags.Disabled
+			}
+			return nil
+		}).Should(ConsistOf("shards_per_node"))
+		refused := MatchError(ContainSubstring("config.shards cannot change while nodes run and the feature flag shards_per_node is not enabled"))
+		Expect(w.tryCluster(setConfig(map[string]posthornv1.ConfigValue{"shards": "2"}))).To(refused)
+		Expect(w.tryCluster(setConfig(nil))).To(refused)
 		w.changeCluster(setConfig(map[string]posthornv1.ConfigValue{"shards": "1", "log.level": "debug"}))
 		w.readyWorld()
 
@@ -156,5 +166,15 @@ var _ = Describe("configuration", func() {
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Hibernated = false })
 		w.readyWorld()
 		Expect(w.settingsOf("c-0")).To(Equal("shards = 2\n"))
+	})
+
+	It("rolls the nodes to another number of shards once their feature flag is enabled", func() {
+		w := newWorld(setConfig(map[string]posthornv1.ConfigValue{"shards": "1"}))
+		w.broker.SetFlag(stable("shards_per_node", broker.FlagEnabled))
+		w.readyWorld()
+		Eventually(func() *posthornv1.FeatureFlagsStatus { return w.cluster().Status.FeatureFlags }).ShouldNot(BeNil())
+		w.changeCluster(setConfig(map[string]posthornv1.ConfigValue{"shards": "2"}))
+		Eventually(func() string { return w.settingsOf("c-0") }).Should(Equal("shards = 2\n"))
+		w.readyWorld()
 	})
 })

@@ -97,6 +97,7 @@ var _ = Describe("the user's guide", func() {
 		Expect(blocks).NotTo(BeEmpty())
 		w := newWorld(guides[name]...)
 		w.readyWorld()
+		w.reloadable()
 		stop := startBrokersOf(w.namespace)
 		defer stop()
 		config := filepath.Join(GinkgoT().TempDir(), "kubeconfig")

@@ -86,7 +86,11 @@ func (k *kubelets) checkConfig(ctx context.Context, request reconcile.Request) (
 			continue
 		}
 		var files corev1.ConfigMap
-		if err := k.live.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: source.ConfigMap.Name}, &files); err != nil {
+		err := k.live.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: source.ConfigMap.Name}, &files)
+		if isOptional := source.ConfigMap.Optional; apierrors.IsNotFound(err) && isOptional != nil && *isOptional {
+			continue
+		}
+		if err != nil {
 			return reconcile.Result{}, err
 		}
 		for i, line := range strings.Split(files.Data["90-user.conf"], "\n") {
@@ -242,6 +246,8 @@ func (k *kubelets) report(pod *corev1.Pod) bool {
 	pod.Status.StartTime = &start
 	pod.Status.PodIP = "10.0.0.1"
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}}
+	pod.Status.HostIP = "192.0.2.10"
+	pod.Status.HostIPs = []corev1.HostIP{{IP: "192.0.2.10"}}
 	pod.Status.Phase = corev1.PodRunning
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: start}
 	container := corev1.ContainerStatus{Name: "posthorn", Image: pod.Spec.Containers[0].Image, Ready: true,

@@ -194,4 +194,33 @@ var _ = Describe("Vhost", func() {
 		create(takeover)
 		Eventually(ready(takeover)).Should(And(HavePrefix("False NotAllowed"), ContainSubstring("Takeover")))
 	})
+
+	It("of a tenant cannot have higher limits than the cluster's owner allows", func() {
+		w := newWorld(open, func(c *posthornv1.BrokerCluster) {
+			c.Spec.Tenancy.VhostLimits = &posthornv1.VhostLimits{MaxConnections: new(int32(5)), MaxQueues: new(int32(50))}
+		})
+		ns := newNamespace(map[string]string{"messaging": "yes"})
+		v := w.vhost("own", func(v *posthornv1.Vhost) {
+			v.Namespace, v.Spec.Name = ns, "t-"+ns
+			v.Spec.Limits = posthornv1.VhostLimits{MaxConnections: new(int32(1000)), MaxQueues: new(int32(20))}
+		})
+		create(v)
+		Eventually(ready(v)).Should(HavePrefix("True"))
+		limits := func() map[string]int64 { made, _ := w.broker.Vhost("t-" + ns); return made.Limits }
+		Expect(limits()).To(Equal(map[string]int64{"max-connections": 5, "max-queues": 20}))
+		Expect(*v.Status.Limits).To(Equal(posthornv1.VhostLimits{MaxConnections: new(int32(5)), MaxQueues: new(int32(20))}))
+		Eventually(conditionOf(v, posthornv1.ConditionLimitsCapped)).Should(Equal(
+			"True TenancyVhostLimits: 5 of 1000 connections: spec.tenancy.vhostLimits of BrokerCluster " + w.namespace + "/c is lower than spec.limits, and in force"))
+		change(v, func(v *posthornv1.Vhost) { v.Spec.Limits = posthornv1.VhostLimits{} })
+		Eventually(limits).Should(Equal(map[string]int64{"max-connections": 5, "max-queues": 50}))
+		Eventually(conditionOf(v, posthornv1.ConditionLimitsCapped)).Should(HavePrefix("False AsSpecified"))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Tenancy.VhostLimits.MaxQueues = new(int32(2)) })
+		Eventually(limits).Should(Equal(map[string]int64{"max-connections": 5, "max-queues": 2}))
+
+		home := w.vhost("home", func(v *posthornv1.Vhost) { v.Spec.Limits.MaxQueues = new(int32(99)) })
+		create(home)
+		Eventually(ready(home)).Should(HavePrefix("True"))
+		made, _ := w.broker.Vhost("home")
+		Expect(made.Limits).To(Equal(map[string]int64{"max-queues": 99}), "the cluster's own namespace has all rights")
+	})
 })

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"posthorn.io/posthorn/test/faults/nodes"
@@ -18,6 +20,8 @@ type scenario struct {
 	settings    []string
 	long        bool // not in the selection of a run without names
 	run         func(*world) error
+	// alone runs instead of run: the scenario has a cluster and clients of its own.
+	alone func(context.Context, options, io.Writer) error
 }
 
 // one returns a scenario of one fault that depends on the leader of the first queue.
@@ -100,6 +104,9 @@ func all() []scenario {
 			func(w *world, _ *nodes.Node) fault { return w.lossy() })),
 		{name: "memory", about: "clients that leave everything unauthenticated, unfinished or unread, on a node of 256 MiB", nodes: 1, memory: smallMemory,
 			settings: []string{fmt.Sprintf("mqtt.listeners.tcp.default=%d", mqttPort)}, run: attacked},
+		{name: "demo-streams", about: "a super stream of three partitions on three nodes; the leader of one is killed", nodes: demoNodes, alone: demoStreams},
+		{name: "object-store", about: "tiered storage of a stream: the S3 server is killed, a node loses its data; needs -store-server", nodes: storeNodes,
+			long: true, alone: objectStore},
 		mixed,
 	}
 }

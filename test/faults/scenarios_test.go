@@ -8,7 +8,7 @@ import (
 
 func TestScenariosAreChosenByName(t *testing.T) {
 	bounded, err := choose(nil)
-	if err != nil || slices.ContainsFunc(bounded, func(s scenario) bool { return s.long }) || len(bounded) != len(all())-1 {
+	if err != nil || slices.ContainsFunc(bounded, func(s scenario) bool { return s.long }) || len(bounded) != len(all())-2 {
 		t.Errorf("%d scenarios, %v", len(bounded), err)
 	}
 	if got, err := choose([]string{"mixed", "kill"}); err != nil || len(got) != 2 || got[0].name != "mixed" || got[1].name != "kill" {
@@ -22,7 +22,7 @@ func TestScenariosAreChosenByName(t *testing.T) {
 func TestEveryScenarioIsComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range all() {
-		if seen[s.name] || s.about == "" || s.nodes < 1 || s.home >= s.nodes || s.run == nil {
+		if seen[s.name] || s.about == "" || s.nodes < 1 || s.home >= s.nodes || (s.run == nil) == (s.alone == nil) {
 			t.Errorf("%+v", s)
 		}
 		seen[s.name] = true

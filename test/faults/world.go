@@ -42,6 +42,8 @@ type options struct {
 	longest  time.Duration // longest duration of a fault
 	duration time.Duration // of the mixed scenario
 	shards   int
+	// storeServer is the program versitygw.
+	storeServer string
 }
 
 // world is a cluster on its network with traffic, and the observations.

@@ -12,9 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 )
@@ -56,11 +58,11 @@ func freePort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// page returns a broker's answer on its metrics port.
-func page(ctx context.Context, t *testing.T, address string, ended chan error) []byte {
+// page returns a broker's answer to a path of its metrics port.
+func page(ctx context.Context, t *testing.T, address, path string, ended chan error) []byte {
 	t.Helper()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,10 +91,10 @@ func TestListMatchesTheBrokersMetrics(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
 	defer cancel()
-	metrics := freePort(t)
+	metrics, management := freePort(t), freePort(t)
 	var said bytes.Buffer
 	broker := exec.CommandContext(ctx, program(t), "serve", "--data-dir", t.TempDir(), "--set", "listeners.tcp.default="+freePort(t),
-		"--set", "mqtt.listeners.tcp.default="+freePort(t), "--set", "management.tcp.port=0", "--set", "prometheus.tcp.port="+metrics, "--set", "probes.tcp.port=none")
+		"--set", "mqtt.listeners.tcp.default="+freePort(t), "--set", "management.tcp.port="+management, "--set", "prometheus.tcp.port="+metrics, "--set", "probes.tcp.port=none")
 	broker.Stdout, broker.Stderr = &said, &said
 	if err := broker.Start(); err != nil {
 		t.Fatal(err)
@@ -106,18 +108,46 @@ func TestListMatchesTheBrokersMetrics(t *testing.T) {
 			t.Logf("the broker ended (%v) and said:\n%s", err, said.String())
 		}
 	})
-	text := page(ctx, t, metrics, ended)
-	parse := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parse.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		t.Fatalf("the page is not in Prometheus' format: %v", err)
-	}
+	exported := map[string]map[string]*dto.MetricFamily{"broker": parse(t, page(ctx, t, metrics, "/metrics", ended))}
+	// Families of queues are empty without a queue.
+	declare(ctx, t, "http://"+management+"/api/queues/%2f/q")
+	detailed := "/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count"
+	exported["detailed"] = parse(t, page(ctx, t, metrics, detailed, ended))
 	for name, source := range listed(t) {
-		if source != "broker" {
+		families, isBroker := exported[source]
+		if !isBroker {
 			continue
 		}
 		if family := families[name]; family == nil || len(family.Metric) == 0 {
 			t.Errorf("a running broker does not export %s", name)
 		}
+	}
+}
+
+func parse(t *testing.T, text []byte) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatalf("the page is not in Prometheus' format: %v", err)
+	}
+	return families
+}
+
+// declare declares a queue over the HTTP API.
+func declare(ctx context.Context, t *testing.T, url string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url, strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.SetBasicAuth("guest", "guest")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusCreated {
+		t.Fatalf("declaring a queue: %s", response.Status)
 	}
 }

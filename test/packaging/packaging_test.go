@@ -197,6 +197,16 @@ func TestRightsInEachWatchedNamespace(t *testing.T) {
 	}
 }
 
+func TestChartTurnsExternalBrokersOff(t *testing.T) {
+	const flag = "--external-brokers=false"
+	if given := arguments(install(t, "externalBrokers: false")); !slices.Contains(given, flag) {
+		t.Errorf("started with %v", given)
+	}
+	if given := arguments(install(t, "")); slices.Contains(given, flag) {
+		t.Errorf("started with %v", given)
+	}
+}
+
 // container returns the container of the operator.
 func container(objects map[string]object) map[string]any {
 	list, _ := at(objects["Deployment posthorn-operator"], "spec", "template", "spec", "containers").([]any)

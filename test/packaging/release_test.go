@@ -5,6 +5,8 @@ package packaging
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"testing"
 
 	"helm.sh/helm/v3/pkg/chart/loader"
+	"sigs.k8s.io/yaml"
 )
 
 // part runs a script of hack/release and returns the only file that it wrote with this ending.
@@ -63,8 +66,16 @@ func TestReleasedChartNamesTheImagesOfItsVersion(t *testing.T) {
 	sameBytes(t, file, part(t, ".tgz", "chart"))
 }
 
-func TestReleasedManifestHasTheObjectsOfTheChart(t *testing.T) {
-	text, err := os.ReadFile(part(t, "install-"+chartVersion(t)+".yaml", "manifests"))
+func TestReleasedManifestsHaveTheObjectsOfTheChart(t *testing.T) {
+	for name, values := range map[string]string{"install-": "", "install-all-namespaces-": "watchAllNamespaces: true"} {
+		sameAsChart(t, name, values)
+	}
+}
+
+// sameAsChart compares a released manifest with the chart of the same values.
+func sameAsChart(t *testing.T, name, values string) {
+	t.Helper()
+	text, err := os.ReadFile(part(t, name+chartVersion(t)+".yaml", "manifests"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +87,72 @@ func TestReleasedManifestHasTheObjectsOfTheChart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := renderedChart(t, chart, "")
+	objects, err := renderedChart(t, chart, values)
 	if err != nil {
 		t.Fatal(err)
 	}
 	same(t, objects, manifest)
+}
+
+// krewManifest is the part of the manifest of a kubectl plugin that this test reads.
+type krewManifest struct {
+	Spec struct {
+		Version   string
+		Platforms []struct {
+			URI, Sha256, Bin string
+			Files            []struct{ From, To string }
+			Selector         struct{ MatchLabels map[string]string }
+		}
+	}
+}
+
+func TestKrewInstallsThePluginOfEveryPlatform(t *testing.T) {
+	plugins, version := t.TempDir(), chartVersion(t)
+	platforms := []string{"linux/amd64", "darwin/arm64", "windows/amd64"}
+	for _, platform := range platforms {
+		directory := filepath.Join(plugins, platform)
+		if err := os.MkdirAll(directory, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(directory, "kubectl-posthorn"), []byte(platform), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PLUGINS", plugins)
+	t.Setenv("PLATFORMS", strings.Join(platforms, " "))
+	t.Setenv("DOWNLOADS", "https://downloads.test/x")
+	file := part(t, "krew-"+version+".yaml", "plugin")
+	sameBytes(t, file, part(t, "krew-"+version+".yaml", "plugin"))
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest krewManifest
+	if err := yaml.Unmarshal(text, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	if manifest.Spec.Version != "v"+version || len(manifest.Spec.Platforms) != len(platforms) {
+		t.Fatalf("version %s with %d platforms", manifest.Spec.Version, len(manifest.Spec.Platforms))
+	}
+	for i, each := range manifest.Spec.Platforms {
+		name, found := strings.CutPrefix(each.URI, "https://downloads.test/x/")
+		archive, err := os.ReadFile(filepath.Join(filepath.Dir(file), name))
+		if err != nil || !found || fmt.Sprintf("%x", sha256.Sum256(archive)) != each.Sha256 {
+			t.Errorf("%s: %v %s", each.URI, err, each.Sha256)
+		}
+		labels := each.Selector.MatchLabels
+		if labels["os"]+"/"+labels["arch"] != platforms[i] {
+			t.Errorf("%v selects %s", labels, each.URI)
+		}
+		unpacked := t.TempDir()
+		if out, err := exec.Command("tar", "-xzf", filepath.Join(filepath.Dir(file), name), "-C", unpacked).CombinedOutput(); err != nil {
+			t.Fatalf("tar: %v\n%s", err, out)
+		}
+		program, err := os.ReadFile(filepath.Join(unpacked, each.Files[0].From))
+		if err != nil || string(program) != platforms[i] || filepath.Base(each.Files[0].From) != each.Bin {
+			t.Errorf("%s: %q (%v)", each.Bin, program, err)
+		}
+	}
 }
 
 func chartVersion(t *testing.T) string {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"time"
 )
 
@@ -35,7 +36,9 @@ const (
 	open             = 21
 	closing          = 22
 	heartbeat        = 23
+	partitions       = 25
 	exchangeVersions = 27
+	createSuper      = 29
 
 	response = 0x8000
 )
@@ -145,6 +148,38 @@ func (c *Client) Create(stream string, arguments map[string]string) error {
 		return nil
 	}
 	return err
+}
+
+// CreateSuper creates a super stream with a number of partitions, which get the name of the super stream and their
+// number, and the same number as binding key.
+func (c *Client) CreateSuper(name string, count int, arguments map[string]string) error {
+	body := u32(text(nil, name), uint32(count))
+	for n := range count {
+		body = text(body, fmt.Sprintf("%s-%d", name, n))
+	}
+	body = u32(body, uint32(count))
+	for n := range count {
+		body = text(body, strconv.Itoa(n))
+	}
+	_, err := c.ask("create super stream", createSuper, pairs(body, arguments))
+	return err
+}
+
+// Partitions returns the streams of a super stream, in order.
+func (c *Client) Partitions(super string) ([]string, error) {
+	body, err := c.ask("partitions", partitions, text(nil, super))
+	if err != nil {
+		return nil, err
+	}
+	in := fields{rest: body}
+	var streams []string
+	for range in.u32() {
+		streams = append(streams, in.text())
+		if in.cut {
+			return nil, errors.New("a list of partitions that is cut off")
+		}
+	}
+	return streams, nil
 }
 
 // Delete deletes a stream.

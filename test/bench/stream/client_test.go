@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,5 +122,48 @@ func TestConfirmsAreCounted(t *testing.T) {
 	refusal := frame(nil, publishError, 1, make([]byte, 15))
 	if _, _, err := over(t, refusal).Confirmed(); err == nil {
 		t.Error("a refused message was not reported")
+	}
+}
+
+// A super stream is created with a name and a binding key for each partition, and its partitions come in order.
+func TestSuperStreamHasItsPartitions(t *testing.T) {
+	ours, theirs := net.Pipe()
+	t.Cleanup(func() { ours.Close(); theirs.Close() })
+	client := &Client{options: Options{Patience: time.Minute}, net: ours, in: bufio.NewReaderSize(ours, 4096)}
+	requests := make(chan []byte, 3)
+	go func() {
+		cut := text(u32(nil, 2), "orders-0")
+		for _, answer := range [][]byte{nil, text(cut, "orders-1"), cut} {
+			head := make([]byte, 4)
+			if _, err := io.ReadFull(theirs, head); err != nil {
+				return
+			}
+			request := make([]byte, binary.BigEndian.Uint32(head))
+			if _, err := io.ReadFull(theirs, request); err != nil {
+				return
+			}
+			requests <- request
+			key := binary.BigEndian.Uint16(request)
+			body := append(append([]byte{}, request[4:8]...), 0, codeOK)
+			_, _ = theirs.Write(frame(nil, response|key, 1, append(body, answer...)))
+		}
+	}()
+	if err := client.CreateSuper("orders", 2, map[string]string{"max-age": "1h"}); err != nil {
+		t.Fatal(err)
+	}
+	want := text(u32(text(text(u32(text(nil, "orders"), 2), "orders-0"), "orders-1"), 2), "0")
+	want = pairs(text(want, "1"), map[string]string{"max-age": "1h"})
+	if got := <-requests; binary.BigEndian.Uint16(got) != 29 || !bytes.Equal(got[8:], want) {
+		t.Errorf("the request is %x", got)
+	}
+	got, err := client.Partitions("orders")
+	if err != nil || !slices.Equal(got, []string{"orders-0", "orders-1"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got := <-requests; binary.BigEndian.Uint16(got) != 25 {
+		t.Errorf("the request is %x", got)
+	}
+	if got, err := client.Partitions("orders"); err == nil || !strings.Contains(err.Error(), "cut off") {
+		t.Errorf("a list that is cut off is %q, %v", got, err)
 	}
 }

@@ -1,6 +1,7 @@
 """pika against Posthorn: what an application does with it, and what it is told when it does it wrong."""
 
 import hashlib
+import time
 import uuid
 
 import pika
@@ -378,6 +379,36 @@ def large_bodies_travel_in_many_frames():
             queue = declare(channel, kind)
             publish(channel, queue, body, b"")
             assert bodies(channel, queue, 2) == [body, b""]
+
+
+@checks.check
+def delayed_messages_come_when_they_are_due():
+    with Opened() as channel:
+        channel.confirm_delivery()
+        exchange, queue = name("later"), declare(channel, "quorum")
+        channel.exchange_declare(exchange, "x-delayed-message", arguments={"x-delayed-type": "topic"})
+        channel.queue_bind(queue, exchange, "job.#")
+        sent = time.monotonic()
+        for delay in (1200, 600, 0):
+            properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": delay})
+            channel.basic_publish(exchange, "job.one", str(delay).encode(), properties)
+        assert bodies(channel, queue, 3) == [b"0", b"600", b"1200"]
+        assert time.monotonic() - sent >= 1.2
+        channel.exchange_delete(exchange)
+
+
+@checks.check
+def a_delayed_message_exchange_refuses_what_would_deliver_early():
+    with Opened() as channel:
+        exchange, classic = name("later"), declare(channel)
+        with closed_with(406):
+            channel.exchange_declare(exchange, "x-delayed-message")
+    with Opened() as channel:
+        channel.exchange_declare(exchange, "x-delayed-message", arguments={"x-delayed-type": "direct"})
+        with closed_with(406):
+            channel.queue_bind(classic, exchange, "k")
+    with Opened() as channel:
+        channel.exchange_delete(exchange)
 
 
 @checks.check

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import itertools
+import threading
 from datetime import timedelta
 
 from checks import Checks, node, until
@@ -36,20 +37,6 @@ def check(function):
             raise RuntimeError(str(error)) from error
     checks.check(checked)
     return checked
-
-
-def expected_failure(reason):
-    """A check of a feature that Posthorn does not have: the check must fail. When it passes, remove the mark."""
-    def mark(function):
-        def must_fail():
-            try:
-                function()
-            except (Exception, ValidationCodeException):
-                return
-            raise AssertionError(f"it passes, although {reason}")
-        must_fail.__name__ = function.__name__
-        return must_fail
-    return mark
 
 
 class Consumed(Exception):
@@ -343,14 +330,33 @@ def asynchronous_client_publishes_and_describes():
 
 
 @check
-@expected_failure("consumers are not told whether they are active")
 def single_active_consumer_is_told_its_state():
-    with Client() as client:
-        queue = client.queue(single_active_consumer=True)
-        client.publish(queue, b"a")
-        states = []
-        client.consume(queue, 1, consumer_options=QuorumConsumerOptions(sac_state_handler=states.append))
-        assert states == [True]
+    with Client() as first, Client() as second:
+        queue = first.queue(single_active_consumer=True)
+        first.publish(queue, b"a")
+        first.publish(queue, b"b")
+        first_states, second_states = [], []
+        first_consumes, second_waits = threading.Event(), threading.Event()
+
+        def accept_once_the_other_waits(handler, event):
+            first_consumes.set()
+            assert second_waits.wait(20)
+            handler.delivery_context.accept(event)
+
+        def second_is_told(is_active):
+            second_states.append(is_active)
+            second_waits.set()
+
+        def consume_first():
+            options = QuorumConsumerOptions(sac_state_handler=first_states.append)
+            first.consume(queue, 1, accept_once_the_other_waits, consumer_options=options)
+
+        thread = threading.Thread(target=consume_first)
+        thread.start()
+        assert first_consumes.wait(20)
+        second.consume(queue, 1, consumer_options=QuorumConsumerOptions(sac_state_handler=second_is_told))
+        thread.join()
+        assert (first_states, second_states) == ([True], [False, True]), (first_states, second_states)
 
 
 @check

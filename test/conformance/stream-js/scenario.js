@@ -2,11 +2,15 @@
 'use strict';
 
 const assert = require('node:assert/strict');
+const { readFileSync } = require('node:fs');
 const { Offset, connect } = require('rabbitmq-stream-js-client');
 const { CompressionType } = require('rabbitmq-stream-js-client/dist/compression');
 const { check, node, run, until } = require('../javascript/checks');
 
-const LOGIN = { hostname: '127.0.0.1', port: 5552, username: 'guest', password: 'guest', vhost: '/' };
+// The certificate of the node, if the scenario runs over TLS.
+const certificate = process.env.TLS_CERTIFICATE;
+const transport = certificate ? { port: 5551, ssl: { ca: readFileSync(certificate) } } : { port: 5552 };
+const LOGIN = { hostname: '127.0.0.1', username: 'guest', password: 'guest', vhost: '/', ...transport };
 const numbers = (from, to) => Array.from({ length: to - from }, (_, n) => String(from + n));
 let count = 0;
 
@@ -61,7 +65,7 @@ const pairs = (bodies) => bodies.map((body) => [Number(body), body]);
 check('stream is created and deleted', () => withClient(async (client) => {
   const stream = await create(client, 'declare', { 'max-length-bytes': '1000000', 'max-age': '1h' });
   const [metadata] = await client.queryMetadata({ streams: [stream] });
-  assert.equal(metadata.leader.port, 5552);
+  assert.equal(metadata.leader.port, LOGIN.port);
   await client.deleteStream({ stream });
   await assert.rejects(client.deleteStream({ stream }));
   await assert.rejects(client.declarePublisher({ stream }));
@@ -189,4 +193,4 @@ check('client reconnects after its node was killed', () => withClient(async (cli
   assert.deepEqual(found.map(([, body]) => body), numbers(0, 1010));
 }));
 
-run('stream-js');
+run(certificate ? 'stream-js-tls' : 'stream-js');

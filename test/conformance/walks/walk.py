@@ -241,7 +241,9 @@ class Walk:
     def content(self, properties, body):
         headers = wire.simple(properties.headers or {})
         if self.quorum and "x-death" in headers:
+            # RabbitMQ counts deliveries in earlier queues too; see "Counts of a dead letter" in docs/compatibility.md.
             headers.pop("x-delivery-count", None)
+            headers.pop("x-acquired-count", None)
         for death in headers.get("x-death", []):
             death["time"] = "?"
         fields = {key: value for key, value in vars(properties).items() if value is not None and key != "headers"}

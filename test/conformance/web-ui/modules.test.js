@@ -177,6 +177,93 @@ test('samples are converted to lines', async () => {
   assert.equal(line([{ at: 1, value: 0 }], { from: 1, to: 1, top: 1, width: 100, height: 30 }), '100.0,30.0');
 });
 
+test('a pause in sampling is a gap, without a rate across it', async () => {
+  const { byteCeiling, countCeiling, gapOf, nearest, pieces, rates, timeTicks } = await module_('samples');
+  // 10 per second; no samples between 10 and 60.
+  const samples = [0, 5, 10, 60, 65].map((second) => ({ sample: second * 10, timestamp: second * 1000 }));
+  const points = rates(samples, gapOf(5));
+  assert.deepEqual(
+    points.map(({ at, value }) => [at / 1000, value]),
+    [
+      [5, 10],
+      [10, 10],
+      [65, 10],
+    ],
+  );
+  assert.deepEqual(
+    pieces(points, gapOf(5)).map((piece) => piece.length),
+    [2, 1],
+  );
+  assert.deepEqual([0, 1, 2, 3, 7, 12, 45, 1999].map(countCeiling), [2, 2, 2, 4, 10, 20, 100, 2000]);
+  assert.deepEqual([0, 1000, 1025, 3 * 1024].map(byteCeiling), [1, 1000, 2048, 5120]);
+  assert.deepEqual([gapOf(5), gapOf(1800)], [15_000, 4_500_000]);
+  assert.equal(nearest(points, 9_000, 15_000).at, 10_000);
+  assert.equal(nearest(points, 35_000, 15_000), undefined);
+  assert.deepEqual(timeTicks({ from: 1_000, to: 125_000 }, 5), [30_000, 60_000, 90_000, 120_000]);
+  // At full hours of a time zone two and a half hours ahead of UTC.
+  assert.deepEqual(timeTicks({ from: 0, to: 10_800_000 }, 3, -150), [1_800_000, 5_400_000, 9_000_000]);
+});
+
+test('a notice of success disappears, a problem stays', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const { dismiss, notices, notify } = await module_('session');
+  notify('good', 'done');
+  notify('bad', 'refused');
+  const texts = () => notices.get().map(({ text }) => text);
+  t.mock.timers.tick(9_999);
+  assert.deepEqual(texts(), ['done', 'refused']);
+  t.mock.timers.tick(1);
+  assert.deepEqual(texts(), ['refused']);
+  dismiss(notices.get()[0].id);
+  assert.deepEqual(texts(), []);
+});
+
+test('payloads are indented without a change of their values, dumped and searched', async () => {
+  const { bytesOf, contains, dump, indented, isShortened } = await module_('payload');
+  assert.equal(indented('{"n": 12345678901234567890, "a": [], "s": "{,\\"}"}'), '{\n  "n": 12345678901234567890,\n  "a": [],\n  "s": "{,\\"}"\n}');
+  assert.equal(indented('[1,{"b":true}]'), '[\n  1,\n  {\n    "b": true\n  }\n]');
+  assert.deepEqual(['7', 'null', '"x"', '{', 'grüße'].map(indented), [null, null, null, null, null]);
+  const message = { payload: 'AAECQQ==', payload_encoding: 'base64', payload_bytes: 9, routing_key: 'a', exchange: '', properties: { headers: { tenant: 'Blue' } } };
+  assert.deepEqual([...bytesOf(message)], [0, 1, 2, 65]);
+  assert.equal(isShortened(message), true);
+  assert.equal(dump(bytesOf(message)).replace(/ +/g, ' '), '000000 00 01 02 41 ...A');
+  assert.deepEqual(['', 'blue', 'TENANT', 'none'].map((text) => contains(message, text)), [true, true, true, false]);
+});
+
+test('the view of a list is in the address', async () => {
+  const { addressOf, chosen, viewOf } = await module_('list');
+  const { queryOfHash, withHashQuery } = await module_('places');
+  const hash = '#/queues?name=a%26b&sort=messages&desc=1&page=3&rows=100&columns=Name,Ready&vhost=%2F';
+  const view = viewOf(queryOfHash(hash));
+  assert.deepEqual(view, { page: 3, size: 100, name: 'a&b', regex: false, sort: 'messages', reverse: true, vhost: '/', columns: ['Name', 'Ready'] });
+  assert.deepEqual(viewOf(queryOfHash(withHashQuery('#/queues', addressOf(view)))), view);
+  assert.equal(viewOf(queryOfHash('#/queues')), null);
+  assert.deepEqual([viewOf(queryOfHash('#/queues?page=x&rows=7')).page, viewOf(queryOfHash('#/queues?page=x&rows=7')).size], [1, 50]);
+  assert.equal(withHashQuery('#/policies?name=x', addressOf({ ...view, name: '' }, 'operator.')).includes('name=x'), true);
+  const columns = [{ title: 'Name' }, { title: 'Type', wide: true }, { title: '' }];
+  assert.deepEqual(chosen(columns, ['Type']), [{ title: 'Type', wide: false }, { title: '', wide: false }]);
+  assert.equal(chosen(columns, ['None']), columns);
+});
+
+test('exchanges and queues of a graph stand right of their sources', async () => {
+  const { layout } = await module_('pages/topology');
+  const binding = (source, destination_type, destination, routing_key = '') => ({ source, destination_type, destination, routing_key });
+  const { nodes, edges, columns, rows } = layout([
+    binding('', 'queue', 'q', 'q'),
+    binding('a', 'exchange', 'b'),
+    binding('b', 'queue', 'q', 'x'),
+    binding('b', 'queue', 'q', 'y'),
+    binding('a', 'queue', 'r'),
+  ]);
+  const column = (name) => nodes.find((node) => node.name === name).column;
+  assert.deepEqual(['a', 'b', 'q', 'r'].map(column), [0, 1, 2, 2]);
+  assert.deepEqual([edges.length, columns, rows], [4 - 1, 3, 2]);
+  assert.deepEqual(edges.find(({ to }) => to.name === 'q').labels, ['x', 'y']);
+  // Exchanges that are bound in a circle.
+  const circle = layout([binding('a', 'exchange', 'b'), binding('b', 'exchange', 'a'), binding('a', 'exchange', 'a')]);
+  assert.equal(circle.nodes.length, 2);
+});
+
 test('input is converted to its type or rejected with a reason', async () => {
   const { headerText, objectOf, rowsOf, words } = await module_('values');
   const rows = [

@@ -3,11 +3,13 @@
 package streams
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +42,10 @@ type Options struct {
 	Stream     string
 	Publishers int
 	Consumers  int
+	// Exists is set if the stream exists already.
+	Exists bool
+	// SegmentBytes is the maximum size of a segment; 0: a million.
+	SegmentBytes int
 	// Interval is the time between two messages of a publisher.
 	Interval time.Duration
 }
@@ -64,14 +70,17 @@ type Load struct {
 // Start creates the stream and starts all clients.
 func Start(ctx context.Context, o Options) (*Load, error) {
 	l := &Load{o: o, History: record.NewStreamHistory(o.Stream, o.Publishers), pending: make([]int, o.Publishers), next: make([]int, o.Consumers)}
-	c, err := l.dial(o.Addresses[0])
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	// Small segments, so that a run has many.
-	if err := c.Create(o.Stream, map[string]string{"stream-max-segment-size-bytes": "1000000"}); err != nil {
-		return nil, err
+	if !o.Exists {
+		c, err := l.dial(o.Addresses[0])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		// Small segments, so that a run has many.
+		segment := cmp.Or(o.SegmentBytes, 1_000_000)
+		if err := c.Create(o.Stream, map[string]string{"stream-max-segment-size-bytes": strconv.Itoa(segment)}); err != nil {
+			return nil, err
+		}
 	}
 	ctx, l.cancel = context.WithCancel(ctx)
 	for n := range o.Publishers {

@@ -6,12 +6,16 @@ import com.rabbitmq.client.Channel;
 import com.rabbitmq.client.Connection;
 import com.rabbitmq.client.ConnectionFactory;
 import com.rabbitmq.client.MessageProperties;
+import com.rabbitmq.client.Recoverable;
+import com.rabbitmq.client.RecoveryListener;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 /**
@@ -40,6 +44,28 @@ final class Recovery {
             addresses.add(new Address("127.0.0.1", port));
         }
         return factory.newConnection(addresses);
+    }
+
+    /**
+     * Counts down when the client has recovered its connection. It selects confirms in the middle of that: what is published
+     * before is stored and never confirmed, and the client waits for the confirm.
+     */
+    private static CountDownLatch recovery(Connection connection) {
+        CountDownLatch recovered = new CountDownLatch(1);
+        ((Recoverable) connection).addRecoveryListener(new RecoveryListener() {
+            @Override
+            public void handleRecovery(Recoverable recoverable) {
+                recovered.countDown();
+            }
+
+            @Override
+            public void handleRecoveryStarted(Recoverable recoverable) { }
+        });
+        return recovered;
+    }
+
+    private static void await(CountDownLatch recovered) throws InterruptedException {
+        Checks.holds(recovered.await(Checks.PATIENCE.toSeconds(), TimeUnit.SECONDS), "the connection recovers");
     }
 
     /** With a consumer that has been there from the start: it comes back with the connection. */
@@ -85,8 +111,10 @@ final class Recovery {
             channel.basicConsume(temporary, true, (tag, delivery) -> fanned.add(delivery.getBody().length), tag -> { });
             for (int n = 0; n < MESSAGES; n++) {
                 if (n == MESSAGES / 3) {
+                    CountDownLatch recovered = recovery(connection);
                     Checks.node("kill", "one");
                     Checks.node("start", "one");
+                    await(recovered);
                 }
                 publish(channel, queue, n);
             }
@@ -111,7 +139,9 @@ final class Recovery {
                 if (n == MESSAGES / 3) {
                     // The client takes its addresses in an order of its own.
                     int mine = connection.getPort();
+                    CountDownLatch recovered = recovery(connection);
                     Checks.node("kill", "n" + (mine - 5680));
+                    await(recovered);
                 }
                 publish(channel, queue, n);
             }

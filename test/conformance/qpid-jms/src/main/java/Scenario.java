@@ -60,6 +60,7 @@ final class Scenario {
         each("consumers share a queue", Scenario::competingConsumers);
         each("receiveNoWait finds what is there", Scenario::receiveNoWait);
         each("a full queue refuses messages", Scenario::fullQueue);
+        one("a delivery delay holds messages back", Scenario::deliveryDelay);
         one("priorities order messages", Scenario::priorities);
         one("a wrong password is refused", (c, s) -> wrongPassword());
         one("a missing queue is an invalid destination", Scenario::missingQueue);
@@ -330,6 +331,32 @@ final class Scenario {
         }
         Checks.until("the dead letter", () -> Broker.ready(dead) == 1 ? true : null);
         Checks.same(Broker.ready(name), 0);
+    }
+
+    private static void deliveryDelay(Connection connection, Session session) throws Exception {
+        Queue target = queue(session, Broker.queue("quorum"));
+        long sent = System.currentTimeMillis();
+        try (MessageProducer producer = session.createProducer(target)) {
+            producer.setDeliveryDelay(1500);
+            producer.send(session.createTextMessage("later"));
+            producer.setDeliveryDelay(0);
+            producer.send(session.createTextMessage("now"));
+        }
+        Checks.same(take(session, target, 2), List.of("now", "later"));
+        // The clocks are those of one machine.
+        long waited = System.currentTimeMillis() - sent;
+        Checks.holds(waited >= 1500, "the delay of 1500 ms: " + waited);
+        // A queue that cannot hold messages back refuses them.
+        try (MessageProducer producer = session.createProducer(queue(session, Broker.queue("classic")))) {
+            producer.setDeliveryDelay(1500);
+            boolean refused = false;
+            try {
+                producer.send(session.createTextMessage("later"));
+            } catch (JMSException error) {
+                refused = error.getMessage().contains("cannot hold messages back");
+            }
+            Checks.holds(refused, "refused with the reason");
+        }
     }
 
     private static void competingConsumers(Connection connection, Session session, String kind) throws Exception {
