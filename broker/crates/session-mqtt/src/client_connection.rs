@@ -3,6 +3,7 @@
 use crate::MqttSettings;
 use crate::active_state::ActiveState;
 use crate::deliver::SendOptions;
+use crate::handover::ended_queue;
 use crate::packet_ids::PacketIds;
 use crate::rare_state::OptionalRareState;
 use crate::session::{ConnectionFailure, PacketResult};
@@ -286,9 +287,13 @@ impl ClientConnection {
         let record = record.cloned();
         let allowed = self.may_open(tree);
         let id = record.as_ref().map(|r| r.id);
+        let ended = ended_queue(&handover);
+        // The other shard may know more of the metadata log than this one.
+        let is_unseen = ended.is_some_and(|queue| queue.0 > tree.applied());
         let router = cx.broker.router();
         let is_deleting = router.is_some_and(|router| {
-            let is_deleting = id.is_some_and(|id| router.is_queue_deleting(id.0));
+            let is_deleting =
+                id.is_some_and(|id| ended == Some(id) || router.is_queue_deleting(id.0));
             // The queue was deleted in the meantime, and the session ended with it.
             if parked.as_ref().is_some_and(|parked| parked.queue != id) || is_deleting {
                 router.unsubscribe_all(subscriber);
@@ -319,12 +324,16 @@ impl ClientConnection {
             self.ids.keep_low(self.settings.limits.prefetch);
         }
         let Some(record) = record else {
+            if let (Some(queue), true) = (ended, is_unseen) {
+                self.delete_queue(DELETE_SESSION_QUEUE, queue, cx);
+                return Ok(false);
+            }
             return Ok(!self.declare_queue(cx));
         };
         // Another node may have created the queue after the client id was claimed.
         allowed?;
         if self.rare.clean_start || is_deleting {
-            self.delete_queue(DELETE_SESSION_QUEUE, &record, cx);
+            self.delete_queue(DELETE_SESSION_QUEUE, record.id, cx);
             return Ok(false);
         }
         self.rare.session_present = true;

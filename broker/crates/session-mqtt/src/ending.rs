@@ -2,7 +2,7 @@
 //! session.
 
 use crate::client_connection::{ClientConnection, StepContext};
-use crate::handover::EarlierSentMessages;
+use crate::handover::{EarlierSentMessages, encode_ended};
 use crate::publish::publish_will;
 use crate::rare_state::PreviousRelease;
 use crate::session::{ClientPhase, ConnectionFailure, MqttSession, PacketResult, SessionPhase};
@@ -217,8 +217,10 @@ impl ClientConnection {
         if expiry == 0 {
             self.leave_queue(cx);
             self.delete_own_queue(cx);
+            let handover = self.queue().map(encode_ended).unwrap_or_default();
             if let Some(router) = cx.broker.router() {
                 let leave = SessionRelease {
+                    handover,
                     undelivered: self.state.take_undelivered(),
                     ..SessionRelease::default()
                 };

@@ -7,10 +7,13 @@
 //! Integers are big-endian:
 //!
 //! ```text
-//! version u8 | queue u64 | node u64, incarnation u64, number u64 of the first connection
+//! version u8: 1 | queue u64 | node u64, incarnation u64, number u64 of the first connection
 //!     | identifiers: 0 u8, count u16, (first u16, last u16)* | 1 u8, 8,192 bytes with one bit for each
 //!     | messages: 0 u8 (unknown) | 1 u8, count u16, (number u64, received u64)*
+//! version u8: 2 | queue u64 of a session that has ended
 //! ```
+//!
+//! A node that does not know a version ignores the handover.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use env::WallTime;
@@ -21,6 +24,7 @@ use std::num::NonZeroU64;
 use wire::{DecodeCause, Decoded, Reader, Wire};
 
 const VERSION: u8 = 1;
+const ENDED: u8 = 2;
 const RANGES: u8 = 0;
 const BITMAP: u8 = 1;
 const BITMAP_BYTES: usize = 8192;
@@ -190,6 +194,25 @@ fn decode_received(from: &mut Reader<'_>) -> Decoded<BTreeSet<u16>> {
     }
 }
 
+/// Encodes that a session has ended. Its queue is being deleted, which the next holder of the client
+/// id may not see yet.
+pub(crate) fn encode_ended(queue: QueueId) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(ENDED);
+    queue.put(&mut out);
+    out.freeze()
+}
+
+/// Returns the queue of the previous session with the client id if that session has ended.
+pub(crate) fn ended_queue(raw: &Bytes) -> Option<QueueId> {
+    let mut from = Reader::new("state of an MQTT session", raw);
+    if from.u8().ok()? != ENDED {
+        return None;
+    }
+    let queue = from.get().ok()?;
+    from.is_empty().then_some(queue)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,6 +247,20 @@ mod tests {
             received,
             sent,
         })
+    }
+
+    #[test]
+    fn an_ended_session_is_no_state_of_a_session() {
+        let ended = encode_ended(QueueId(7));
+        assert_eq!(ended_queue(&ended), Some(QueueId(7)));
+        assert_eq!(Handover::decode(ended.clone()), None);
+        for damaged in [
+            ended.slice(..8),
+            Bytes::new(),
+            [&ended[..], &[0]].concat().into(),
+        ] {
+            assert_eq!(ended_queue(&damaged), None, "{damaged:?}");
+        }
     }
 
     proptest! {

@@ -665,18 +665,24 @@ impl ClientConnection {
     /// The session has ended: deletes its queue.
     pub(crate) fn delete_own_queue(&self, cx: &mut StepContext<'_>) {
         if let Some(record) = self.queue_record(cx) {
-            self.delete_queue(0, &record, cx);
+            self.delete_queue(0, record.id, cx);
         }
     }
 
-    pub(crate) fn delete_queue(&self, token: u64, record: &QueueRecord, cx: &mut StepContext<'_>) {
+    /// Deletes a queue of this client id.
+    pub(crate) fn delete_queue(&self, token: u64, id: QueueId, cx: &mut StepContext<'_>) {
+        let client = self.rare.client_id.as_deref();
+        let Some(name) = client.and_then(queue_name) else {
+            debug_assert!(false, "client {client:?} has no queue {id:?}");
+            return;
+        };
         if let Some(router) = cx.broker.router() {
-            router.queue_deleting(record.id.0);
+            router.queue_deleting(id.0);
         }
         let change = Change::DeleteQueue {
-            vhost: record.vhost.clone(),
-            name: record.name.clone(),
-            id: Some(record.id),
+            vhost: self.account.vhost.clone(),
+            name,
+            id: Some(id),
         };
         cx.broker.change(token, change);
     }

@@ -6,6 +6,7 @@ mod route_exchange;
 mod session_bindings;
 mod shared_handover;
 mod sys_topics;
+mod takeovers;
 
 pub(crate) use retained::retain;
 
@@ -29,6 +30,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use sys_topics::SysTopics;
+use takeovers::Takeovers;
 use topics::{MqttRouter, PublishOutcome, Publisher, RouterOutput};
 
 /// The functions of MQTT on every shard.
@@ -50,6 +52,7 @@ pub struct MqttShard {
     settings: Arc<MqttSettings>,
     unconfirmed_retained: UnconfirmedRetained,
     handovers: SharedHandovers,
+    takeovers: Takeovers,
     sys_topics: SysTopics,
     /// Changes without an answer, by token.
     proposed: BTreeMap<u64, ProposedChange>,
@@ -72,6 +75,7 @@ impl MqttShard {
             settings,
             unconfirmed_retained: UnconfirmedRetained::default(),
             handovers: SharedHandovers::default(),
+            takeovers: Takeovers::default(),
             sys_topics: SysTopics::default(),
             proposed: BTreeMap::new(),
             next_token: 0,
@@ -94,6 +98,7 @@ impl MqttShard {
         !self.is_touched
             && self.due.is_none_or(|at| at > now)
             && self.handovers.is_empty()
+            && self.takeovers.is_empty()
             && !self.router.has_output()
             && !self.router.has_frames()
     }
@@ -167,6 +172,7 @@ impl ShardService for MqttService {
         {
             shard.ticks += 1;
         }
+        shard.takeovers.begin_turn(now);
         let router = &mut shard.router;
         router.tick(now);
         shard.due = router.wake_at();
@@ -174,7 +180,7 @@ impl ShardService for MqttService {
         if !shard.handovers.is_empty() {
             return TickOutcome::Due;
         }
-        match router.has_output() || router.has_frames() {
+        match router.has_output() || router.has_frames() || shard.takeovers.has_due() {
             true => TickOutcome::Active,
             false => TickOutcome::Idle,
         }
@@ -200,7 +206,7 @@ impl ShardService for MqttService {
             true => shard.router.wake_at(),
             false => shard.due,
         };
-        let all = [router, shard.handovers.wake_at()];
+        let all = [router, shard.handovers.wake_at(), shard.takeovers.wake_at()];
         all.into_iter().flatten().min()
     }
 
@@ -278,16 +284,20 @@ impl ShardService for MqttService {
         let shard: &mut MqttShard = states.get_mut()?;
         let place: &mut Option<RouterOutput> = event.downcast_mut()?;
         if !shard.router.has_output() {
-            *place = None;
-            return None;
+            let session = shard.takeovers.take_due();
+            *place = session.map(|session| RouterOutput::TakenOver { session });
+            return session.map(|session| ServiceOutput::Event { session });
         }
         shard.is_touched = true;
         loop {
             // Also drops an event whose session has ended.
             *place = shard.router.take();
             let session = match place.as_ref()? {
+                &RouterOutput::TakenOver { session } => {
+                    shard.takeovers.push(session);
+                    continue;
+                }
                 RouterOutput::Deliver { session, .. }
-                | RouterOutput::TakenOver { session }
                 | RouterOutput::ClaimAgain { session }
                 | RouterOutput::Announced { session }
                 | RouterOutput::MessagesLost { session }

@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
-use codec_mqtt::{Properties, Qos, Will};
+use codec_mqtt::{Disconnect, Packet, Properties, Qos, ReasonCode, Will};
 use metadata::{Change, QueueType};
 use std::time::Duration;
 
@@ -61,6 +61,63 @@ fn the_connection_on_another_node_is_told_to_leave() {
                 before = after;
             }
             before.cut(&mut cluster);
+        }
+    }
+}
+
+/// The socket of the old connection can be read after the shard has heard of the new one. Section 3.14.4: DISCONNECT
+/// drops the will, and may end the session.
+#[test]
+fn a_disconnect_sent_before_the_next_connection_counts() {
+    let mut cluster = Cluster::new(1);
+    let mut watcher = watcher(&mut cluster, 0);
+    for (expiry, is_kept) in [(None, true), (Some(0), false)] {
+        let mut first = MqttClient::new(&mut cluster, 0, "c", 60, will(0));
+        cluster.until("CONNACK", |c| first.said(c).pop());
+        let mut second = MqttClient::begin(&mut cluster, 0, "c", 60);
+        cluster.turn(0);
+        let properties = Properties {
+            session_expiry: expiry,
+            ..Properties::default()
+        };
+        let reason = ReasonCode::Success;
+        first.send(
+            &mut cluster,
+            &Packet::Disconnect(Disconnect { reason, properties }),
+        );
+        let said = cluster.until("CONNACK", |c| second.said(c).pop());
+        assert_eq!(said, format!("CONNACK Success {is_kept}"));
+        assert_eq!(first.said(&mut cluster), [""; 0]);
+        first.cut(&mut cluster);
+        second.cut(&mut cluster);
+    }
+    assert_eq!(watcher.said(&mut cluster), [""; 0], "no will");
+}
+
+/// The deletion of the session's queue is a change of the metadata, which the next node applies later.
+#[test]
+fn a_session_that_has_ended_is_not_there_for_the_next_connection() {
+    let mut cluster = Cluster::new(3);
+    quorum(&mut cluster);
+    // Their owners are different nodes.
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let (mut before, _) = open(&mut cluster, 0, name, 60);
+        for at in [1, 2, 1, 0] {
+            let packet = Packet::Disconnect(Disconnect {
+                reason: ReasonCode::Success,
+                properties: Properties {
+                    session_expiry: Some(0),
+                    ..Properties::default()
+                },
+            });
+            before.begin_send(&mut cluster, &packet);
+            let mut after = MqttClient::begin(&mut cluster, at, name, 60);
+            let said = cluster.until("CONNACK", |c| after.said(c).pop());
+            assert_eq!(said, "CONNACK Success false", "{name} at {at}");
+            cluster.pass(Duration::from_secs(1));
+            assert_eq!(after.said(&mut cluster), [""; 0], "it stays connected");
+            before.cut(&mut cluster);
+            before = after;
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::exchange::{RouteExchange, RouteExchangeLimits};
 use crate::retained::RetainedTree;
 use crate::routes::{Matches, Routes};
 use crate::wills::Wills;
-use crate::{Delivery, SubscriberId, Subscription};
+use crate::{Delivery, HANDOVER_BYTES, SubscriberId, Subscription};
 use bytes::Bytes;
 use clients::Clients;
 use env::planted::{self, Bug};
@@ -134,6 +134,9 @@ pub struct SessionRelease {
     pub will: Option<(Time, Will)>,
     /// Messages of shared subscriptions that another member must receive, if the session has ended.
     pub undelivered: Vec<Delivery>,
+    /// If the session has ended: what the next holder of the client id must know, as in
+    /// [`ClaimOutcome::Granted`]. At most [`HANDOVER_BYTES`](crate::HANDOVER_BYTES).
+    pub handover: Bytes,
 }
 
 /// An output of the router for a session or for the shard.
@@ -469,7 +472,7 @@ impl MqttRouter {
             state,
             until,
             will,
-            undelivered: Vec::new(),
+            ..SessionRelease::default()
         };
         ClaimOutcome::Granted {
             subscriber,
@@ -555,7 +558,11 @@ impl MqttRouter {
                 if entry.filters().len() > 0 {
                     undelivered.extend(handover::take_unsent(&mut self.outputs, session));
                 }
-                self.remove_client(subscriber);
+                let handover = match self.claims.handover_enabled {
+                    true => leave.handover,
+                    false => Bytes::new(),
+                };
+                self.remove_client_with(subscriber, handover);
                 self.hand_over_undelivered(&vhost, undelivered);
                 let will = leave
                     .will
@@ -595,6 +602,16 @@ impl MqttRouter {
 
     /// Ends a client's session: publishes its will and removes its subscriptions.
     fn remove_client(&mut self, subscriber: SubscriberId) {
+        self.remove_client_with(subscriber, Bytes::new());
+    }
+
+    /// As [`MqttRouter::remove_client`], with a handover for the next holder of the client id.
+    fn remove_client_with(&mut self, subscriber: SubscriberId, handover: Bytes) {
+        debug_assert!(
+            handover.len() <= HANDOVER_BYTES,
+            "a handover of {} bytes",
+            handover.len()
+        );
         self.count_routes(subscriber, false);
         self.count_sys_subscriptions(subscriber, false);
         let Some(mut entry) = self.subscribers.remove(subscriber.0 as usize) else {
@@ -602,7 +619,7 @@ impl MqttRouter {
         };
         self.wills.drop(subscriber);
         self.late_answers.remove_client(subscriber);
-        self.report_free((entry.vhost(), entry.client()), entry.stamp, Bytes::new());
+        self.report_free((entry.vhost(), entry.client()), entry.stamp, handover);
         if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             vhost.clients.remove(entry.client(), subscriber);
             for (filter, subscription) in entry.filters().iter() {

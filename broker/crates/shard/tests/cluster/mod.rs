@@ -421,7 +421,7 @@ impl Cluster {
             }
             worked = true;
         }
-        worked
+        worked || node.shard.wake_at().is_some_and(|at| at <= self.now)
     }
 
     /// Lets time pass.
@@ -842,6 +842,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
             memory_used: Some(id),
             ..control::NodeResources::default()
         }))),
+        confirms: Arc::default(),
     }
 }
 

@@ -142,6 +142,22 @@ impl Crowd {
     }
 }
 
+fn connect_packet<'a>(client_id: &'a str, expiry: u32, will: Option<Will<'a>>) -> Connect<'a> {
+    Connect {
+        version: Version::V5,
+        clean_start: false,
+        keep_alive: 0,
+        properties: Properties {
+            session_expiry: Some(expiry),
+            ..Properties::default()
+        },
+        client_id,
+        will,
+        user_name: Some("guest"),
+        password: Some(b"guest"),
+    }
+}
+
 impl MqttClient {
     /// Connected under that client id, with its session kept for that many seconds.
     pub fn new(
@@ -151,32 +167,39 @@ impl MqttClient {
         expiry: u32,
         will: Option<Will<'_>>,
     ) -> MqttClient {
-        let connect = Connect {
-            version: Version::V5,
-            clean_start: false,
-            keep_alive: 0,
-            properties: Properties {
-                session_expiry: Some(expiry),
-                ..Properties::default()
-            },
-            client_id,
-            will,
-            user_name: Some("guest"),
-            password: Some(b"guest"),
-        };
-        MqttClient::with(cluster, at, connect)
+        MqttClient::with(cluster, at, connect_packet(client_id, expiry, will))
     }
 
     pub fn with(cluster: &mut Cluster, at: usize, connect: Connect<'_>) -> MqttClient {
-        let mut client = MqttClient {
+        let mut client = MqttClient::unconnected(cluster, at);
+        client.send(cluster, &Packet::Connect(connect));
+        client
+    }
+
+    /// CONNECT has been read, and nothing that follows from it has happened.
+    pub fn begin(cluster: &mut Cluster, at: usize, client_id: &str, expiry: u32) -> MqttClient {
+        let mut client = MqttClient::unconnected(cluster, at);
+        let connect = Packet::Connect(connect_packet(client_id, expiry, None));
+        client.begin_send(cluster, &connect);
+        client
+    }
+
+    fn unconnected(cluster: &mut Cluster, at: usize) -> MqttClient {
+        MqttClient {
             at,
             key: cluster.connect(at, MQTT),
             input: BytesMut::new(),
             got: BytesMut::new(),
             ids: Vec::new(),
-        };
-        client.send(cluster, &Packet::Connect(connect));
-        client
+        }
+    }
+
+    /// As [`MqttClient::send`]; nothing that follows from it has happened.
+    pub fn begin_send(&mut self, cluster: &mut Cluster, packet: &Packet<'_>) {
+        packet.encode(Version::V5, &mut self.input);
+        cluster.nodes[self.at]
+            .shard
+            .received(self.key, &mut self.input);
     }
 
     pub fn send(&mut self, cluster: &mut Cluster, packet: &Packet<'_>) {
