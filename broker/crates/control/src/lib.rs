@@ -25,7 +25,7 @@ pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus,
     VotingState,
 };
-pub use timings::{DurationHistogram, HistogramSnapshot, NodeTimings};
+pub use timings::{ConfirmTimings, DurationHistogram, HistogramSnapshot, NodeTimings};
 pub use walk::{CollectWalk, TreeWalk, WalkProgress};
 
 use env::{NodeId, WallTime};

@@ -1,7 +1,8 @@
 //! Histograms of durations that threads of a node fill and the metrics endpoint reads.
 
-use std::sync::OnceLock;
+use queue::ByQueueType;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Upper bounds of the buckets in microseconds. A last bucket has no bound.
@@ -28,6 +29,18 @@ pub struct HistogramSnapshot {
     pub count: u64,
     /// Their sum in seconds.
     pub sum: f64,
+}
+
+impl HistogramSnapshot {
+    /// Adds the durations of another histogram with the same bounds.
+    fn add(&mut self, other: HistogramSnapshot) {
+        debug_assert_eq!(self.buckets.len(), other.buckets.len(), "other bounds");
+        for ((_, sum), (_, count)) in self.buckets.iter_mut().zip(&other.buckets) {
+            *sum += count;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+    }
 }
 
 impl DurationHistogram {
@@ -60,6 +73,17 @@ impl DurationHistogram {
     }
 }
 
+/// Durations from the publish of a message to its confirm, by queue type. Each shard measures one message at a time.
+#[derive(Default)]
+pub struct ConfirmTimings(pub ByQueueType<DurationHistogram>);
+
+impl std::fmt::Debug for ConfirmTimings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counts = self.0.iter().map(|(t, d)| (t.name(), d.snapshot().count));
+        f.debug_map().entries(counts).finish()
+    }
+}
+
 /// Durations of a node.
 #[derive(Debug, Default)]
 pub struct NodeTimings {
@@ -69,6 +93,8 @@ pub struct NodeTimings {
     pub http_requests: DurationHistogram,
     /// Turns of the event loop of each shard, without the waits between them. Empty until the shards start.
     pub shard_turns: OnceLock<Box<[DurationHistogram]>>,
+    /// Times until messages are confirmed, one for each shard. Empty until the shards start.
+    pub confirms: OnceLock<Box<[Arc<ConfirmTimings>]>>,
 }
 
 impl NodeTimings {
@@ -83,12 +109,35 @@ impl NodeTimings {
         let _ = self
             .shard_turns
             .set((0..shards).map(|_| DurationHistogram::default()).collect());
+        let _ = self
+            .confirms
+            .set((0..shards).map(|_| Arc::default()).collect());
+    }
+
+    /// The histograms that a shard fills.
+    pub fn confirms_of(&self, shard: u16) -> Arc<ConfirmTimings> {
+        let shards = self.confirms.get();
+        let timings = shards.and_then(|shards| shards.get(usize::from(shard)));
+        timings.cloned().unwrap_or_default()
+    }
+
+    /// The times until messages were confirmed, over all shards.
+    pub fn confirms(&self) -> ByQueueType<HistogramSnapshot> {
+        let empty = DurationHistogram::default();
+        let mut all = ByQueueType::from_fn(|_| empty.snapshot());
+        for shard in self.confirms.get().into_iter().flatten() {
+            for (queue_type, histogram) in shard.0.iter() {
+                all[queue_type].add(histogram.snapshot());
+            }
+        }
+        all
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use queue::QueueType;
 
     #[test]
     fn durations_are_counted_up_to_each_bound() {
@@ -102,6 +151,21 @@ mod tests {
         assert_eq!(read.buckets.get(1), Some(&(0.00025, 3)));
         assert_eq!(read.buckets.last(), Some(&(5.0, 4)));
         assert!((read.sum - 110.000_203).abs() < 1e-9, "{}", read.sum);
+    }
+
+    #[test]
+    fn confirms_of_all_shards_are_added() {
+        let timings = NodeTimings::default();
+        timings.set_shards(2);
+        for shard in 0..2 {
+            let confirms = timings.confirms_of(shard);
+            confirms.0[QueueType::Quorum].observe(Duration::from_millis(2));
+        }
+        let read = timings.confirms();
+        assert_eq!(read[QueueType::Quorum].count, 2);
+        assert_eq!(read[QueueType::Quorum].buckets.get(4), Some(&(0.0025, 2)));
+        assert_eq!(read[QueueType::Classic].count, 0);
+        assert_eq!(read[QueueType::Classic].buckets.len(), BOUNDS_US.len());
     }
 
     #[test]

@@ -297,4 +297,10 @@ fn timings(page: &mut Page, timings: &NodeTimings) {
         let shard = shard.to_string();
         page.histogram(name, &[("shard", &shard)], &turns.snapshot());
     }
+    let name = "confirm_duration_seconds";
+    let help = "Duration from the publish of a message to its confirm, of one message at a time on each shard";
+    page.head(name, histogram, help);
+    for (queue_type, confirms) in timings.confirms().iter() {
+        page.histogram(name, &[("queue_type", queue_type.name())], confirms);
+    }
 }

@@ -544,6 +544,7 @@ impl Node {
                 let last_look = self.last_look.clone();
                 Arc::new(move || last_look.resources())
             })),
+            confirms: self.threads.confirms_of(index),
         }
     }
 

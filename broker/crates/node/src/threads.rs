@@ -6,7 +6,7 @@ use crate::link_tls::LinkTls;
 use crate::links::{self, LinkParts, LinkStatus, LinkThread, StoreClusterRecord};
 use crate::log_thread::{KEEP_FREE, LogDisk, LogThread};
 use crate::peering::{Peering, PeeringConfig};
-use control::NodeTimings;
+use control::{ConfirmTimings, NodeTimings};
 use env::{Clock, Disk};
 use mio::Poll;
 use reactor::{
@@ -252,6 +252,11 @@ impl Threads {
     fn start_links(&mut self, links: LinkThread) -> io::Result<()> {
         self.links = Some(self.spawn("links", move || links.run())?);
         Ok(())
+    }
+
+    /// The histograms of confirms that a shard fills.
+    pub(crate) fn confirms_of(&self, shard: u16) -> Arc<ConfirmTimings> {
+        self.timings.confirms_of(shard)
     }
 
     /// Starts a shard's thread. `make` creates its driver on that thread.

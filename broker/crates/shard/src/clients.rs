@@ -362,6 +362,10 @@ impl Queues {
         match self.client_link(ctx, tree, number, queue) {
             Some(link) => {
                 link.client.publish_batch(wanted, batch);
+                if let Some(tag) = wanted {
+                    let queue_type = link.kind;
+                    self.sample_publish(ctx, (number, queue, tag), queue_type);
+                }
                 self.carry_on(ctx, number, queue)
             }
             None => refuse_publish(ctx, number, queue, wanted),
@@ -404,9 +408,26 @@ impl Queues {
         match self.client_link(ctx, tree, number, queue) {
             Some(link) => {
                 link.client.publish(wanted, message);
+                if let Some(tag) = wanted {
+                    let queue_type = link.kind;
+                    self.sample_publish(ctx, (number, queue, tag), queue_type);
+                }
                 self.carry_on(ctx, number, queue)
             }
             None => refuse_publish(ctx, number, queue, wanted),
+        }
+    }
+
+    /// May measure the time until a message of a client is confirmed. Messages of the shard itself are not counted.
+    #[inline]
+    fn sample_publish(
+        &mut self,
+        ctx: &Context,
+        key: (u64, QueueId, PublishTag),
+        queue_type: QueueType,
+    ) {
+        if InternalSession::from_number(key.0).is_none() {
+            self.confirm_sampler.publish(key, queue_type, ctx.now());
         }
     }
 
@@ -513,8 +534,16 @@ impl Queues {
         queue: QueueId,
         event: ClientEvent<PublishTag>,
     ) {
-        if let ClientEvent::Answer { seq, answer } = &event {
-            self.handle_answer(ctx, number, queue, (*seq, answer));
+        match &event {
+            ClientEvent::Answer { seq, answer } => {
+                self.handle_answer(ctx, number, queue, (*seq, answer));
+            }
+            ClientEvent::Published(tag) => {
+                self.confirm_sampler
+                    .confirmed((number, queue, *tag), ctx.now());
+            }
+            ClientEvent::NotPublished(..) => self.confirm_sampler.forget(number, queue),
+            _ => {}
         }
         match InternalSession::from_number(number) {
             None => ctx.notify(number, notification(queue, event).into()),
@@ -733,6 +762,7 @@ impl Queues {
         let mut queues: Vec<QueueId> = session.queues.keys().copied().collect();
         queues.sort_unstable();
         for queue in queues {
+            self.confirm_sampler.forget(number, queue);
             self.with_consumers(ctx, number, queue, |consumers, outputs| {
                 consumers.each(outputs, |consumer, outputs| consumer.cancel(outputs));
             });

@@ -55,6 +55,8 @@ pub struct ShardConfig {
     pub restrictions: Restrictions,
     /// Measures the resource usage of the node, which shard 0 reports with its counters.
     pub resources: ResourceMeter,
+    /// Takes the sampled durations until messages of this shard's clients are confirmed.
+    pub confirms: Arc<control::ConfirmTimings>,
 }
 
 /// A function that returns the resource usage of the node as last measured; `None`: it is unknown.

@@ -9,6 +9,7 @@ mod audit_trail;
 mod clients;
 mod cluster;
 pub mod config;
+mod confirm_sampler;
 mod context;
 mod counters;
 mod critical;

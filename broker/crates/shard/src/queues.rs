@@ -11,6 +11,7 @@
 //! [`QueuesOutput`]s, which the loop passes on.
 
 use crate::clients::QueueClients;
+use crate::confirm_sampler::ConfirmSampler;
 use crate::context::Context;
 use crate::local_queues::LocalQueues;
 use crate::outgoing::Outgoing;
@@ -39,18 +40,20 @@ pub(crate) struct Queues {
     pub(super) local: LocalQueues,
     pub(super) outgoing: Outgoing,
     pub(super) stream_leaders: StreamLeaders,
+    pub(super) confirm_sampler: ConfirmSampler,
     /// Queues whose deletion this shard has requested, because nobody else may do so.
     deleting: BTreeSet<QueueId>,
     outputs: VecDeque<QueuesOutput>,
 }
 
 impl Queues {
-    pub(crate) fn new(local: LocalQueues) -> Queues {
+    pub(crate) fn new(local: LocalQueues, confirm_sampler: ConfirmSampler) -> Queues {
         Queues {
             clients: QueueClients::default(),
             local,
             outgoing: Outgoing::default(),
             stream_leaders: StreamLeaders::default(),
+            confirm_sampler,
             deleting: BTreeSet::new(),
             outputs: VecDeque::new(),
         }

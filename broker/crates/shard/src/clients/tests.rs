@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{Placement, RecoveredShard, ShardConfig};
+use crate::confirm_sampler::ConfirmSampler;
 use crate::local_queues::LocalQueues;
 use crate::shard::MemoryBudget;
 use consensus::{Host, HostConfig, HostLimits};
@@ -92,11 +93,12 @@ fn queues() -> (Context, Queues) {
         groups: HostLimits::default(),
         restrictions: metadata::restrictions::Restrictions::none(),
         resources: crate::ResourceMeter::default(),
+        confirms: Arc::default(),
     };
     let rng = Box::new(SeededRng::new(1));
     let ctx = Context::new(config, rng, Time(1), WallTime(1));
     let local = LocalQueues::new(NODE, Incarnation(1), host, disk);
-    (ctx, Queues::new(local))
+    (ctx, Queues::new(local, ConfirmSampler::default()))
 }
 
 /// Clients store offsets without an answer, so nothing else stops them.

@@ -3,6 +3,7 @@
 use super::ShardState;
 use crate::cluster::{Cluster, Topology};
 use crate::config::{RecoveredShard, ShardConfig};
+use crate::confirm_sampler::ConfirmSampler;
 use crate::context::Context;
 use crate::dead_letter::DeadLetters;
 use crate::firehose::Firehose;
@@ -65,6 +66,7 @@ impl Shard {
             part.copy_from_slice(&rng.next_u64().to_le_bytes());
         }
         let client_addresses = config.client_addresses.clone();
+        let confirm_sampler = ConfirmSampler::new(Arc::clone(&config.confirms));
         let ctx = Context::new(config, Box::new(rng), now, wall);
         let mut state = ShardState {
             limits: Limits::new(ctx.config(), key),
@@ -72,7 +74,7 @@ impl Shard {
             metadata: MetadataReplica::new(&ctx),
             cluster: Cluster::new(now),
             ctx,
-            queues: Queues::new(local_queues),
+            queues: Queues::new(local_queues, confirm_sampler),
             dead_letters: DeadLetters::default(),
             reports: Reports::default(),
             internal_client: InternalClient::default(),

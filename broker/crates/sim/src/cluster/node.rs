@@ -402,6 +402,7 @@ impl Node {
             consumer_timeout: Default::default(),
             groups: self.plan.limits.clone(),
             resources: shard::ResourceMeter::default(),
+            confirms: Arc::default(),
         }
     }
 
