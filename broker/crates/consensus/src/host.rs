@@ -35,7 +35,7 @@ use disk::{JobOwner, UnneededFiles};
 use liveness::PeerLiveness;
 use rolling::DeferredLogFile;
 
-/// Counts of unexpected events since the process started.
+/// Counts of events since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCounters {
     /// Frames that could not be decoded completely.
@@ -46,6 +46,8 @@ pub struct HostCounters {
     pub unknown_group: u64,
     /// Checkpoint transfers that were aborted, in either direction.
     pub failed_transfers: u64,
+    /// Elections that replicas here have won.
+    pub elections_won: u64,
     /// Times a job was postponed because disk space, descriptors or memory were short.
     pub postponed_jobs: u64,
 }
@@ -88,8 +90,8 @@ pub struct Host {
     /// Groups whose checkpoint was postponed, with the tick from which on they are asked for another.
     checkpoints: BTreeMap<GroupId, u64>,
     /// The disk is short of space.
-    /// Bytes of log entries in memory, all groups together.
     disk_short: bool,
+    /// Bytes of log entries in memory, all groups together.
     memory: usize,
     last_tick: Option<Time>,
     ticks: u64,
@@ -188,9 +190,12 @@ impl Host {
         Ok(())
     }
 
-    /// Counts of unexpected events.
+    /// Counts of events.
     pub fn counters(&self) -> HostCounters {
-        self.counters
+        HostCounters {
+            elections_won: self.sink.elections_won,
+            ..self.counters
+        }
     }
 
     /// Bytes of log entries in memory, for the node's memory accounting.

@@ -38,6 +38,8 @@ pub(crate) struct OutputBuffer {
     pub out: Vec<HostOutput>,
     pub records: Vec<Record>,
     pub waiting: Vec<PendingAction>,
+    /// Elections that replicas here have won since the process started.
+    pub elections_won: u64,
     /// By receiving node and shard.
     frames: BTreeMap<(NodeId, u16), BytesMut>,
     /// Peers with another number of shards than this node. On every other peer, the shard with the index of

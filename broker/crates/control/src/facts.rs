@@ -339,13 +339,16 @@ pub struct Counters {
     /// Sessions of the stream protocol.
     #[serde(skip_serializing_if = "StreamProtocolCounters::is_zero")]
     pub stream: StreamProtocolCounters,
+    /// Raft groups.
+    #[serde(skip_serializing_if = "RaftCounters::is_zero")]
+    pub raft: RaftCounters,
     /// Resource usage of the node. The first shard of a node reports it; a sum over nodes has that
     /// of the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<crate::NodeResources>,
 }
 
-/// Leaves out `stream` while it is zero and unknown `resources`, as the JSON encoding does.
+/// Leaves out `stream` and `raft` while they are zero and unknown `resources`, as the JSON encoding does.
 impl fmt::Debug for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without `..`, a new field does not compile until it is written here.
@@ -362,6 +365,7 @@ impl fmt::Debug for Counters {
             mqtt,
             dead_letters,
             stream,
+            raft,
             resources,
         } = self;
         let mut text = f.debug_struct("Counters");
@@ -379,10 +383,49 @@ impl fmt::Debug for Counters {
         if !stream.is_zero() {
             text.field("stream", stream);
         }
+        if !raft.is_zero() {
+            text.field("raft", raft);
+        }
         if let Some(resources) = resources {
             text.field("resources", resources);
         }
         text.finish()
+    }
+}
+
+/// The Raft groups of a shard or a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RaftCounters {
+    /// Groups with a replica here.
+    pub groups: u64,
+    /// Groups whose clocks run here. Those of idle groups do not.
+    pub awake: u64,
+    /// Bytes of log entries in memory.
+    pub memory: u64,
+    /// Elections that replicas here have won.
+    pub elections_won: u64,
+    /// Frames that could not be decoded, and messages that no correct member sends or that arrived too late.
+    pub refused: u64,
+    /// Checkpoint transfers that were aborted, in either direction.
+    pub failed_transfers: u64,
+    /// Times a job was postponed because disk space, descriptors or memory were short.
+    pub postponed_jobs: u64,
+}
+
+impl RaftCounters {
+    fn is_zero(&self) -> bool {
+        *self == RaftCounters::default()
+    }
+
+    fn add(&mut self, other: &RaftCounters) {
+        self.groups += other.groups;
+        self.awake += other.awake;
+        self.memory += other.memory;
+        self.elections_won += other.elections_won;
+        self.refused += other.refused;
+        self.failed_transfers += other.failed_transfers;
+        self.postponed_jobs += other.postponed_jobs;
     }
 }
 
@@ -699,6 +742,7 @@ impl Counters {
             ours.add(&other.dead_letters[queue_type]);
         }
         self.stream.add(&other.stream);
+        self.raft.add(&other.raft);
         self.resources = self.resources.or(other.resources);
     }
 

@@ -16,10 +16,10 @@ mod walk;
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
-    ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, StreamConsumerFacts, StreamFilter,
-    StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts,
-    StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts,
-    TrafficFilter,
+    ProtocolCounters, QueueTotals, RaftCounters, ShardFacts, ShardQuery, StreamConsumerFacts,
+    StreamFilter, StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts,
+    StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts,
+    TrafficFacts, TrafficFilter,
 };
 pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus,

@@ -4,10 +4,10 @@
 use control::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
-    NodeResources, ProtocolCounters, QueueTotals, ShardFacts, ShardQuery, StreamConsumerFacts,
-    StreamFilter, StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts,
-    StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts,
-    TrafficFacts, TrafficFilter,
+    NodeResources, ProtocolCounters, QueueTotals, RaftCounters, ShardFacts, ShardQuery,
+    StreamConsumerFacts, StreamFilter, StreamFollowerFacts, StreamProtocolCounters,
+    StreamPublisherFacts, StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts,
+    StreamTrackingFacts, TrafficCounts, TrafficFacts, TrafficFilter,
 };
 use env::NodeId;
 use queue::{ByQueueType, QueueType};
@@ -272,6 +272,7 @@ fn counters() -> Counters {
         },
         dead_letters: by_queue_type(dead_letters),
         stream: StreamProtocolCounters::default(),
+        raft: RaftCounters::default(),
         resources: None,
     }
 }
@@ -304,6 +305,22 @@ fn delayed_counters() -> Counters {
         queues: QueueTotals {
             delayed: 5,
             ..QueueTotals::default()
+        },
+        ..Counters::default()
+    }
+}
+
+fn raft_counters() -> Counters {
+    let mut n = numbers(500);
+    Counters {
+        raft: RaftCounters {
+            groups: n(),
+            awake: n(),
+            memory: n(),
+            elections_won: n(),
+            refused: n(),
+            failed_transfers: n(),
+            postponed_jobs: n(),
         },
         ..Counters::default()
     }
@@ -421,6 +438,7 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Streams(vec![stream_replica(), StreamReplicaFacts::default()]),
         ShardFacts::Counters(Box::new(node_counters())),
         ShardFacts::Counters(Box::new(delayed_counters())),
+        ShardFacts::Counters(Box::new(raft_counters())),
     ];
     golden::verify(CRATE, "0.2/shard-facts", |files| {
         let decode = |raw: &[u8]| ShardFacts::decode(raw).ok_or("not an answer");

@@ -27,7 +27,7 @@ use axum::routing::get;
 use control::{
     ControlRequest, Counters, NodeTimings, QueueFacts, StreamFilter, StreamReplicaFacts,
 };
-use globals::{churn, dead_letters, globals, logins, machine, mqtt, streams};
+use globals::{churn, dead_letters, globals, logins, machine, mqtt, raft, streams};
 use objects::{FAMILIES, Samples};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -232,6 +232,7 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters, Vec<StreamReplicaFac
     let replicas = ask_own_streams(api).await?;
     streams(&mut page, &counters.stream, &replicas);
     let previous_prefix = page.prefix("posthorn_");
+    raft(&mut page, &counters.raft);
     if let Some(audit) = &config.audit {
         page.one(
             "audit_records_total",

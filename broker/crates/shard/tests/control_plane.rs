@@ -382,3 +382,30 @@ fn a_change_that_could_not_be_read_again_does_not_come_into_the_log() {
         (0..3).all(|at| c.knows(at, "after")).then_some(())
     });
 }
+
+#[test]
+fn raft_groups_and_won_elections_are_counted() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(0);
+    client.declare(&mut c, "q", &[("x-queue-type", "quorum".into())]);
+    let leader = c.until("a leader", |c| c.queue(1, "q")?.leader);
+    let leader = leader.0 as usize - 1;
+    let before = counters(&mut c, 1).into_iter();
+    let before: Vec<_> = before.map(|(_, one)| one.raft).collect();
+    // The metadata and the queue.
+    let groups: Vec<u64> = before.iter().map(|raft| raft.groups).collect();
+    assert_eq!(groups, [2, 2, 2]);
+    let won: u64 = before.iter().map(|raft| raft.elections_won).sum();
+    assert_eq!(won, 2);
+    c.kill(leader);
+    let at = (leader + 1) % 3;
+    c.until("the next leader", |c| {
+        let leads = c.queue(at, "q")?.leader?;
+        (leads.0 as usize - 1 != leader).then_some(())
+    });
+    let after = counters(&mut c, at);
+    assert_eq!(after.len(), 2);
+    let won_since: u64 = after.iter().map(|(_, one)| one.raft.elections_won).sum();
+    let of_the_dead = before[leader].elections_won;
+    assert!(won_since > won - of_the_dead, "{won_since} elections");
+}

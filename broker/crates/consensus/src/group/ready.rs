@@ -238,8 +238,10 @@ impl Group {
         if self.reported_leadership == Some(now) {
             return;
         }
+        let led_before = self.reported_leadership.is_some_and(|(_, _, leads)| leads);
         self.reported_leadership = Some(now);
         let (term, leader, is_leader) = now;
+        sink.elections_won += u64::from(is_leader && !led_before);
         sink.out.push(HostOutput::Leadership {
             group: self.id,
             term,

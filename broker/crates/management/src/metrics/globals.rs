@@ -5,7 +5,7 @@ use crate::exposition::Page;
 use crate::login::LoginsByProtocol;
 use control::{
     Counters, DeadLetterReasons, DeadLetterTotals, LoginCounts, MessageCounts, MqttCounters,
-    NodeResources, ProtocolCounters, StreamFollowerFacts, StreamProtocolCounters,
+    NodeResources, ProtocolCounters, RaftCounters, StreamFollowerFacts, StreamProtocolCounters,
     StreamReplicaFacts,
 };
 use std::collections::BTreeMap;
@@ -308,6 +308,56 @@ const STREAM_ERRORS: &[(&str, &str)] = &[
 ];
 
 /// Errors of the stream protocol and the replicas of streams on this node. The lag of consumers has RabbitMQ's name.
+/// Metrics of Raft groups, which RabbitMQ has for each queue.
+pub(super) fn raft(page: &mut Page, counters: &RaftCounters) {
+    for (name, kind, help, value) in [
+        (
+            "raft_groups",
+            GAUGE,
+            "Raft groups with a replica on this node",
+            counters.groups,
+        ),
+        (
+            "raft_groups_awake",
+            GAUGE,
+            "Raft groups whose clocks run on this node, because they are not idle",
+            counters.awake,
+        ),
+        (
+            "raft_log_memory_bytes",
+            GAUGE,
+            "Memory of log entries of Raft groups",
+            counters.memory,
+        ),
+        (
+            "raft_elections_won_total",
+            COUNTER,
+            "Elections that replicas on this node have won since the node started",
+            counters.elections_won,
+        ),
+        (
+            "raft_messages_refused_total",
+            COUNTER,
+            "Raft messages that were damaged or arrived too late since the node started",
+            counters.refused,
+        ),
+        (
+            "raft_failed_transfers_total",
+            COUNTER,
+            "Transfers of checkpoints between replicas that were aborted since the node started",
+            counters.failed_transfers,
+        ),
+        (
+            "raft_postponed_jobs_total",
+            COUNTER,
+            "Times a checkpoint was postponed for lack of disk space, descriptors or memory since the node started",
+            counters.postponed_jobs,
+        ),
+    ] {
+        page.one(name, kind, help, value);
+    }
+}
+
 pub(super) fn streams(
     page: &mut Page,
     counters: &StreamProtocolCounters,

@@ -4,7 +4,7 @@ use super::{LocalQueues, QueueReplica};
 use crate::frame::OwnerStats;
 use crate::stats::ShardStats;
 use consensus::{GroupId, RaftHost};
-use control::QueueTotals;
+use control::{QueueTotals, RaftCounters};
 use env::NodeId;
 use metadata::QueueId;
 use queue::{ConsumerInfo, DeathCounts, DelayedDetails, Queue, ReadyDetails};
@@ -13,6 +13,20 @@ impl LocalQueues {
     /// Ids of the queues here from this one on, in order.
     pub fn ids_from(&self, first: QueueId) -> impl Iterator<Item = QueueId> {
         self.ids.range(first..).copied()
+    }
+
+    /// The Raft groups of this shard.
+    pub fn raft_counters(&self) -> RaftCounters {
+        let counted = self.host.counters();
+        RaftCounters {
+            groups: self.host.groups() as u64,
+            awake: self.host.awake() as u64,
+            memory: self.host.memory() as u64,
+            elections_won: counted.elections_won,
+            refused: counted.bad_frames + counted.refused,
+            failed_transfers: counted.failed_transfers,
+            postponed_jobs: counted.postponed_jobs,
+        }
     }
 
     /// Of these queues, those that are led or live here.

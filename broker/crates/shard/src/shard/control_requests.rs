@@ -300,6 +300,7 @@ impl ShardState {
                     ..DeadLetterTotals::of(deaths, queue_type)
                 }
             }),
+            raft: self.queues.local().raft_counters(),
             resources: self.resources(),
             ..Counters::default()
         };
