@@ -132,7 +132,7 @@ impl World {
         for peer in 0..self.clients.len() {
             let client = &mut self.clients[peer];
             if client.wake_at().is_some_and(|at| at <= self.at.now) {
-                client.tick(self.at.now);
+                client.tick(self.at.now, |_| true);
             }
             while let Some(item) = client.poll_send() {
                 self.up[peer].push_back(encode_list(&[item]));

@@ -362,7 +362,7 @@ impl World {
         for peer in 0..self.peers.len() {
             let one = &mut self.peers[peer];
             if one.client.wake_at().is_some_and(|at| at <= self.at.now) {
-                one.client.tick(self.at.now);
+                one.client.tick(self.at.now, |_| true);
             }
             while let Some(item) = one.client.poll_send() {
                 let owner = one.client.owner().unwrap();

@@ -13,7 +13,7 @@ use control::Reply;
 use env::{NodeId, Time};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use metadata::{ChangeError, QueueId, QueueType, Tree};
+use metadata::{ChangeError, QueueId, QueueRecord, QueueType, Tree};
 use queue::client::{ClientEvent, QueueClient};
 use queue::cursor::{CursorEvent, StreamBatch, StreamReply, StreamRequest};
 use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
@@ -471,6 +471,7 @@ impl Queues {
             Entry::Vacant(place) => {
                 let owner = self.local.leader_of(queue);
                 let owner = owner.or_else(|| self.stream_leaders.leader_of(queue));
+                let owner = owner.or_else(|| likeliest_leader(record, ctx.node(), &self.linked));
                 let (session, members) = (ctx.session(number), record.members.clone());
                 let is_stream = record.kind.descriptor().cursors;
                 let client = match is_stream {
@@ -648,7 +649,8 @@ impl Queues {
             self.clients.due.remove(&(at, number, queue));
             if let Some(link) = self.clients.link(number, queue) {
                 link.due = None;
-                link.client.tick(now);
+                let is_linked = |node| node == ctx.node() || self.linked.contains(&node);
+                link.client.tick(now, is_linked);
             }
             self.with_consumers(ctx, number, queue, |consumers, outputs| {
                 consumers.each(outputs, |consumer, outputs| consumer.tick(now, outputs));
@@ -692,6 +694,7 @@ impl Queues {
     /// The link to a node is lost: a quorum queue that was led there is led elsewhere soon; a classic one is out of reach.
     pub(crate) fn handle_node_down(&mut self, ctx: &mut Context, node: NodeId) {
         let now = ctx.now();
+        self.linked.remove(&node);
         for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
             let mut told = std::mem::take(&mut self.clients.told);
             let hint = self.local.leader_of(queue).filter(|l| *l != node);
@@ -716,6 +719,7 @@ impl Queues {
     /// Frames may have been lost on the way to that node.
     pub(crate) fn handle_node_up(&mut self, ctx: &mut Context, node: NodeId) {
         let now = ctx.now();
+        self.linked.insert(node);
         for (number, queue) in self.clients.links(|_, l| l.stream.is_some()) {
             self.with_consumers(ctx, number, queue, |consumers, outputs| {
                 consumers.each(outputs, |consumer, outputs| {
@@ -797,6 +801,20 @@ impl Queues {
 }
 
 /// Tells a session that a queue which is deleted or lost did not take its publish, if it expects a confirm.
+/// The member to ask for the leader of a queue. The own node comes before others whose replica need not lead, because another
+/// shard of it knows the leader. `None`: no member is linked.
+fn likeliest_leader(
+    record: &QueueRecord,
+    node: NodeId,
+    linked: &BTreeSet<NodeId>,
+) -> Option<NodeId> {
+    let is_linked = |member: &NodeId| *member == node || linked.contains(member);
+    let first = record.members.first().copied().filter(is_linked);
+    let own = || record.members.contains(&node).then_some(node);
+    let other = || record.members.iter().copied().find(is_linked);
+    first.or_else(own).or_else(other)
+}
+
 #[cold]
 fn refuse_publish(
     ctx: &mut Context,

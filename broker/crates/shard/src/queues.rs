@@ -41,6 +41,8 @@ pub(crate) struct Queues {
     pub(super) outgoing: Outgoing,
     pub(super) stream_leaders: StreamLeaders,
     pub(super) confirm_sampler: ConfirmSampler,
+    /// Other nodes that are linked.
+    pub(super) linked: BTreeSet<NodeId>,
     /// Queues whose deletion this shard has requested, because nobody else may do so.
     deleting: BTreeSet<QueueId>,
     outputs: VecDeque<QueuesOutput>,
@@ -54,6 +56,7 @@ impl Queues {
             outgoing: Outgoing::default(),
             stream_leaders: StreamLeaders::default(),
             confirm_sampler,
+            linked: BTreeSet::new(),
             deleting: BTreeSet::new(),
             outputs: VecDeque::new(),
         }

@@ -64,3 +64,34 @@ fn a_classic_queue_with_a_slow_consumer_confirms_without_a_timer() {
 fn a_quorum_queue_confirms_a_lone_publish_without_a_timer() {
     assert_eq!(confirms_without_time("quorum", 100, false), 100);
 }
+
+/// A session whose shard has no replica of the queue does not know the leader. It must not wait for a member that is down.
+#[test]
+fn new_sessions_find_the_leader_without_waiting_for_a_dead_member() {
+    let mut cluster = Cluster::new(4);
+    let mut declarer = cluster.client(0);
+    let arguments = [
+        ("x-queue-type", Value::from("quorum")),
+        ("x-quorum-initial-group-size", Value::I64(3)),
+    ];
+    declarer.declare(&mut cluster, "q", &arguments);
+    let members: Vec<usize> = cluster
+        .replicas(0, "q")
+        .iter()
+        .map(|r| r.node.0 as usize - 1)
+        .collect();
+    let outside = (0..4)
+        .find(|at| !members.contains(at))
+        .expect("a node without a replica");
+    let first = members[0];
+    cluster.kill(first);
+    let observer = members[1];
+    cluster.until("the next leader", |c| {
+        let leader = c.queue(observer, "q")?.leader?;
+        (leader.0 as usize - 1 != first).then_some(())
+    });
+    let mut client = cluster.client(outside);
+    let before = cluster.age();
+    client.declare(&mut cluster, "q", &arguments);
+    assert_eq!(cluster.age(), before, "the clock stands still");
+}

@@ -146,7 +146,7 @@ fn drain_does_not_make_the_client_try_another_owner() {
     let owner = client.owner();
     for _ in 0..20 {
         let Some(at) = client.wake_at() else { break };
-        client.tick(at);
+        client.tick(at, |_| true);
         while let Some(item) = client.poll_send() {
             assert!(matches!(item, QueueMessage::Resume(_)), "{item:?}");
             let resumed = QueueEvent::Resumed {

@@ -1029,12 +1029,13 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// Call when [`wake_at`](Self::wake_at) has come.
-    pub fn tick(&mut self, now: Time) {
+    /// Call when [`wake_at`](Self::wake_at) has come. Requests go to members for which `is_linked` returns true, if there are
+    /// any.
+    pub fn tick(&mut self, now: Time, is_linked: impl Fn(NodeId) -> bool) {
         self.now = now;
         if self.resend_at.is_some_and(|at| at <= now) {
             self.resend_at = None;
-            self.resend();
+            self.resend(is_linked);
         }
         if self.probe_at.is_some_and(|at| at <= now) {
             self.probe_at = Some(now + PROBE_EVERY);
@@ -1059,18 +1060,23 @@ impl<T: Copy> QueueClient<T> {
         has_consumers || !self.unapplied.is_empty() || awaits_answer || self.is_resuming()
     }
 
-    /// Nothing came of the last attempt: sends everything again with a longer wait, and after some attempts to
-    /// another member.
-    fn resend(&mut self) {
+    /// Nothing came of the last attempt: sends everything again with a longer wait, and to another member if the owner is
+    /// not linked or after some attempts.
+    fn resend(&mut self, is_linked: impl Fn(NodeId) -> bool) {
         if !self.awaits_owner() {
             return;
         }
         self.backoff = (self.backoff * 2).min(RESEND_MOST);
         self.failed_resends += 1;
-        if self.owner.is_none() || self.failed_resends > MAX_IN_VAIN {
-            let next = self.members.get(self.try_next % self.members.len().max(1));
-            self.owner = next.copied().or(self.owner);
-            self.try_next = self.try_next.wrapping_add(1);
+        let has_owner = self.owner.is_some_and(&is_linked);
+        if !has_owner || self.failed_resends > MAX_IN_VAIN {
+            let from = self.try_next % self.members.len().max(1);
+            let (before, after) = self.members.split_at(from);
+            let mut in_turn = after.iter().chain(before);
+            let next = in_turn.position(|member| is_linked(*member)).unwrap_or(0);
+            let at = (from + next) % self.members.len().max(1);
+            self.owner = self.members.get(at).copied().or(self.owner);
+            self.try_next = at + 1;
             self.failed_resends = 0;
             self.hops = 0;
         }

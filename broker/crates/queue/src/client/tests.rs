@@ -162,7 +162,7 @@ fn client_follows_redirects_but_not_in_circles() {
     handle_event(&mut client, QueueEvent::NotOwner { leader });
     assert_eq!((client.owner(), sent(&mut client)), (None, vec![]));
     let at = client.wake_at().unwrap();
-    client.tick(at);
+    client.tick(at, |_| true);
     assert_eq!((client.owner(), sent(&mut client)), (leader, vec![1]));
 }
 
@@ -177,7 +177,7 @@ fn client_backs_off_and_tries_other_members() {
     for _ in 0..6 {
         let at = client.wake_at().unwrap();
         awaits_owner.push(at.since(client.now).as_millis());
-        client.tick(at);
+        client.tick(at, |_| true);
         owners.push(client.owner().unwrap().0);
         assert_eq!(sent(&mut client), [1, 2]);
     }
@@ -185,6 +185,22 @@ fn client_backs_off_and_tries_other_members() {
     assert_eq!(owners, [2, 2, 3, 3, 3, 2]);
     handle_event(&mut client, QueueEvent::Expecting { expected: 2 });
     assert_eq!(sent(&mut client), [2]);
+}
+
+#[test]
+fn client_tries_members_that_are_linked_first() {
+    let mut client = client(QueueType::Quorum);
+    client.publish(Some(1), message(1));
+    assert_eq!((client.owner(), sent(&mut client)), (Some(THERE), vec![1]));
+    let mut owners = Vec::new();
+    for linked in [vec![THIRD], vec![THIRD], vec![THERE, THIRD], vec![], vec![]] {
+        let at = client.wake_at().unwrap();
+        client.tick(at, |member| linked.contains(&member));
+        owners.push(client.owner().unwrap());
+        assert_eq!(sent(&mut client), [1]);
+    }
+    // The owner is kept while it is linked. Without any linked member they are tried in turn.
+    assert_eq!(owners, [THIRD, THIRD, THIRD, THERE, THIRD]);
 }
 
 /// A client with consumer 1.
