@@ -66,6 +66,8 @@ struct SessionQueueLinks {
 #[derive(Default)]
 pub struct QueueClients {
     sessions: HashMap<u64, SessionQueueLinks, FixedState>,
+    /// The links by queue, so that a leader that changes does not visit the links of all queues.
+    by_queue: BTreeSet<(QueueId, u64)>,
     /// Sessions whose last full link has moved on.
     relieved: Vec<u64>,
     due: BTreeSet<(Time, u64, QueueId)>,
@@ -154,6 +156,12 @@ impl QueueClients {
         found
     }
 
+    /// The sessions with a link to a queue, in order.
+    fn sessions_of(&self, queue: QueueId) -> Vec<u64> {
+        let links = self.by_queue.range((queue, 0)..=(queue, u64::MAX));
+        links.map(|(_, number)| *number).collect()
+    }
+
     /// Orders all requests of `later` behind those of `earlier`, an ended session, at each queue.
     pub fn send_after(&mut self, later: u64, earlier: u64) {
         let links = self.sessions.get(&earlier).map(|s| &s.queues);
@@ -214,6 +222,11 @@ impl QueueClients {
         let Some(link) = session.queues.remove(&queue) else {
             return;
         };
+        let is_indexed = self.by_queue.remove(&(queue, number));
+        debug_assert!(
+            is_indexed,
+            "the link of session {number} to {queue:?} is not indexed"
+        );
         if let Some(at) = link.due {
             self.due.remove(&(at, number, queue));
         }
@@ -478,6 +491,7 @@ impl Queues {
                     true => QueueClient::of_stream(session, members, owner, ctx.now()),
                     false => QueueClient::new(session, record.kind, members, owner, ctx.now()),
                 };
+                self.clients.by_queue.insert((queue, number));
                 place.insert(QueueLink {
                     stream: is_stream.then(|| Box::new(StreamConsumers::new(Arc::clone(record)))),
                     client,
@@ -662,14 +676,12 @@ impl Queues {
     /// This node's own replica of a queue has heard of a leader.
     pub(crate) fn handle_leader(&mut self, ctx: &mut Context, queue: QueueId, leader: NodeId) {
         let now = ctx.now();
-        for (number, queue) in self
-            .clients
-            .links(|q, l| q == queue && l.client.owner() != Some(leader))
-        {
-            if let Some(link) = self.clients.link(number, queue) {
+        for number in self.clients.sessions_of(queue) {
+            let link = self.clients.link(number, queue);
+            if let Some(link) = link.filter(|link| link.client.owner() != Some(leader)) {
                 link.client.owner_is(now, Some(leader));
+                self.carry_on(ctx, number, queue);
             }
-            self.carry_on(ctx, number, queue);
         }
     }
 
@@ -680,7 +692,7 @@ impl Queues {
         members: &[NodeId],
     ) {
         let (now, node) = (ctx.now(), ctx.node());
-        for (number, queue) in self.clients.links(|q, _| q == queue) {
+        for number in self.clients.sessions_of(queue) {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.set_members(members.to_vec());
             }
@@ -738,7 +750,7 @@ impl Queues {
 
     /// The queue is no more: nothing sent to it will be answered.
     pub(crate) fn handle_queue_removed(&mut self, ctx: &mut Context, queue: QueueId) {
-        for (number, queue) in self.clients.links(|q, _| q == queue) {
+        for number in self.clients.sessions_of(queue) {
             let mut told = std::mem::take(&mut self.clients.told);
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.owner_lost(&mut told);
