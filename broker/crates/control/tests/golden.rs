@@ -272,6 +272,8 @@ fn counters() -> Counters {
         },
         dead_letters: by_queue_type(dead_letters),
         stream: StreamProtocolCounters::default(),
+        // It is in the frame only if it is not zero.
+        quota_paused_ms: 0,
         resources: None,
     }
 }

@@ -35,6 +35,7 @@ mod peers;
 mod placement;
 mod precedence;
 mod queues;
+mod quotas;
 mod reports;
 mod sessions;
 mod shard;

@@ -300,6 +300,8 @@ impl ShardState {
                     ..DeadLetterTotals::of(deaths, queue_type)
                 }
             }),
+            quota_paused_ms: u64::try_from(self.limits.quota_paused(self.ctx.now()).as_millis())
+                .unwrap_or(u64::MAX),
             resources: self.resources(),
             ..Counters::default()
         };
