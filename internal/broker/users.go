@@ -5,6 +5,7 @@ package broker
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"strings"
 )
@@ -102,8 +103,9 @@ func (c *HTTPClient) DeleteTopicPermissions(ctx context.Context, vhost, user str
 // UserLimits returns the user's limits.
 func (c *HTTPClient) UserLimits(ctx context.Context, user string) (Limits, error) {
 	var out []struct {
-		User  string           `json:"user"`
-		Value map[string]int32 `json:"value"`
+		User string `json:"user"`
+		// Rate limits, which the operator does not set, may be larger than 32 bits.
+		Value map[string]int64 `json:"value"`
 	}
 	if err := c.call(ctx, http.MethodGet, path("user-limits", user), nil, &out); err != nil {
 		return Limits{}, err
@@ -111,10 +113,15 @@ func (c *HTTPClient) UserLimits(ctx context.Context, user string) (Limits, error
 	limits := Limits{}
 	for _, entry := range out {
 		if entry.User == user {
-			limits = Limits{MaxConnections: entry.Value["max-connections"], MaxChannels: entry.Value["max-channels"]}
+			limits = Limits{MaxConnections: limit32(entry.Value["max-connections"]), MaxChannels: limit32(entry.Value["max-channels"])}
 		}
 	}
 	return limits, nil
+}
+
+// limit32 returns the value of a limit that the operator sets, which has 32 bits.
+func limit32(value int64) int32 {
+	return int32(min(max(value, math.MinInt32), math.MaxInt32))
 }
 
 // SetUserLimits sets or removes both limits.

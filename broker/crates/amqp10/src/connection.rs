@@ -651,6 +651,11 @@ impl Connection {
         None
     }
 
+    /// States that the peer need not have sent anything until `now`, because it was not read.
+    pub fn excuse_silence(&mut self, now: Millis) {
+        self.last_received = now;
+    }
+
     /// The next time at which [`Connection::tick`] has something to do.
     pub fn deadline(&self) -> Option<Millis> {
         let Phase::Running(running) = &self.phase else {

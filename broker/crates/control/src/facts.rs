@@ -342,13 +342,16 @@ pub struct Counters {
     /// Raft groups.
     #[serde(skip_serializing_if = "RaftCounters::is_zero")]
     pub raft: RaftCounters,
+    /// Milliseconds for which connections were paused because of rate limits, all connections together.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub quota_paused_ms: u64,
     /// Resource usage of the node. The first shard of a node reports it; a sum over nodes has that
     /// of the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<crate::NodeResources>,
 }
 
-/// Leaves out `stream` and `raft` while they are zero and unknown `resources`, as the JSON encoding does.
+/// Leaves out `stream`, `raft` and `quota_paused_ms` while they are zero and unknown `resources`, as the JSON encoding does.
 impl fmt::Debug for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without `..`, a new field does not compile until it is written here.
@@ -366,6 +369,7 @@ impl fmt::Debug for Counters {
             dead_letters,
             stream,
             raft,
+            quota_paused_ms,
             resources,
         } = self;
         let mut text = f.debug_struct("Counters");
@@ -385,6 +389,9 @@ impl fmt::Debug for Counters {
         }
         if !raft.is_zero() {
             text.field("raft", raft);
+        }
+        if *quota_paused_ms > 0 {
+            text.field("quota_paused_ms", quota_paused_ms);
         }
         if let Some(resources) = resources {
             text.field("resources", resources);
@@ -730,6 +737,7 @@ impl Counters {
         self.queues.consumers += other.queues.consumers;
         self.queues.lost_messages += other.queues.lost_messages;
         self.queues.lost_segments += other.queues.lost_segments;
+        self.quota_paused_ms += other.quota_paused_ms;
         for (protocol, theirs) in &other.protocols {
             let ours = self.protocols.entry(protocol.clone()).or_default();
             ours.add(theirs);

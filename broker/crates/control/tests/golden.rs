@@ -273,6 +273,8 @@ fn counters() -> Counters {
         dead_letters: by_queue_type(dead_letters),
         stream: StreamProtocolCounters::default(),
         raft: RaftCounters::default(),
+        // It is in the frame only if it is not zero.
+        quota_paused_ms: 0,
         resources: None,
     }
 }
@@ -306,6 +308,13 @@ fn delayed_counters() -> Counters {
             delayed: 5,
             ..QueueTotals::default()
         },
+        ..Counters::default()
+    }
+}
+
+fn quota_counters() -> Counters {
+    Counters {
+        quota_paused_ms: 6,
         ..Counters::default()
     }
 }
@@ -439,6 +448,7 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Counters(Box::new(node_counters())),
         ShardFacts::Counters(Box::new(delayed_counters())),
         ShardFacts::Counters(Box::new(raft_counters())),
+        ShardFacts::Counters(Box::new(quota_counters())),
     ];
     golden::verify(CRATE, "0.2/shard-facts", |files| {
         let decode = |raw: &[u8]| ShardFacts::decode(raw).ok_or("not an answer");

@@ -5,10 +5,8 @@ use crate::ask::Api;
 use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
 use crate::json::{JsonMembers, term};
-use metadata::{Change, Name, Tree, VhostRecord};
+use metadata::{Change, Name, Tree, VHOST_LIMITS, VhostRecord};
 use serde_json::{Map, Value as Json, json as object};
-
-pub(crate) const VHOST_LIMITS: &[&str] = &["max-connections", "max-queues"];
 
 pub(crate) fn values(limits: &[(Name, i64)]) -> Map<String, Json> {
     let pairs = limits.iter();

@@ -27,7 +27,7 @@ use axum::routing::get;
 use control::{
     ControlRequest, Counters, NodeTimings, QueueFacts, StreamFilter, StreamReplicaFacts,
 };
-use globals::{churn, dead_letters, globals, logins, machine, mqtt, raft, streams};
+use globals::{churn, dead_letters, globals, logins, machine, mqtt, quotas, raft, streams};
 use objects::{FAMILIES, Samples};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -229,6 +229,7 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters, Vec<StreamReplicaFac
     if has_mqtt {
         mqtt(&mut page, &counters);
     }
+    quotas(&mut page, &counters);
     let replicas = ask_own_streams(api).await?;
     streams(&mut page, &counters.stream, &replicas);
     let previous_prefix = page.prefix("posthorn_");

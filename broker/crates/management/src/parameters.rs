@@ -10,7 +10,7 @@ use crate::dispatch::{ApiResult, json, no_content, put as put_answer};
 use crate::error::ApiError;
 use crate::json::JsonMembers;
 use crate::{limits, policies};
-use metadata::{CLUSTER_NAME, Change, PolicyScope, Tree};
+use metadata::{CLUSTER_NAME, Change, PolicyScope, Tree, VHOST_LIMITS};
 use serde_json::{Map, Value as Json, json as object};
 
 pub(crate) const LIMITS: &str = "vhost-limits";
@@ -132,7 +132,7 @@ pub(crate) async fn set(
     match component {
         LIMITS => {
             for (limit, number) in value {
-                let number = limits::number(limit, number, limits::VHOST_LIMITS);
+                let number = limits::number(limit, number, VHOST_LIMITS);
                 let number =
                     number.map_err(|bad| ApiError::bad_request(limits::rejection_text(bad)))?;
                 let change = Change::SetVhostLimit {

@@ -11,12 +11,11 @@ use crate::page::ListRequest;
 use crate::permissions;
 use auth::{HashAlgorithm, PasswordHash, PasswordHashError, SALT_LEN};
 use message::Value;
-use metadata::{Change, Name, PermissionRecord, UserRecord};
+use metadata::{Change, Name, PermissionRecord, USER_LIMITS, UserRecord};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-const USER_LIMITS: &[&str] = &["max-connections", "max-channels"];
 /// Maximum length of a password in bytes.
 const MAX_PASSWORD: usize = 1024;
 /// Base64 lengths of RabbitMQ's 4-byte salt followed by a SHA-512 hash (64 bytes) or an MD5 hash

@@ -1,6 +1,7 @@
 //! Users, permissions and vhosts.
 
 use crate::apply::{check_name, no_vhost, unknown_user};
+use crate::subject_limits::LimitHolder;
 use crate::traffic::TrafficCounter;
 use crate::tree::{NameMap, TreeEvent, Vhost, VhostRecord};
 use crate::{
@@ -11,9 +12,6 @@ use auth::Pattern;
 use message::Table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Names of the limits that a user may have.
-const USER_LIMITS: [&str; 2] = ["max-connections", "max-channels"];
 
 /// The exchanges of each new vhost: name and type.
 const PREDECLARED_EXCHANGES: [(&str, &str); 7] = [
@@ -244,8 +242,8 @@ impl Tree {
             let result = password.check();
             result.map_err(|e| ChangeError::Invalid(e.to_string()))?;
         }
-        for (limit, _) in &user.limits {
-            check_limit(limit)?;
+        for (limit, value) in &user.limits {
+            self.check_limit(LimitHolder::User(&user.name), limit, Some(*value))?;
         }
         if self.user(&user.name).is_some_and(|old| **old == *user) {
             return Ok(ChangeResult::Unchanged);
@@ -290,7 +288,7 @@ impl Tree {
         limit: &Name,
         value: Option<i64>,
     ) -> Result<ChangeResult, ChangeError> {
-        check_limit(limit)?;
+        self.check_limit(LimitHolder::User(name), limit, value)?;
         let user = self.users.get_mut(name).ok_or_else(|| unknown_user(name))?;
         let mut limits = user.record.limits.clone();
         limits.retain(|(l, _)| l != limit);
@@ -426,15 +424,6 @@ fn check_pattern(pattern: &str) -> Result<(), ChangeError> {
     Pattern::compile_right(pattern)
         .map(|_| ())
         .map_err(|e| ChangeError::Invalid(format!("invalid regular expression '{pattern}': {e}")))
-}
-
-fn check_limit(limit: &str) -> Result<(), ChangeError> {
-    if USER_LIMITS.contains(&limit) {
-        return Ok(());
-    }
-    Err(ChangeError::Invalid(format!(
-        "unrecognised user limit '{limit}': max-connections and max-channels are known"
-    )))
 }
 
 fn check_tags(tags: &[Name]) -> Result<(), ChangeError> {

@@ -117,6 +117,13 @@ pub const PUBLISHER_DEDUPLICATION: Feature = Feature {
     description: "Quorum queues store a message once that is published again (x-message-deduplication)",
 };
 
+/// Virtual hosts and users have limits of the rates of messages and bytes, and virtual hosts one of channels: limits in the
+/// metadata that older versions do not know, and a frame between shards.
+pub const QUOTAS: Feature = Feature {
+    name: "quotas",
+    description: "Limits max-message-rate and max-byte-rate of virtual hosts and users, and max-channels of virtual hosts",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
 pub const KNOWN: &[Feature] = &[
@@ -131,6 +138,7 @@ pub const KNOWN: &[Feature] = &[
     QUORUM_DELAYED_RETRY,
     QUORUM_DELIVERY_COUNTS,
     QUORUM_STRICT_PRIORITIES,
+    QUOTAS,
     SCHEDULED_DELIVERY,
     SHARDS_PER_NODE,
     STREAM_QUEUES,

@@ -33,6 +33,7 @@ pub mod restrictions;
 mod retained;
 mod route;
 mod settings;
+mod subject_limits;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -55,6 +56,10 @@ pub use placement::{LeaderLocator, PlacementRequest};
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
 pub use settings::{EffectiveSettings, StreamSettings};
+pub use subject_limits::{
+    MAX_BYTE_RATE, MAX_CHANNELS, MAX_CONNECTIONS, MAX_MESSAGE_RATE, MAX_QUEUES, USER_LIMITS,
+    VHOST_LIMITS, find_limit,
+};
 pub use traffic::Traffic;
 pub use tree::{Right, Tree, TreeEvent, VhostRecord};
 
@@ -210,7 +215,7 @@ pub struct UserRecord {
     pub password: Option<auth::PasswordHash>,
     /// User tags, for example `administrator`.
     pub tags: Vec<Name>,
-    /// `max-connections`, `max-channels`.
+    /// By names of [`USER_LIMITS`]. A negative value means no limit.
     pub limits: Vec<(Name, i64)>,
 }
 
@@ -317,7 +322,7 @@ pub enum Change {
     SetUserLimit {
         /// Name of the user.
         user: Name,
-        /// `max-connections` or `max-channels`.
+        /// One of [`USER_LIMITS`].
         limit: Name,
         /// A negative number means no limit.
         value: Option<i64>,
@@ -444,7 +449,7 @@ pub enum Change {
     SetVhostLimit {
         /// Name of the vhost.
         vhost: Name,
-        /// `max-connections` or `max-queues`.
+        /// One of [`VHOST_LIMITS`].
         limit: Name,
         /// A negative number means no limit.
         value: Option<i64>,

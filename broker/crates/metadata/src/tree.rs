@@ -80,7 +80,7 @@ pub struct VhostRecord {
     pub tags: Vec<Name>,
     /// Type of queues that are declared without `x-queue-type`. `None`: classic.
     pub default_queue_type: Option<QueueType>,
-    /// `max-connections` and `max-queues`. A negative value means no limit.
+    /// By names of [`crate::VHOST_LIMITS`]. A negative value means no limit.
     pub limits: Vec<(Name, i64)>,
     /// The vhost cannot be deleted.
     pub protected: bool,

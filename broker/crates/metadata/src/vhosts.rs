@@ -1,19 +1,16 @@
 //! Settings of vhosts: default queue type, limits, protection from deletion, tracing.
 
 use crate::apply::no_vhost;
+use crate::subject_limits::{LimitHolder, find_limit};
 use crate::tree::VhostRecord;
 use crate::{ChangeError, ChangeResult, Name, QueueType, Tree};
 use message::{Table, Value};
 use std::sync::Arc;
 
-/// Limits a vhost may have.
-const VHOST_LIMITS: [&str; 2] = ["max-connections", "max-queues"];
-
 impl VhostRecord {
     /// A limit of the vhost. `None`: no limit, which is also the meaning of a negative value.
     pub fn limit(&self, name: &str) -> Option<u64> {
-        let (_, limit) = self.limits.iter().find(|(known, _)| &**known == name)?;
-        u64::try_from(*limit).ok()
+        find_limit(&self.limits, name)
     }
 }
 
@@ -107,11 +104,7 @@ impl Tree {
         limit: &Name,
         value: Option<i64>,
     ) -> Result<ChangeResult, ChangeError> {
-        if !VHOST_LIMITS.contains(&&**limit) {
-            return Err(ChangeError::Invalid(format!(
-                "unrecognised vhost limit '{limit}': max-connections and max-queues are known"
-            )));
-        }
+        self.check_limit(LimitHolder::Vhost(vhost), limit, value)?;
         self.change_vhost(vhost, |v| {
             v.limits.retain(|(l, _)| l != limit);
             v.limits.extend(value.map(|n| (limit.clone(), n)));

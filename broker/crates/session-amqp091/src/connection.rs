@@ -24,8 +24,9 @@ use hashbrown::HashMap;
 use message::Message;
 use queue::SettlementOutcome;
 use session::{
-    Broker, ControlEvent, HeldMemory, Login, Outbox, QueueNotification, ServiceNotification,
-    ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ChannelLimit, ControlEvent, HeldMemory, Login, Outbox, QueueNotification,
+    ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo,
+    SessionState,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -335,10 +336,13 @@ impl AmqpSession {
                 self.channels.len(),
                 self.channel_max
             )
-        } else if let Err(limit) = cx.broker.open_channel() {
+        } else if let Err(ChannelLimit { of_vhost, limit }) = cx.broker.open_channel() {
+            let (kind, name) = match of_vhost {
+                true => ("vhost", &self.conn.vhost),
+                false => ("user", &self.conn.user),
+            };
             format!(
-                "number of channels opened for user '{}' has reached the maximum allowed user limit of ({limit})",
-                self.conn.user
+                "number of channels opened for {kind} '{name}' has reached the maximum allowed {kind} limit of ({limit})"
             )
         } else {
             let channel = Channel::new(number, self.conn.new_epoch());

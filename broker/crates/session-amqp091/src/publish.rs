@@ -84,7 +84,8 @@ pub(crate) fn dispatch(
     if routed == 0 && mandatory {
         send_return(channel.number, &message, conn, cx.out);
     }
-    count(channel, routed as u64, mandatory, conn);
+    let bytes = message.body_len() + message.properties().len();
+    count(channel, (routed as u64, bytes), mandatory, conn);
     if cx.broker.tree().traces() {
         let what = TraceEvent::Published { routes: &routes };
         conn.trace(channel.number, &message, what, cx);
@@ -127,8 +128,13 @@ pub(crate) fn count_traffic(
     );
 }
 
-/// Counts a publish by its result.
-fn count(channel: &mut Channel, routed: u64, mandatory: bool, conn: &mut ConnectionState) {
+/// Counts a publish by its result and the bytes of its body and properties.
+fn count(
+    channel: &mut Channel,
+    (routed, bytes): (u64, usize),
+    mandatory: bool,
+    conn: &mut ConnectionState,
+) {
     let confirm = u64::from(channel.confirm_base.is_some());
     let add = |p: &mut PublishCounters| {
         p.received += 1;
@@ -144,6 +150,7 @@ fn count(channel: &mut Channel, routed: u64, mandatory: bool, conn: &mut Connect
     add(publishes);
     conn.count(|t| {
         t.publishers += i64::from(first);
+        t.published_bytes += bytes as u64;
         add(&mut t.publishes);
     });
 }

@@ -32,6 +32,9 @@ fn publishes_are_counted_by_result() {
     };
     assert_eq!(conn.broker.message_counters.publishes, expected);
     assert_eq!(channel(&conn).publishes, expected);
+    // Bodies, and two bytes of empty properties each.
+    let bytes = 15 + 6 + 7 + 8 + 4 * 2;
+    assert_eq!(conn.broker.message_counters.published_bytes, bytes);
 }
 
 #[test]

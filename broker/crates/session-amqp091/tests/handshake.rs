@@ -666,6 +666,22 @@ fn heartbeats_are_sent_and_expected() {
 }
 
 #[test]
+fn throttled_connection_does_not_count_as_silent() {
+    let mut conn = Conn::open();
+    conn.broker.is_throttled = true;
+    for _ in 0..20 {
+        conn.advance(Duration::from_secs(5));
+        conn.out.clear();
+        assert_eq!(conn.session_state, SessionState::Open);
+    }
+    conn.broker.is_throttled = false;
+    conn.advance(Duration::from_secs(19));
+    assert_eq!(conn.session_state, SessionState::Open);
+    conn.advance(Duration::from_secs(5));
+    assert_eq!(conn.session_state, SessionState::Closing);
+}
+
+#[test]
 fn unsent_heartbeat_is_not_followed_by_another() {
     let mut conn = Conn::open();
     for _ in 0..3 {
@@ -902,6 +918,22 @@ fn channel_limit_of_a_user_is_enforced() {
         (0, 0),
     );
     assert_eq!(conn.broker.channels_left, 2, "all channels are released");
+}
+
+#[test]
+fn channel_limit_of_a_vhost_is_enforced() {
+    let mut conn = opening("guest", "/", |b| {
+        b.channels_left = 1;
+        b.vhost_limits_channels = true;
+    });
+    conn.next_frame();
+    conn.open_channel(1);
+    conn.send(2, Method::ChannelOpen {});
+    conn.expect_connection_close(
+        530,
+        "NOT_ALLOWED - number of channels opened for vhost '/' has reached the maximum allowed vhost limit of (2)",
+        (0, 0),
+    );
 }
 
 #[test]

@@ -24,9 +24,9 @@ use message::{Message, Table};
 use metadata::{Change, Name, QueueId};
 use queue::{QueueReply, RejectReason, RequestBody, SettlementOutcome};
 use session::{
-    Broker, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox, PublishTag, QueueNotification,
-    ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo,
-    SessionState,
+    Broker, ChannelLimit, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox, PublishTag,
+    QueueNotification, ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent,
+    SessionInfo, SessionState,
 };
 use std::any::Any;
 use std::net::SocketAddr;
@@ -287,10 +287,13 @@ impl Amqp10Session {
     fn begin_session(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
         match cx.broker.open_channel() {
             Ok(()) => self.sessions.push(session),
-            Err(limit) => {
+            Err(ChannelLimit { of_vhost, limit }) => {
+                let (kind, name) = match of_vhost {
+                    true => ("vhost", &self.state.vhost),
+                    false => ("user", &self.state.user),
+                };
                 let text = format!(
-                    "number of sessions of user '{}' has reached the maximum allowed user limit of ({limit})",
-                    self.state.user
+                    "number of sessions of {kind} '{name}' has reached the maximum allowed {kind} limit of ({limit})"
                 );
                 let refusal = Refusal::new(Condition::ResourceLimitExceeded, text);
                 self.end_session(session, &refusal, cx);
@@ -860,6 +863,10 @@ impl Amqp10Session {
                 self.phase = Phase::Ended;
             }
             return;
+        }
+        // A connection that is not read must not count as silent.
+        if self.is_paused() || cx.broker.is_throttled() {
+            self.engine.excuse_silence(millis(now));
         }
         if let Some(event) = self.engine.tick(millis(now), cx.out.tail()) {
             self.handle_event(event, cx);

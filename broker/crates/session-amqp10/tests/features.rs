@@ -13,7 +13,7 @@ use message::Table;
 use metadata::features::{PUBLISHER_DEDUPLICATION, SCHEDULED_DELIVERY};
 use metadata::{Change, ExchangeRecord, QueueId, QueueType};
 use queue::DeduplicationId;
-use session::{Broker, LoginConfig, Session};
+use session::{Broker, LoginConfig, Session, SessionState};
 use session_amqp10::Amqp10Config;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +110,23 @@ fn silent_client_is_closed_after_the_idle_timeout() {
             .is_some_and(|at| at <= opened + idle)
     );
     client.broker.now = opened + idle + Duration::from_millis(1);
+    client.state = client.session.tick(&mut client.broker, &mut client.out);
+    client.pump();
+    client.expect(Seen::Closed(Some("amqp:resource-limit-exceeded".into())));
+}
+
+#[test]
+fn throttled_connection_does_not_count_as_silent() {
+    let (mut client, _) = Client::open();
+    let idle = session_amqp10::Limits::default().idle;
+    client.broker.is_throttled = true;
+    for _ in 0..5 {
+        client.broker.now = client.broker.now + idle;
+        client.state = client.session.tick(&mut client.broker, &mut client.out);
+        assert_eq!(client.state, SessionState::Open);
+    }
+    client.broker.is_throttled = false;
+    client.broker.now = client.broker.now + idle + Duration::from_millis(1);
     client.state = client.session.tick(&mut client.broker, &mut client.out);
     client.pump();
     client.expect(Seen::Closed(Some("amqp:resource-limit-exceeded".into())));

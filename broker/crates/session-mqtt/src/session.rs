@@ -612,7 +612,7 @@ impl MqttSession {
             return self.close_silently("no CONNECT in time", cx);
         }
         // A paused connection is not read, so it must not count as silent.
-        if running && self.is_paused() {
+        if running && (self.is_paused() || cx.broker.is_throttled()) {
             self.since = CoarseTime::of(now);
         }
         // [MQTT-3.1.2-22]

@@ -405,6 +405,24 @@ fn enhanced_authentication_is_refused() {
 }
 
 #[test]
+fn throttled_client_does_not_count_as_silent() {
+    let mut w = World::default();
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| connect.keep_alive = 10);
+    w.output(c);
+    w.node.is_throttled = true;
+    for _ in 0..10 {
+        w.advance(Duration::from_millis(15_068));
+        assert_eq!(w.output(c), [""; 0]);
+    }
+    w.node.is_throttled = false;
+    for _ in 0..2 {
+        w.advance(Duration::from_millis(15_068));
+    }
+    assert_eq!(w.output(c), ["DISCONNECT 0x8d", "END"]);
+}
+
+#[test]
 fn silent_client_is_disconnected() {
     // [MQTT-3.1.2-22], [MQTT-3.2.2-22]; 3.1.1: [MQTT-3.1.2-24]
     for (version, output) in [

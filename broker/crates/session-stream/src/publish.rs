@@ -264,7 +264,9 @@ impl StreamSession {
             ids: publish.ids,
         };
         let count = u64::from(publish.count);
+        let bytes = entries.len() as u64;
         self.count(|counters| {
+            counters.published_bytes += bytes;
             counters.publishes.received += count;
             counters.publishes.received_confirm += count;
             counters.publishes.routed += count;

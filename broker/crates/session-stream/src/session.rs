@@ -701,6 +701,9 @@ impl StreamSession {
             Phase::Ended => return,
             _ => {}
         }
+        if cx.broker.is_throttled() {
+            self.connection.excuse_silence(now);
+        }
         if let Step::Closed(reason) = self.connection.tick(now, cx.out.tail()) {
             self.log_end(reason);
             return self.end(cx);

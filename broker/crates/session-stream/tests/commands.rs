@@ -279,6 +279,7 @@ fn published_messages_are_confirmed_once_they_are_stored() {
     let expected = [(1, 1), (1, 2), (1, 9), (2, 1), (1, 10)];
     assert_eq!(confirmed(&world.take(0)), expected);
     assert_eq!(world.broker.counters.publishes.received, 5);
+    assert_eq!(world.broker.counters.published_bytes, 5 * (12 + 1));
     assert_eq!(world.broker.counters.publishes.confirmed, 5);
     // A confirm for a publisher that was deleted is not for its successor.
     world.publish(0, 2, &[(3, "f")]);

@@ -349,6 +349,17 @@ fn a_silent_client_is_disconnected() {
 }
 
 #[test]
+fn a_throttled_client_does_not_count_as_silent() {
+    let mut world = World::open();
+    world.broker.is_throttled = true;
+    world.pass(600);
+    assert_eq!(world.clients[0].state, SessionState::Open);
+    world.broker.is_throttled = false;
+    world.pass(180);
+    assert_eq!(world.clients[0].state, SessionState::Closing);
+}
+
+#[test]
 fn a_consumer_that_does_not_read_holds_bounded_memory() {
     let limits = Limits {
         outbox_deliveries: 200 << 10,

@@ -174,7 +174,7 @@ impl Broker for IdleBroker {
     fn admit(&mut self, _: &str) -> Result<(), u64> {
         Ok(())
     }
-    fn open_channel(&mut self) -> Result<(), u64> {
+    fn open_channel(&mut self) -> Result<(), session::ChannelLimit> {
         Ok(())
     }
     fn close_channel(&mut self) {}

@@ -65,6 +65,8 @@ pub struct MessageCounters {
     pub queueless: DeliveryCounters,
     /// Connections, packets and bytes.
     pub traffic: TrafficCounters,
+    /// Bytes of the bodies and properties of messages received from publishers.
+    pub published_bytes: u64,
     /// Change of the number of publishers: channels that have published, or connections where the
     /// protocol has no channels.
     pub publishers: i64,
@@ -97,6 +99,7 @@ impl MessageCounters {
         }
         self.queueless.add(&other.queueless);
         self.traffic.add(&other.traffic);
+        self.published_bytes += other.published_bytes;
         self.publishers += other.publishers;
         self.consumers += other.consumers;
     }

@@ -119,6 +119,15 @@ impl std::ops::AddAssign for AnnounceOutcome {
     }
 }
 
+/// A limit on open channels that is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelLimit {
+    /// The limit is that of the vhost, not of the user.
+    pub of_vhost: bool,
+    /// The number of channels that may be open.
+    pub limit: u64,
+}
+
 /// The node as a session sees it. No call blocks. Answers arrive as [`SessionEvent`]s, in order per
 /// queue.
 pub trait Broker {
@@ -186,6 +195,11 @@ pub trait Broker {
     }
     /// The reason of the memory or disk alarm that blocks publishers, if one is in effect.
     fn publishers_blocked(&self) -> Option<&'static str>;
+    /// Returns true while the node does not read the connection because a rate limit is exceeded. The
+    /// client must not count as silent then.
+    fn is_throttled(&self) -> bool {
+        false
+    }
     /// Returns true if the node is shutting down or in maintenance mode and accepts no new
     /// sessions.
     fn draining(&self) -> bool;
@@ -219,8 +233,8 @@ pub trait Broker {
     }
     /// Adds the counters collected since the last call. Called once per step, not per message.
     fn message_counters(&mut self, _protocol: &'static str, _counters: &MessageCounters) {}
-    /// Counts a channel of the user. The error is the limit, if it is reached.
-    fn open_channel(&mut self) -> Result<(), u64>;
+    /// Counts a channel of the user and the vhost. The error is the limit that is reached.
+    fn open_channel(&mut self) -> Result<(), ChannelLimit>;
     /// Releases a channel counted by [`Broker::open_channel`].
     fn close_channel(&mut self);
     /// The states of this shard's services, for sessions of the protocols that have one. None: the
@@ -481,8 +495,8 @@ pub enum ServiceNotification {
 pub enum SessionState {
     /// The driver continues to read.
     Open,
-    /// The driver must not read until an event changes the state, because too much is in flight to
-    /// queues.
+    /// The driver must not read until the state changes, because too much is in flight to queues or a
+    /// rate limit is exceeded.
     Paused,
     /// The driver flushes the outbox, then closes the socket.
     Closing,

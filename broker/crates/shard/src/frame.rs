@@ -1,7 +1,7 @@
 //! Frames between shards, on one node and between nodes. A frame has one message. The last field of a frame may have no
 //! length: it ends with the frame.
 
-use crate::limit_usage::frame::LimitUsageFrame;
+use crate::limit_usage::frame::{LimitUsageFrame, PublisherActivityFrame};
 use crate::members::frame::MembershipMessage;
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
@@ -180,6 +180,8 @@ pub enum Frame {
     Service(ServiceFrame),
     /// Open connections and channels of users and virtual hosts with limits on another shard.
     LimitUsage(LimitUsageFrame),
+    /// Users and virtual hosts with rate limits that have active publishers on another shard.
+    PublisherActivity(PublisherActivityFrame),
     /// From a replica of a stream to another one.
     Replica {
         /// The stream.
@@ -299,6 +301,7 @@ wire_enum!(Frame, "a frame between shards" {
     22 = StreamLeaders { streams: Vec<(QueueId, u64)> as AtMost<MAX_STATS> },
     23 = ReadyDetails { token: u64, ready: Vec<(QueueId, queue::ReadyDetails)> as AtMost<MAX_STATS> },
     24 = DelayedDetails { token: u64, delayed: Vec<(QueueId, queue::DelayedDetails)> as AtMost<MAX_STATS> },
+    25 = PublisherActivity(activity: PublisherActivityFrame),
 });
 wire_enum!(AlarmReason, "an alarm" { 0 = Memory, 1 = Disk });
 wire_struct!(Origin {

@@ -36,6 +36,7 @@ mod peers;
 mod placement;
 mod precedence;
 mod queues;
+mod quotas;
 mod reports;
 mod sessions;
 mod shard;

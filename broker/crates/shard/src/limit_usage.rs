@@ -1,5 +1,6 @@
-//! Connections and channels of limited users and virtual hosts on other shards and nodes. Shards announce their own numbers as these
-//! change, and each decides by the numbers it knows: see `docs/decisions/0013-limits.md`. Unlimited ones are not announced.
+//! Connections and channels of limited users and virtual hosts on other shards and nodes, and publishers of those with rate limits.
+//! Shards announce their own numbers as these change, and each decides by the numbers it knows: see
+//! `docs/decisions/0013-limits.md` and `docs/decisions/0027-quotas.md`. Unlimited ones are not announced.
 
 pub(crate) mod frame;
 
@@ -7,9 +8,10 @@ use crate::context::Context;
 use crate::frame::Frame;
 use crate::logged_in::LoggedInSessions;
 use crate::peers::Peers;
+use crate::quotas::{Quotas, has_rates};
 use env::{NodeId, Time};
-use frame::{LimitUsageFrame, MAX_USES};
-use metadata::{Name, Tree};
+use frame::{LimitUsageFrame, MAX_USES, PublisherActivityFrame};
+use metadata::{MAX_CHANNELS, MAX_CONNECTIONS, Name, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::time::Duration;
@@ -20,13 +22,13 @@ const EVERY: Duration = Duration::from_millis(50);
 const MAX_NAMES: usize = 100_000;
 
 /// Who has limits.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LimitSubject {
     User(Name),
     Vhost(Name),
 }
 
-/// What is open. Channels are counted for users.
+/// What is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounts {
     pub connections: u64,
@@ -50,6 +52,10 @@ pub(crate) struct LimitUsage {
     others: BTreeMap<(NodeId, u16), BTreeMap<LimitSubject, OpenCounts>>,
     /// What others are to be told of.
     changed: BTreeSet<LimitSubject>,
+    /// Subjects with rate limits that have active publishers, by shard.
+    publishing: BTreeMap<(NodeId, u16), BTreeSet<LimitSubject>>,
+    /// Subjects whose publishers on this shard must be announced: they are active, or they are not any more.
+    changed_publishing: BTreeSet<LimitSubject>,
     /// Not before.
     tell_at: Time,
 }
@@ -73,9 +79,36 @@ impl LimitUsage {
         }
     }
 
+    /// The number of other shards that have active publishers of a subject.
+    pub(crate) fn publishing_elsewhere(&self, subject: &LimitSubject) -> u32 {
+        let all = self.publishing.values();
+        let count = all.filter(|subjects| subjects.contains(subject)).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// Another shard announces publishers.
+    pub(crate) fn hear_publishing(&mut self, from: NodeId, frame: PublisherActivityFrame) {
+        let known = self.publishing.entry((from, frame.shard)).or_default();
+        for (subject, is_active) in frame.subjects {
+            if !is_active {
+                known.remove(&subject);
+            } else if known.len() < MAX_NAMES {
+                known.insert(subject);
+            }
+        }
+    }
+
+    /// The subject has no rate limits any more.
+    pub(crate) fn forget_publishing(&mut self, subject: &LimitSubject) {
+        for subjects in self.publishing.values_mut() {
+            subjects.remove(subject);
+        }
+    }
+
     /// Its clients are gone, or out of reach; or it is back, and tells anew.
     pub(crate) fn forget_node(&mut self, node: NodeId) {
         self.others.retain(|(known, _), _| *known != node);
+        self.publishing.retain(|(known, _), _| *known != node);
     }
 
     /// It is gone from the tree.
@@ -83,19 +116,31 @@ impl LimitUsage {
         for told in self.others.values_mut() {
             told.remove(holder);
         }
+        self.forget_publishing(holder);
     }
 
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        (!self.changed.is_empty()).then_some(self.tell_at)
+        self.has_changes().then_some(self.tell_at)
     }
 
-    /// What is to be told now.
-    fn due(&mut self, now: Time) -> BTreeSet<LimitSubject> {
-        if now < self.tell_at || self.changed.is_empty() {
-            return BTreeSet::new();
+    fn has_changes(&self) -> bool {
+        !self.changed.is_empty() || !self.changed_publishing.is_empty()
+    }
+
+    /// The subjects whose usage, and those whose publishers, must be announced now.
+    fn due(&mut self, now: Time) -> (BTreeSet<LimitSubject>, BTreeSet<LimitSubject>) {
+        if now < self.tell_at || !self.has_changes() {
+            return Default::default();
         }
         self.tell_at = now + EVERY;
-        std::mem::take(&mut self.changed)
+        let changed = std::mem::take(&mut self.changed);
+        (changed, std::mem::take(&mut self.changed_publishing))
+    }
+
+    /// The subject has active publishers on this shard or has none any more, or it has new rate limits. After a new limit other
+    /// shards may remember an old state, so every shard announces its publishers.
+    pub(crate) fn note_publishing(&mut self, subject: LimitSubject) {
+        self.changed_publishing.insert(subject);
     }
 
     /// The usage of a user or a virtual host on this shard has changed, or its limits have. After a new limit other shards know
@@ -116,12 +161,16 @@ impl LimitUsage {
         &self,
         ctx: &mut Context,
         tree: &Tree,
-        sessions: &LoggedInSessions,
+        (sessions, quotas): (&LoggedInSessions, &Quotas),
         (node, shards): (NodeId, u16),
     ) {
         if node != ctx.node() {
             let subjects = limited_here(tree, sessions);
-            for frame in usage_frames(ctx.shard(), tree, sessions, &subjects) {
+            let mut frames = usage_frames(ctx.shard(), tree, sessions, &subjects);
+            let subjects = quotas.subjects().into_iter();
+            let publishing = subjects.filter(|subject| quotas.is_active(subject));
+            frames.extend(activity_frames(ctx.shard(), quotas, publishing));
+            for frame in frames {
                 ctx.send_to_shards_of_peer(node, shards, &frame);
             }
         }
@@ -132,18 +181,20 @@ impl LimitUsage {
         &mut self,
         ctx: &mut Context,
         tree: &Tree,
-        sessions: &LoggedInSessions,
+        (sessions, quotas): (&LoggedInSessions, &Quotas),
         peers: &Peers,
     ) {
-        if self.changed.is_empty() {
+        if !self.has_changes() {
             return;
         }
-        let subjects = self.due(ctx.now());
-        if subjects.is_empty() {
-            return;
-        }
+        let (subjects, publishing) = self.due(ctx.now());
+        let mut frames = usage_frames(ctx.shard(), tree, sessions, &subjects);
+        let publishing = publishing
+            .into_iter()
+            .filter(|subject| has_rates(tree, subject));
+        frames.extend(activity_frames(ctx.shard(), quotas, publishing));
         let me = ctx.node();
-        for frame in usage_frames(ctx.shard(), tree, sessions, &subjects) {
+        for frame in frames {
             ctx.send_to_other_shards(&frame);
             for (peer, shards) in peers.shards_up(me) {
                 ctx.send_to_shards_of_peer(peer, shards, &frame);
@@ -154,12 +205,35 @@ impl LimitUsage {
 
 fn is_limited(tree: &Tree, subject: &LimitSubject) -> bool {
     match subject {
-        LimitSubject::User(name) => tree.user(name).is_some_and(|u| !u.limits.is_empty()),
-        LimitSubject::Vhost(name) => {
-            let vhost = tree.vhost(name);
-            vhost.is_some_and(|v| v.limit("max-connections").is_some())
-        }
+        LimitSubject::User(name) => tree.user(name).is_some_and(|user| {
+            let mut limits = user.limits.iter().map(|(limit, _)| &**limit);
+            limits.any(|limit| limit == MAX_CONNECTIONS || limit == MAX_CHANNELS)
+        }),
+        LimitSubject::Vhost(name) => tree.vhost(name).is_some_and(|vhost| {
+            vhost.limit(MAX_CONNECTIONS).is_some() || vhost.limit(MAX_CHANNELS).is_some()
+        }),
     }
+}
+
+/// Frames that announce the publishers of these subjects on this shard.
+fn activity_frames(
+    shard: u16,
+    quotas: &Quotas,
+    subjects: impl Iterator<Item = LimitSubject>,
+) -> Vec<Frame> {
+    let subjects: Vec<(LimitSubject, bool)> = subjects
+        .map(|subject| {
+            let is_active = quotas.is_active(&subject);
+            (subject, is_active)
+        })
+        .collect();
+    let frame = |part: &[(LimitSubject, bool)]| {
+        Frame::PublisherActivity(PublisherActivityFrame {
+            shard,
+            subjects: part.to_vec(),
+        })
+    };
+    subjects.chunks(MAX_USES).map(frame).collect()
 }
 
 /// Everything under limits that is open on this shard.
@@ -255,15 +329,41 @@ mod tests {
         let at = |ms| Time::ZERO + Duration::from_millis(ms);
         limit_usage.changed.insert(user("u"));
         assert_eq!(limit_usage.wake_at(), Some(at(0)));
-        assert_eq!(limit_usage.due(at(5)).len(), 1);
+        let due = |usage: &mut LimitUsage, ms| {
+            let (changed, publishing) = usage.due(at(ms));
+            (changed.len(), publishing.len())
+        };
+        assert_eq!(due(&mut limit_usage, 5), (1, 0));
         assert_eq!(
-            (limit_usage.wake_at(), limit_usage.due(at(100)).len()),
-            (None, 0)
+            (limit_usage.wake_at(), due(&mut limit_usage, 100)),
+            (None, (0, 0))
         );
         limit_usage.changed.insert(user("u"));
-        assert_eq!(limit_usage.due(at(54)).len(), 0);
+        assert_eq!(due(&mut limit_usage, 54), (0, 0));
         limit_usage.changed.insert(user("v"));
+        limit_usage.note_publishing(user("w"));
         assert_eq!(limit_usage.wake_at(), Some(at(55)));
-        assert_eq!(limit_usage.due(at(55)).len(), 2);
+        assert_eq!(due(&mut limit_usage, 55), (2, 1));
+    }
+
+    #[test]
+    fn shards_with_active_publishers_are_counted_until_they_stop_or_are_gone() {
+        let mut usage = LimitUsage::default();
+        let told = |shard, name: &str, is_active| PublisherActivityFrame {
+            shard,
+            subjects: vec![(user(name), is_active)],
+        };
+        usage.hear_publishing(NodeId(1), told(0, "u", true));
+        usage.hear_publishing(NodeId(1), told(1, "u", true));
+        usage.hear_publishing(NodeId(1), told(1, "u", true));
+        usage.hear_publishing(NodeId(2), told(0, "u", true));
+        assert_eq!(usage.publishing_elsewhere(&user("u")), 3);
+        assert_eq!(usage.publishing_elsewhere(&user("v")), 0);
+        usage.hear_publishing(NodeId(1), told(1, "u", false));
+        assert_eq!(usage.publishing_elsewhere(&user("u")), 2);
+        usage.forget_node(NodeId(2));
+        assert_eq!(usage.publishing_elsewhere(&user("u")), 1);
+        usage.forget(&user("u"));
+        assert_eq!(usage.publishing_elsewhere(&user("u")), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The limits of users, virtual hosts and the node's memory, and the counters that depend on logins.
 //!
-//! Owns: the logged-in sessions with their open channels, the usage that other shards announce ([`LimitUsage`]), password
-//! checks under way, the counters of sessions, the memory account of the shard, and the accounts whose connections must end.
+//! Owns: the logged-in sessions with their open channels, the usage that other shards announce ([`LimitUsage`]), the rate
+//! limits of this shard ([`Quotas`]), password checks under way, the counters of sessions, the memory account of the shard, and the accounts whose connections must end.
 //!
 //! Inputs: what sessions do (log in, open a channel, count messages), usage frames of other shards, changes of users and
 //! virtual hosts in the tree.
@@ -9,26 +9,29 @@
 //! Outputs: usage frames through the [`Context`], refusals as return values, [`RemovedAccount`]s that the loop takes one by
 //! one.
 
+use crate::ConnectionKey;
 use crate::config::ShardConfig;
 use crate::context::Context;
 use crate::counters::Counters;
-use crate::limit_usage::frame::LimitUsageFrame;
+use crate::limit_usage::frame::{LimitUsageFrame, PublisherActivityFrame};
 use crate::limit_usage::{LimitSubject, LimitUsage, OpenCounts};
 use crate::logged_in::{EndedLogin, LoggedInSessions};
 use crate::logins::{
     CheckId, IdentificationResult, LoginBackend, Logins, StartCheck, StartIdentification,
 };
 use crate::peers::Peers;
+use crate::quotas::{self, Quotas};
 use crate::sessions::key_of;
 use crate::shard::Account;
 use crate::shard::RemovedAccount;
 use auth::PasswordHash;
 use env::{NodeId, Time};
-use metadata::{Change, Name, Tree};
-use session::{MessageCounters, PasswordCheck, SessionOwner};
+use metadata::{Change, MAX_CHANNELS, MAX_CONNECTIONS, Name, Tree, find_limit};
+use session::{ChannelLimit, MessageCounters, PasswordCheck, SessionOwner};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Maximum number of clients without a login that may send a large packet at the same time. A packet has 196 KiB at most by
 /// default.
@@ -37,6 +40,9 @@ const MAX_UNKNOWN: u32 = 64;
 pub(crate) struct Limits {
     sessions: LoggedInSessions,
     usage: LimitUsage,
+    quotas: Quotas,
+    /// Sessions have got rate limits, or have lost them, since [`Limits::take_quota_changes`].
+    quotas_changed: bool,
     logins: Logins,
     counters: Counters,
     budget: Account,
@@ -52,6 +58,8 @@ impl Limits {
         Limits {
             sessions: LoggedInSessions::default(),
             usage: LimitUsage::default(),
+            quotas: Quotas::default(),
+            quotas_changed: false,
             logins: Logins::new(key),
             counters: Counters::default(),
             budget: Account::new(config.budget.clone(), config.shards),
@@ -89,8 +97,14 @@ impl Limits {
     }
 
     /// Logs a session in. Returns the user's connection limit as the error if it is reached.
-    pub(crate) fn admit(&mut self, tree: &Tree, number: u64, user: &str) -> Result<(), u64> {
-        if let Some(limit) = user_limit(tree, user, "max-connections")
+    pub(crate) fn admit(
+        &mut self,
+        now: Time,
+        tree: &Tree,
+        number: u64,
+        user: &str,
+    ) -> Result<(), u64> {
+        if let Some(limit) = user_limit(tree, user, MAX_CONNECTIONS)
             && self.open_by(user).connections >= limit
         {
             return Err(limit);
@@ -100,13 +114,23 @@ impl Limits {
         }
         self.counters.connections_opened += 1;
         self.note_user_usage(tree, number);
+        let subject = LimitSubject::User(user.into());
+        if quotas::has_rates(tree, &subject) {
+            self.refresh_quota(now, tree, &subject);
+        }
         Ok(())
     }
 
     /// As [`Limits::admit`] for the limit of a virtual host.
-    pub(crate) fn admit_to(&mut self, tree: &Tree, number: u64, vhost: &str) -> Result<(), u64> {
+    pub(crate) fn admit_to(
+        &mut self,
+        now: Time,
+        tree: &Tree,
+        number: u64,
+        vhost: &str,
+    ) -> Result<(), u64> {
         let known = tree.vhost(vhost);
-        if let Some(limit) = known.and_then(|v| v.limit("max-connections")) {
+        if let Some(limit) = known.and_then(|v| v.limit(MAX_CONNECTIONS)) {
             let elsewhere = self.usage.elsewhere(&LimitSubject::Vhost(vhost.into()));
             let open = self.sessions.of_vhost(vhost).connections + elsewhere.connections;
             if open >= limit {
@@ -114,23 +138,37 @@ impl Limits {
             }
         }
         self.sessions.open_vhost(key_of(number), vhost);
-        self.usage.note(tree, LimitSubject::Vhost(vhost.into()));
+        let subject = LimitSubject::Vhost(vhost.into());
+        if quotas::has_rates(tree, &subject) {
+            self.refresh_quota(now, tree, &subject);
+        }
+        self.usage.note(tree, subject);
         Ok(())
     }
 
-    /// Counts one more channel. Returns the user's channel limit as the error if it is reached.
-    pub(crate) fn open_channel(&mut self, tree: &Tree, number: u64) -> Result<(), u64> {
+    /// Counts one more channel. Returns the limit of the user or the virtual host as the error if it is reached.
+    pub(crate) fn open_channel(&mut self, tree: &Tree, number: u64) -> Result<(), ChannelLimit> {
         let Some(user) = self.sessions.user_of(key_of(number)) else {
             return Ok(());
         };
-        if let Some(limit) = user_limit(tree, user, "max-channels")
+        if let Some(limit) = user_limit(tree, user, MAX_CHANNELS)
             && self.open_by(user).channels >= limit
         {
-            return Err(limit);
+            let of_vhost = false;
+            return Err(ChannelLimit { of_vhost, limit });
+        }
+        if let Some(vhost) = self.sessions.vhost_of(key_of(number))
+            && let Some(limit) = vhost_channel_limit(tree, vhost)
+        {
+            let elsewhere = self.usage.elsewhere(&LimitSubject::Vhost(vhost.clone()));
+            if self.sessions.of_vhost(vhost).channels + elsewhere.channels >= limit {
+                let of_vhost = true;
+                return Err(ChannelLimit { of_vhost, limit });
+            }
         }
         if self.sessions.count_channel(key_of(number), true) {
             self.counters.channels_opened += 1;
-            self.note_user_usage(tree, number);
+            self.note_channel_usage(tree, number);
         }
         Ok(())
     }
@@ -138,7 +176,7 @@ impl Limits {
     pub(crate) fn close_channel(&mut self, tree: &Tree, number: u64) {
         if self.sessions.count_channel(key_of(number), false) {
             self.counters.channels_closed += 1;
-            self.note_user_usage(tree, number);
+            self.note_channel_usage(tree, number);
         }
     }
 
@@ -173,37 +211,83 @@ impl Limits {
         }
     }
 
-    /// A change of the tree that was applied: new limits of a user or a virtual host are announced.
-    pub(crate) fn handle_change(&mut self, tree: &Tree, change: &Change) {
-        match change {
-            Change::SetVhostLimit { vhost, .. } => {
-                self.usage.note(tree, LimitSubject::Vhost(vhost.clone()));
-            }
-            Change::SetUserLimit { user, .. } => {
-                self.usage.note(tree, LimitSubject::User(user.clone()));
-            }
-            Change::PutUser(record) => {
-                self.usage
-                    .note(tree, LimitSubject::User(record.name.clone()));
-            }
-            _ => {}
+    fn note_channel_usage(&mut self, tree: &Tree, number: u64) {
+        self.note_user_usage(tree, number);
+        if let Some(vhost) = self.sessions.vhost_of(key_of(number))
+            && vhost_channel_limit(tree, vhost).is_some()
+        {
+            self.usage.note(tree, LimitSubject::Vhost(vhost.clone()));
         }
     }
 
-    /// The tree was replaced by a checkpoint.
-    pub(crate) fn handle_new_tree(&mut self, tree: &Tree) {
-        self.counters.keep_vhosts(|name| tree.vhost_exists(name));
-        self.announce_all_usage(tree);
+    /// Brings the quota of a subject with sessions on this shard up to date with the tree.
+    fn refresh_quota(&mut self, now: Time, tree: &Tree, subject: &LimitSubject) {
+        let open = match subject {
+            LimitSubject::User(name) => self.sessions.of_user(name),
+            LimitSubject::Vhost(name) => self.sessions.of_vhost(name),
+        };
+        let before = self.quotas.index_of(subject);
+        if before.is_none() && open.connections == 0 {
+            return;
+        }
+        let shards = self.usage.publishing_elsewhere(subject).saturating_add(1);
+        let quota = self.quotas.refresh(now, tree, subject, shards);
+        match subject {
+            LimitSubject::User(name) => self.sessions.set_user_quota(name, quota),
+            LimitSubject::Vhost(name) => self.sessions.set_vhost_quota(name, quota),
+        }
+        self.quotas_changed |= quota != before;
     }
 
-    pub(crate) fn handle_vhost_removed(&mut self, name: Name) {
+    /// The limits of a user or a virtual host may have changed: its usage and its publishers are announced.
+    fn handle_new_limits(&mut self, now: Time, tree: &Tree, subject: LimitSubject) {
+        match quotas::has_rates(tree, &subject) {
+            true => self.usage.note_publishing(subject.clone()),
+            false => self.usage.forget_publishing(&subject),
+        }
+        self.refresh_quota(now, tree, &subject);
+        self.usage.note(tree, subject);
+    }
+
+    /// A change of the tree that was applied: new limits of a user or a virtual host are announced.
+    pub(crate) fn handle_change(&mut self, now: Time, tree: &Tree, change: &Change) {
+        let subject = match change {
+            Change::SetVhostLimit { vhost, .. } => LimitSubject::Vhost(vhost.clone()),
+            Change::SetUserLimit { user, .. } => LimitSubject::User(user.clone()),
+            Change::PutUser(record) => LimitSubject::User(record.name.clone()),
+            _ => return,
+        };
+        self.handle_new_limits(now, tree, subject);
+    }
+
+    /// The tree was replaced by a checkpoint.
+    pub(crate) fn handle_new_tree(&mut self, now: Time, tree: &Tree) {
+        self.counters.keep_vhosts(|name| tree.vhost_exists(name));
+        self.announce_all_usage(tree);
+        let (users, vhosts) = self.sessions.names();
+        let users = users.cloned().map(LimitSubject::User);
+        let with_sessions = users.chain(vhosts.cloned().map(LimitSubject::Vhost));
+        let mut subjects = self.quotas.subjects();
+        subjects.extend(with_sessions.filter(|subject| quotas::has_rates(tree, subject)));
+        subjects.sort_unstable();
+        subjects.dedup();
+        for subject in subjects {
+            self.handle_new_limits(now, tree, subject);
+        }
+    }
+
+    pub(crate) fn handle_vhost_removed(&mut self, now: Time, tree: &Tree, name: Name) {
         self.counters.vhost_removed(&name);
-        self.usage.forget(&LimitSubject::Vhost(name.clone()));
+        let subject = LimitSubject::Vhost(name.clone());
+        self.usage.forget(&subject);
+        self.refresh_quota(now, tree, &subject);
         self.removed.push_back(RemovedAccount::Vhost(name));
     }
 
-    pub(crate) fn handle_user_removed(&mut self, name: Name) {
-        self.usage.forget(&LimitSubject::User(name.clone()));
+    pub(crate) fn handle_user_removed(&mut self, now: Time, tree: &Tree, name: Name) {
+        let subject = LimitSubject::User(name.clone());
+        self.usage.forget(&subject);
+        self.refresh_quota(now, tree, &subject);
         self.removed.push_back(RemovedAccount::User(name));
     }
 
@@ -220,13 +304,108 @@ impl Limits {
         tree: &Tree,
         (node, shards): (NodeId, u16),
     ) {
-        self.usage.forget_node(node);
-        self.usage
-            .send_to(ctx, tree, &self.sessions, (node, shards));
+        self.handle_node_down(ctx.now(), node);
+        let here = (&self.sessions, &self.quotas);
+        self.usage.send_to(ctx, tree, here, (node, shards));
     }
 
-    pub(crate) fn handle_node_down(&mut self, node: NodeId) {
+    pub(crate) fn handle_node_down(&mut self, now: Time, node: NodeId) {
         self.usage.forget_node(node);
+        for subject in self.quotas.subjects() {
+            self.update_share(now, &subject);
+        }
+    }
+
+    /// The number of shards that share a rate limit may have changed.
+    fn update_share(&mut self, now: Time, subject: &LimitSubject) {
+        let shards = self.usage.publishing_elsewhere(subject).saturating_add(1);
+        self.quotas.set_shards(now, subject, shards);
+    }
+
+    /// Another shard announces subjects with active publishers.
+    pub(crate) fn handle_activity_frame(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        frame: PublisherActivityFrame,
+    ) {
+        let subjects: Vec<_> = frame.subjects.iter().map(|(s, _)| s.clone()).collect();
+        self.usage.hear_publishing(from, frame);
+        for subject in subjects {
+            self.update_share(now, &subject);
+        }
+    }
+
+    /// Returns true if sessions have got rate limits, or have lost them, since the last call.
+    pub(crate) fn take_quota_changes(&mut self) -> bool {
+        std::mem::take(&mut self.quotas_changed)
+    }
+
+    /// Returns true if a rate limit applies to the session of a connection.
+    pub(crate) fn has_quota(&self, key: ConnectionKey) -> bool {
+        let quotas = self.sessions.quotas_of(key.0);
+        quotas.iter().any(Option::is_some)
+    }
+
+    /// Takes the messages that a session has received from its quotas.
+    pub(crate) fn charge(&mut self, now: Time, key: ConnectionKey, counted: &MessageCounters) {
+        let quotas = self.sessions.quotas_of(key.0);
+        let amount = (counted.publishes.received, counted.published_bytes);
+        for subject in self
+            .quotas
+            .charge(now, quotas, amount)
+            .into_iter()
+            .flatten()
+        {
+            self.usage.note_publishing(subject);
+        }
+    }
+
+    /// See [`Quotas::readable_bytes`].
+    pub(crate) fn readable_bytes(&mut self, now: Time, key: ConnectionKey) -> Option<usize> {
+        let quotas = self.sessions.quotas_of(key.0);
+        self.quotas.readable_bytes(now, quotas)
+    }
+
+    /// Messages that all sessions with quotas have received.
+    pub(crate) fn charged_messages(&self) -> u64 {
+        self.quotas.charged()
+    }
+
+    /// See [`Quotas::note_input`].
+    pub(crate) fn note_input(&mut self, key: ConnectionKey, messages: u64, bytes: usize) {
+        let quotas = self.sessions.quotas_of(key.0);
+        self.quotas.note_input(quotas, messages, bytes);
+    }
+
+    /// See [`Quotas::throttle`].
+    pub(crate) fn throttle(&mut self, now: Time, key: ConnectionKey, number: u64) {
+        let quotas = self.sessions.quotas_of(key.0);
+        self.quotas.throttle(now, quotas, number);
+    }
+
+    /// See [`Quotas::forget_throttled`].
+    pub(crate) fn forget_throttled(&mut self, now: Time, key: ConnectionKey, number: u64) {
+        let quotas = self.sessions.quotas_of(key.0);
+        self.quotas.forget_throttled(now, quotas, number);
+    }
+
+    /// Returns true if [`Limits::release_throttled`] has something to do.
+    pub(crate) fn quotas_are_due(&self, now: Time) -> bool {
+        self.quotas.wake_at().is_some_and(|at| at <= now)
+    }
+
+    /// Sessions whose connections are to be read again.
+    pub(crate) fn release_throttled(&mut self, now: Time) -> Vec<u64> {
+        for subject in self.quotas.tick(now) {
+            self.usage.note_publishing(subject);
+        }
+        self.quotas.take_released()
+    }
+
+    /// The time for which connections were paused because of rate limits.
+    pub(crate) fn quota_paused(&self, now: Time) -> Duration {
+        self.quotas.paused(now)
     }
 
     pub(crate) fn handle_usage_frame(&mut self, from: NodeId, frame: LimitUsageFrame) {
@@ -239,7 +418,8 @@ impl Limits {
 
     /// Announces the changed usage at the end of a turn.
     pub(crate) fn flush(&mut self, ctx: &mut Context, tree: &Tree, peers: &Peers) {
-        self.usage.flush(ctx, tree, &self.sessions, peers);
+        let here = (&self.sessions, &self.quotas);
+        self.usage.flush(ctx, tree, here, peers);
     }
 
     pub(crate) fn check_passwords_with(&mut self, start: StartCheck) {
@@ -362,14 +542,20 @@ impl Limits {
     }
 
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        let times = [self.logins.wake_at(), self.usage.wake_at()];
+        let times = [
+            self.logins.wake_at(),
+            self.usage.wake_at(),
+            self.quotas.wake_at(),
+        ];
         times.into_iter().flatten().min()
     }
 }
 
 /// `None`: the user has no such limit. A negative one counts as none.
 fn user_limit(tree: &Tree, user: &str, name: &str) -> Option<u64> {
-    let limits = &tree.user(user)?.limits;
-    let limit = limits.iter().find(|(known, _)| &**known == name)?.1;
-    u64::try_from(limit).ok()
+    find_limit(&tree.user(user)?.limits, name)
+}
+
+fn vhost_channel_limit(tree: &Tree, vhost: &str) -> Option<u64> {
+    tree.vhost(vhost)?.limit(MAX_CHANNELS)
 }

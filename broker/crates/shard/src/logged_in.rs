@@ -1,6 +1,7 @@
 //! Logged-in users and their virtual hosts, for limits: each name once, and a few bytes per session.
 
 use crate::limit_usage::OpenCounts;
+use crate::quotas::{QuotaIndex, SessionQuotas};
 use hashbrown::HashMap;
 use metadata::{Name, Tree};
 use session::SessionOwner;
@@ -15,6 +16,8 @@ struct OpenSessions {
     name: Name,
     connections: u64,
     channels: u64,
+    /// The rate limits, if there are any.
+    quota: Option<QuotaIndex>,
 }
 
 impl OpenSessions {
@@ -43,6 +46,7 @@ impl NameTable {
                     name: name.clone(),
                     connections: 0,
                     channels: 0,
+                    quota: None,
                 };
                 let at = NameIndex::new(self.limit_usage.insert(new));
                 self.by_name.insert(name, at);
@@ -66,6 +70,14 @@ impl NameTable {
             self.limit_usage.remove(at.index());
         }
         Some(name)
+    }
+
+    fn set_quota(&mut self, name: &str, quota: Option<QuotaIndex>) {
+        if let Some(at) = self.by_name.get(name)
+            && let Some(entry) = self.limit_usage.get_mut(at.index())
+        {
+            entry.quota = quota;
+        }
     }
 
     fn of(&self, name: &str) -> Option<&OpenSessions> {
@@ -175,6 +187,27 @@ impl LoggedInSessions {
         (self.users.by_name.keys(), self.vhosts.by_name.keys())
     }
 
+    /// The rate limits that apply to a session.
+    pub(crate) fn quotas_of(&self, key: usize) -> SessionQuotas {
+        let Some(login) = self.sessions.get(key) else {
+            return [None; 2];
+        };
+        let of_user = self.users.limit_usage.get(login.user.index());
+        let vhost = login.vhost;
+        let of_vhost = vhost.and_then(|at| self.vhosts.limit_usage.get(at.index()));
+        [of_user, of_vhost].map(|sessions| sessions?.quota)
+    }
+
+    /// The rate limits of a user with sessions here have changed.
+    pub(crate) fn set_user_quota(&mut self, user: &str, quota: Option<QuotaIndex>) {
+        self.users.set_quota(user, quota);
+    }
+
+    /// The rate limits of a virtual host with sessions here have changed.
+    pub(crate) fn set_vhost_quota(&mut self, vhost: &str, quota: Option<QuotaIndex>) {
+        self.vhosts.set_quota(vhost, quota);
+    }
+
     pub(crate) fn user_of(&self, key: usize) -> Option<&Name> {
         let user = self.sessions.get(key)?.user;
         self.users
@@ -223,8 +256,11 @@ impl LoggedInSessions {
             return;
         };
         let new = self.vhosts.enter(vhost);
+        if let Some(entry) = self.vhosts.limit_usage.get_mut(new.index()) {
+            entry.channels += u64::from(login.channels);
+        }
         if let Some(old) = login.vhost.replace(new) {
-            self.vhosts.leave(old, 0);
+            self.vhosts.leave(old, login.channels);
         }
     }
 
@@ -233,21 +269,24 @@ impl LoggedInSessions {
         let Some(login) = self.sessions.get_mut(key) else {
             return false;
         };
-        let Some(used) = self.users.limit_usage.get_mut(login.user.index()) else {
+        if !more && login.channels == 0 {
             return false;
-        };
+        }
+        let of_user = self.users.limit_usage.get_mut(login.user.index());
+        let vhost = login.vhost;
+        let of_vhost = vhost.and_then(|at| self.vhosts.limit_usage.get_mut(at.index()));
+        let holders = of_user.into_iter().chain(of_vhost);
         match more {
             true => {
+                holders.for_each(|holder| holder.channels += 1);
                 login.channels += 1;
-                used.channels += 1;
                 self.channels += 1;
             }
-            false if login.channels > 0 => {
+            false => {
+                holders.for_each(|holder| holder.channels -= 1);
                 login.channels -= 1;
-                used.channels -= 1;
                 self.channels -= 1;
             }
-            false => return false,
         }
         true
     }
@@ -259,7 +298,9 @@ impl LoggedInSessions {
         let user = self.users.leave(login.user, login.channels)?;
         Some(EndedLogin {
             user,
-            vhost: login.vhost.and_then(|at| self.vhosts.leave(at, 0)),
+            vhost: login
+                .vhost
+                .and_then(|at| self.vhosts.leave(at, login.channels)),
             channels: login.channels,
             counted: (login.counted != NOWHERE).then_some(login.counted),
         })
@@ -292,6 +333,7 @@ mod tests {
         assert_eq!(accounts.of_vhost("other"), open(1, 0));
         assert!(accounts.count_channel(0, true) && accounts.count_channel(0, true));
         assert!(accounts.count_channel(1, true) && accounts.count_channel(1, false));
+        assert_eq!(accounts.of_vhost("/"), open(2, 2));
         assert!(!accounts.count_channel(1, false) && !accounts.count_channel(9, true));
         assert_eq!(
             (accounts.of_user("u"), accounts.channels()),
@@ -317,6 +359,13 @@ mod tests {
             (accounts.of_user("u"), accounts.channels()),
             (open(2, 0), 0)
         );
+        assert_eq!(accounts.of_vhost("/"), open(1, 0));
+        // Channels follow a session to another virtual host.
+        assert!(accounts.count_channel(2, true));
+        accounts.open_vhost(2, "/");
+        assert_eq!(accounts.of_vhost("/"), open(2, 1));
+        assert_eq!(accounts.of_vhost("other"), open(0, 0));
+        assert!(accounts.count_channel(2, false));
         let before = accounts.log_in(1, "v").map(|left| left.user);
         assert_eq!(before.as_deref(), Some("u"));
         assert_eq!(accounts.of_user("u"), open(1, 0));

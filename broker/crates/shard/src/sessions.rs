@@ -113,6 +113,8 @@ impl Marks {
     const DIRTY: u8 = 1;
     const CHARGED: u8 = 2;
     const TOUCHED: u8 = 4;
+    const RATE_LIMITED: u8 = 8;
+    const THROTTLED: u8 = 16;
 
     fn set(&mut self, mark: u8, on: bool) {
         match on {
@@ -147,6 +149,24 @@ impl Marks {
     pub(crate) fn set_touched(&mut self, on: bool) {
         self.set(Marks::TOUCHED, on);
     }
+
+    /// A rate limit applies to its session.
+    pub(crate) fn is_rate_limited(self) -> bool {
+        self.0 & Marks::RATE_LIMITED != 0
+    }
+
+    pub(crate) fn set_rate_limited(&mut self, on: bool) {
+        self.set(Marks::RATE_LIMITED, on);
+    }
+
+    /// It is not read, because a rate limit is exceeded.
+    pub(crate) fn is_throttled(self) -> bool {
+        self.0 & Marks::THROTTLED != 0
+    }
+
+    pub(crate) fn set_throttled(&mut self, on: bool) {
+        self.set(Marks::THROTTLED, on);
+    }
 }
 
 // A line of the cache, and a block of them is as large as the allocator's.
@@ -155,6 +175,14 @@ const _: () = assert!(size_of::<Option<ConnectionSlot>>() <= 64);
 impl ConnectionSlot {
     fn number(&self, shard: u16, key: usize) -> u64 {
         number(shard, self.serial, key as u64)
+    }
+
+    /// The state for the driver: a connection that is throttled is not read.
+    pub(crate) fn driver_state(&self) -> SessionState {
+        match self.session_state {
+            SessionState::Open if self.marks.is_throttled() => SessionState::Paused,
+            session_state => session_state,
+        }
     }
 
     fn origin<'a>(&self, entrances: &'a ListenerOrigins) -> Origin<'a> {
@@ -206,7 +234,10 @@ impl ConnectionSlot {
             peer: origin.peer().to_string(),
             local: origin.local().to_string(),
             tls: origin.has_tls(),
-            state: details.state.to_owned(),
+            state: match details.state {
+                "running" if self.marks.is_throttled() => "flow".to_owned(),
+                state => state.to_owned(),
+            },
             auth_mechanism: details.auth_mechanism.to_owned(),
             tls_protocol: tls.map_or("", |tls| tls.protocol).to_owned(),
             tls_suite: tls.map_or("", |tls| tls.cipher).to_owned(),
@@ -379,6 +410,11 @@ impl Sessions {
         if let Some(time) = slot.session.wake_at() {
             self.wakes.note(&mut slot.wake, time, key.0);
         }
+    }
+
+    /// The number of a connection's session.
+    pub(crate) fn number(&self, key: ConnectionKey) -> Option<u64> {
+        Some(self.slots.get(key.0)?.number(self.shard, key.0))
     }
 
     /// By number: None when that session is gone, whoever has its key now.

@@ -8,6 +8,7 @@ mod evictions;
 mod internal_client;
 mod metadata_log;
 mod operations;
+mod rate_limits;
 mod reconcile;
 mod services;
 mod state;
@@ -107,11 +108,13 @@ impl Shard {
             state: &mut self.state,
             number,
             origin,
+            marks: slot.marks,
         };
         slot.session_state = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
         if let Some(trail) = view.state.ctx.audit_mut() {
             trail.flush_refusals(number, origin);
         }
+        slot.marks = view.marks;
         let after = slot.session_state;
         let marks = slot.marks;
         if !marks.is_dirty() && (slot.outbox.len() != had || before != after) {
@@ -344,6 +347,10 @@ impl Shard {
                 }
             }
             Frame::LimitUsage(told) => self.state.limits.handle_usage_frame(from, told),
+            Frame::PublisherActivity(frame) => {
+                let now = self.state.ctx.now();
+                self.state.limits.handle_activity_frame(now, from, frame);
+            }
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }
@@ -474,6 +481,9 @@ impl ShardDriver for Shard {
         if self.state.limits.budget().is_active() {
             self.keep_budget();
         }
+        if self.state.limits.quotas_are_due(now) {
+            self.release_throttled(now);
+        }
         self.tick_sessions();
     }
 
@@ -495,7 +505,12 @@ impl ShardDriver for Shard {
 
     fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> SessionState {
         let before = input.len();
-        let session_state = self.step(connection, |s, view, out| s.receive(input, view, out));
+        let is_rate_limited =
+            (self.sessions.get(connection)).is_some_and(|slot| slot.marks.is_rate_limited());
+        let session_state = match is_rate_limited {
+            false => self.step(connection, |s, view, out| s.receive(input, view, out)),
+            true => self.receive_within_quotas(connection, input),
+        };
         if let Some(slot) = self.sessions.get(connection) {
             let partial = input.len();
             let taken = before.saturating_sub(partial);
@@ -510,7 +525,7 @@ impl ShardDriver for Shard {
     fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, SessionState)> {
         self.sessions.get(connection).map(|s| {
             s.marks.set_dirty(false);
-            let session_state = s.session_state;
+            let session_state = s.driver_state();
             (&mut s.outbox, session_state)
         })
     }
@@ -545,8 +560,13 @@ impl ShardDriver for Shard {
             state: &mut self.state,
             number,
             origin,
+            marks: slot.marks,
         };
         slot.session.gone(&mut view);
+        if slot.marks.is_throttled() {
+            let now = self.state.ctx.now();
+            self.state.limits.forget_throttled(now, connection, number);
+        }
         if slot.marks.is_charged() {
             self.state.limits.budget().release(connection);
         }
@@ -712,6 +732,9 @@ impl ShardDriver for Shard {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
         self.state.flush_services();
+        if self.state.limits.take_quota_changes() {
+            self.mark_rate_limited_sessions();
+        }
         let state = &mut self.state;
         state
             .limits

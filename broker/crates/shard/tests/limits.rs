@@ -108,6 +108,28 @@ fn a_users_channels_count_on_every_node() {
 }
 
 #[test]
+fn channels_of_a_virtual_host_count_on_every_node() {
+    let mut c = Cluster::new(3);
+    let mut clients: Vec<Client> = (0..2).map(|at| c.client(at)).collect();
+    c.change(Change::SetVhostLimit {
+        vhost: "/".into(),
+        limit: "max-channels".into(),
+        value: Some(3),
+    });
+    c.pass(TOLD);
+    clients[0].call(&mut c, 2, Method::ChannelOpen {});
+    c.pass(TOLD);
+    let why = clients[1].ask(&mut c, 2, Method::ChannelOpen {});
+    let why = why.expect_err("all channels are in use");
+    assert!(why.contains("maximum allowed vhost limit of (3)"), "{why}");
+    // A connection takes its channels with it.
+    let first = clients.remove(0);
+    leave(&mut c, first);
+    let third = come(&mut c, 2).expect("a connection with a channel");
+    leave(&mut c, third);
+}
+
+#[test]
 fn a_node_that_is_out_of_reach_is_not_counted_until_it_is_back() {
     let mut c = Cluster::new(3);
     limit_user(&mut c, "max-connections", Some(2));

@@ -95,7 +95,6 @@ pub(super) fn machine(page: &mut Page, resources: &NodeResources) {
     }
     // The names of Prometheus' client libraries, which have no prefix.
     let previous_prefix = page.prefix("");
-    let seconds = |ms: u64| format!("{}.{:03}", ms / 1000, ms % 1000);
     if let Some(used) = resources.processor_time_ms {
         let help = "Processor time that the process has used, in seconds";
         page.one("process_cpu_seconds_total", COUNTER, help, seconds(used));
@@ -105,6 +104,10 @@ pub(super) fn machine(page: &mut Page, resources: &NodeResources) {
         page.one("process_start_time_seconds", GAUGE, help, seconds(started));
     }
     page.prefix(previous_prefix);
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{}.{:03}", ms / 1000, ms % 1000)
 }
 
 type ProtocolMetric = (&'static str, &'static str, fn(&ProtocolCounters) -> u64);
@@ -606,6 +609,18 @@ pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
             page.sample(confirmed, &labels, totals.confirmed);
         }
     }
+}
+
+/// Pauses of publishers by rate limits.
+pub(super) fn quotas(page: &mut Page, counters: &Counters) {
+    let previous_prefix = page.prefix("posthorn_");
+    page.one(
+        "quota_paused_seconds_total",
+        COUNTER,
+        "Time for which connections were paused because of rate limits of virtual hosts and users, all connections together",
+        seconds(counters.quota_paused_ms),
+    );
+    page.prefix(previous_prefix);
 }
 
 /// Metrics without a RabbitMQ equivalent have the prefix `posthorn_`.

@@ -372,6 +372,51 @@ fn users_have_passwords_permissions_and_limits() {
 }
 
 #[test]
+fn rate_limits_are_set_listed_and_cleared() {
+    let server = Server::start();
+    assert_eq!(
+        server.put("/api/users/app", json!({"password": "p", "tags": ""})),
+        201
+    );
+    for (path, value) in [
+        ("vhost-limits/%2F/max-message-rate", 1000),
+        ("vhost-limits/%2F/max-byte-rate", 1_000_000),
+        ("vhost-limits/%2F/max-channels", 50),
+        ("user-limits/app/max-message-rate", 100),
+        ("user-limits/app/max-byte-rate", -1),
+    ] {
+        let status = server.put(&format!("/api/{path}"), json!({"value": value}));
+        assert_eq!(status, 204, "{path}");
+    }
+    assert_eq!(
+        server.get("/api/vhost-limits/%2F"),
+        json!([{"vhost": "/", "value": {"max-message-rate": 1000, "max-byte-rate": 1_000_000, "max-channels": 50}}])
+    );
+    assert_eq!(
+        server.get("/api/user-limits"),
+        json!([{"user": "app", "value": {"max-message-rate": 100, "max-byte-rate": -1}}])
+    );
+    for path in [
+        "vhost-limits/%2F/max-message-rate",
+        "user-limits/app/max-byte-rate",
+    ] {
+        let answer = server.ask("PUT", &format!("/api/{path}"), Some(json!({"value": 0})));
+        assert_eq!(answer.status, 400, "{path}");
+        let text = answer.body.to_string();
+        let limit = path.rsplit('/').next().unwrap_or(path);
+        assert!(
+            text.contains(limit) && text.contains("must not be 0"),
+            "{text}"
+        );
+        assert_eq!(server.delete(&format!("/api/{path}")), 204);
+    }
+    assert_eq!(
+        server.get("/api/user-limits/app"),
+        json!([{"user": "app", "value": {"max-message-rate": 100}}])
+    );
+}
+
+#[test]
 fn md5_hash_of_old_rabbitmq_allows_login() {
     let server = Server::start();
     let hash = "IECV6PZI/Invh0DL187KFpkO5Jc=";

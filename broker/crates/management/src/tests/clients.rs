@@ -542,6 +542,7 @@ fn metrics_are_reported_by_protocol_queue_type_and_object() {
         let mut fake = server.fake.lock().unwrap();
         fake.counters.protocols.insert("amqp091".into(), counts);
         fake.counters.connections_opened = 6;
+        fake.counters.quota_paused_ms = 12_034;
         let quorum = &mut fake.counters.dead_letters[QueueType::Quorum];
         (quorum.disabled.expired, quorum.confirmed) = (3, 4);
         quorum.at_least_once.delivery_limit = 5;
@@ -557,6 +558,7 @@ fn metrics_are_reported_by_protocol_queue_type_and_object() {
     let all = page("/metrics");
     for line in [
         "rabbitmq_connections_opened_total 6",
+        "posthorn_quota_paused_seconds_total 12.034",
         "rabbitmq_connections 2",
         "rabbitmq_channels 2",
         "rabbitmq_global_messages_received_total{protocol=\"amqp091\"} 12",

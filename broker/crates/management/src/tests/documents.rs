@@ -7,7 +7,7 @@ const RABBITMQ_DEFINITIONS: &str = r#"{
   "explanation": "Definitions of cluster 'rabbit@host'",
   "users": [
     {"name": "app", "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
-     "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ["management"], "limits": {"max-connections": 10}},
+     "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ["management"], "limits": {"max-connections": 10, "max-byte-rate": 1000000}},
     {"name": "external", "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": [], "limits": {}}
   ],
   "vhosts": [
@@ -18,7 +18,7 @@ const RABBITMQ_DEFINITIONS: &str = r#"{
   "permissions": [{"user": "app", "vhost": "v", "configure": ".*", "write": ".*", "read": ".*"}],
   "topic_permissions": [{"user": "app", "vhost": "v", "exchange": "amq.topic", "write": "^a", "read": ".*"}],
   "parameters": [
-    {"value": {"max-connections": 100, "max-queues": 50}, "vhost": "v", "component": "vhost-limits", "name": "limits"},
+    {"value": {"max-channels": 7, "max-connections": 100, "max-message-rate": 500, "max-queues": 50}, "vhost": "v", "component": "vhost-limits", "name": "limits"},
     {"value": {"pattern": "^o", "definition": {"max-length": 9}, "priority": 1, "apply-to": "queues"},
      "vhost": "v", "component": "operator_policy", "name": "limit"}
   ],
@@ -62,7 +62,7 @@ fn rabbitmq_definitions_file_is_imported() {
     );
     assert_eq!(
         server.get("/api/vhost-limits"),
-        json!([{"vhost": "v", "value": {"max-connections": 100, "max-queues": 50}}])
+        json!([{"vhost": "v", "value": {"max-channels": 7, "max-connections": 100, "max-message-rate": 500, "max-queues": 50}}])
     );
     let orders = server.get("/api/queues/v/orders");
     assert_eq!(
@@ -229,6 +229,7 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
             ("quorum_delayed_retry", "enabled"),
             ("quorum_delivery_counts", "enabled"),
             ("quorum_strict_priorities", "enabled"),
+            ("quotas", "enabled"),
             ("scheduled_delivery", "enabled"),
             ("shards_per_node", "enabled"),
             ("stream_queues", "enabled")

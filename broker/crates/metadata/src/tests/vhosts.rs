@@ -42,6 +42,88 @@ fn queue_limit_of_a_vhost_is_enforced() {
     assert!(matches!(log.refused(nowhere), ChangeError::NotFound(_)));
 }
 
+fn enable_quotas(log: &mut Log) {
+    let name = crate::features::QUOTAS.name.into();
+    log.apply(Change::EnableFeature { name }).expect("allowed");
+}
+
+fn user_limit(limit: &str, value: Option<i64>) -> Change {
+    Change::SetUserLimit {
+        user: name("guest"),
+        limit: name(limit),
+        value,
+    }
+}
+
+#[test]
+fn rate_limits_need_the_feature_flag() {
+    let mut log = Log::new();
+    for change in [
+        limit("max-message-rate", Some(100)),
+        limit("max-byte-rate", Some(-1)),
+        limit("max-channels", Some(10)),
+        user_limit("max-message-rate", Some(100)),
+        user_limit("max-byte-rate", Some(100)),
+    ] {
+        let refused = log.refused(change);
+        assert!(matches!(refused, ChangeError::PreconditionFailed(_)));
+        assert!(refused.to_string().contains("'quotas'"), "{refused}");
+    }
+    assert_eq!(
+        log.refused(limit("max-message-rate", Some(100)))
+            .to_string(),
+        "max-message-rate of vhost '/' needs the feature flag 'quotas', which is disabled: enable it after all nodes are upgraded"
+    );
+    let with_limit = UserRecord {
+        limits: vec![(name("max-byte-rate"), 100)],
+        ..user("u")
+    };
+    let refused = log.refused(Change::PutUser(with_limit.clone()));
+    assert!(refused.to_string().contains("user 'u'"), "{refused}");
+    // Limits that all versions know need no flag, and a limit that cannot be set can be cleared.
+    log.ok(user_limit("max-channels", Some(10)));
+    let cleared = log.ok(limit("max-message-rate", None));
+    assert_eq!(cleared, ChangeResult::Unchanged);
+
+    enable_quotas(&mut log);
+    log.ok(limit("max-message-rate", Some(100)));
+    log.ok(limit("max-byte-rate", Some(-1)));
+    log.ok(limit("max-channels", Some(10)));
+    log.ok(user_limit("max-message-rate", Some(100)));
+    log.ok(Change::PutUser(with_limit));
+    let record = log.tree.vhost("/").unwrap();
+    let found = ["max-message-rate", "max-byte-rate", "max-channels"].map(|l| record.limit(l));
+    assert_eq!(found, [Some(100), None, Some(10)]);
+}
+
+#[test]
+fn rate_of_zero_is_refused_and_names_the_limit() {
+    let mut log = Log::new();
+    enable_quotas(&mut log);
+    assert_eq!(
+        log.refused(limit("max-byte-rate", Some(0))).to_string(),
+        "max-byte-rate of vhost '/' must not be 0, because publishers would wait for ever: set at least 1, or -1 for no limit"
+    );
+    let refused = log.refused(user_limit("max-message-rate", Some(0)));
+    assert!(
+        refused
+            .to_string()
+            .contains("max-message-rate of user 'guest'")
+    );
+    let with_limit = UserRecord {
+        limits: vec![(name("max-byte-rate"), 0)],
+        ..user("u")
+    };
+    log.refused(Change::PutUser(with_limit));
+    // No channel at all is a limit, as for users.
+    log.ok(limit("max-channels", Some(0)));
+    let refused = log.refused(user_limit("max-queues", Some(1)));
+    assert_eq!(
+        refused.to_string(),
+        "unrecognised user limit 'max-queues': max-connections, max-channels, max-message-rate, max-byte-rate are known"
+    );
+}
+
 #[test]
 fn vhost_settings_survive_a_new_description_and_end_with_the_vhost() {
     let mut log = Log::new();

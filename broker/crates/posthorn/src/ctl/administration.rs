@@ -4,6 +4,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::output::{Column, Output};
 use super::{ColumnSelection, VhostFilter, VhostOption, lists, object};
+use metadata::{USER_LIMITS, VHOST_LIMITS};
 use serde_json::{Map, Value as Json, json};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,7 @@ pub(crate) enum Administration {
     SetClusterName { name: String },
     /// List the limits of all virtual hosts or of one
     ListVhostLimits(VhostFilter),
-    /// Set limits of a virtual host: '{"max-connections": 100, "max-queues": 50}'
+    /// Set limits of a virtual host: '{"max-connections": 100, "max-message-rate": 5000}'
     SetVhostLimits {
         limits: String,
         #[command(flatten)]
@@ -43,7 +44,7 @@ pub(crate) enum Administration {
     },
     /// List the limits of all users
     ListUserLimits,
-    /// Set limits of a user: '{"max-connections": 10, "max-channels": 100}'
+    /// Set limits of a user: '{"max-connections": 10, "max-byte-rate": 1000000}'
     SetUserLimits { user: String, limits: String },
     /// Clear one limit of a user, or `all`
     ClearUserLimits { user: String, limit: String },
@@ -295,7 +296,7 @@ fn limit(client: &Client, command: &Administration) -> Result<String, Failure> {
             Ok(format!("Set limits of vhost '{}'", at.vhost))
         }
         ClearVhostLimits { at } => {
-            for limit in ["max-connections", "max-queues"] {
+            for limit in VHOST_LIMITS {
                 client.delete(&["vhost-limits", &at.vhost, limit], "")?;
             }
             Ok(format!("Cleared the limits of vhost '{}'", at.vhost))
@@ -305,8 +306,8 @@ fn limit(client: &Client, command: &Administration) -> Result<String, Failure> {
             Ok(format!("Set limits of user '{user}'"))
         }
         ClearUserLimits { user, limit } => {
-            let all = ["max-connections", "max-channels"];
-            for known in all.into_iter().filter(|l| limit == "all" || limit == l) {
+            let all = USER_LIMITS.iter();
+            for known in all.filter(|known| limit == "all" || limit == **known) {
                 client.delete(&["user-limits", user, known], "")?;
             }
             Ok(format!("Cleared limits of user '{user}': {limit}"))

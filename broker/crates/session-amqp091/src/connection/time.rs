@@ -26,7 +26,7 @@ impl AmqpSession {
             return;
         }
         // A paused connection is not read, so its heartbeats are not seen.
-        if self.is_paused() {
+        if self.is_paused() || cx.broker.is_throttled() {
             self.last_received = now;
         }
         if now >= self.last_received + self.heartbeat * 2 {

@@ -72,6 +72,10 @@ pub struct FakeBroker {
     pub vhost_is_full: bool,
     /// The sum of all reported counters.
     pub message_counters: session::MessageCounters,
+    /// The node does not read the connection.
+    pub is_throttled: bool,
+    /// The limit of channels is that of the vhost, not of the user.
+    pub vhost_limits_channels: bool,
     pub channels_left: u32,
     /// Queues accept requests without answering; publishes are collected in `unconfirmed`.
     pub silent: bool,
@@ -125,6 +129,8 @@ impl FakeBroker {
             admits: true,
             vhost_is_full: false,
             message_counters: session::MessageCounters::default(),
+            is_throttled: false,
+            vhost_limits_channels: false,
             channels_left: 10_000,
             silent: false,
             is_single_node: false,
@@ -587,6 +593,9 @@ impl Broker for FakeBroker {
     fn publishers_blocked(&self) -> Option<&'static str> {
         self.alarm
     }
+    fn is_throttled(&self) -> bool {
+        self.is_throttled
+    }
     fn draining(&self) -> bool {
         self.draining
     }
@@ -604,10 +613,15 @@ impl Broker for FakeBroker {
         assert_eq!(protocol, self.protocol);
         self.message_counters.add(message_counters);
     }
-    fn open_channel(&mut self) -> Result<(), u64> {
+    fn open_channel(&mut self) -> Result<(), session::ChannelLimit> {
         match self.channels_left.checked_sub(1) {
             Some(left) => self.channels_left = left,
-            None => return Err(2),
+            None => {
+                return Err(session::ChannelLimit {
+                    of_vhost: self.vhost_limits_channels,
+                    limit: 2,
+                });
+            }
         }
         Ok(())
     }

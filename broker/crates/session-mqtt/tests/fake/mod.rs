@@ -52,6 +52,8 @@ pub struct Node {
     pub unconfirmed: Vec<(u64, QueueId, PublishTag)>,
     pub flow: Option<FlowState>,
     pub alarm: Option<&'static str>,
+    /// The node does not read the connections.
+    pub is_throttled: bool,
     pub draining: bool,
     pub password_check: Option<PasswordCheck>,
     /// Successful and failed logins.
@@ -94,6 +96,7 @@ impl Node {
             unconfirmed: Vec::new(),
             flow: None,
             alarm: None,
+            is_throttled: false,
             draining: false,
             password_check: None,
             logins: (0, 0),
@@ -343,6 +346,9 @@ impl Broker for Node {
     fn publishers_blocked(&self) -> Option<&'static str> {
         self.alarm
     }
+    fn is_throttled(&self) -> bool {
+        self.is_throttled
+    }
     fn draining(&self) -> bool {
         self.draining
     }
@@ -357,7 +363,7 @@ impl Broker for Node {
     fn admit(&mut self, _: &str) -> Result<(), u64> {
         if self.admits { Ok(()) } else { Err(3) }
     }
-    fn open_channel(&mut self) -> Result<(), u64> {
+    fn open_channel(&mut self) -> Result<(), session::ChannelLimit> {
         Ok(())
     }
     fn close_channel(&mut self) {}

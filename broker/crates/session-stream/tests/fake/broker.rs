@@ -145,6 +145,8 @@ pub struct FakeBroker {
     /// Events for sessions by number.
     pub events: VecDeque<(u64, SessionEvent)>,
     pub alarm: Option<&'static str>,
+    /// The node does not read the connections.
+    pub is_throttled: bool,
     pub draining: bool,
     /// The result of password checks, if not the real one.
     pub verdict: Option<PasswordCheck>,
@@ -218,6 +220,7 @@ impl FakeBroker {
             streams: BTreeMap::new(),
             events: VecDeque::new(),
             alarm: None,
+            is_throttled: false,
             draining: false,
             verdict: None,
             logins: (0, 0),
@@ -575,6 +578,9 @@ impl Broker for FakeBroker {
     fn publishers_blocked(&self) -> Option<&'static str> {
         self.alarm
     }
+    fn is_throttled(&self) -> bool {
+        self.is_throttled
+    }
     fn draining(&self) -> bool {
         self.draining
     }
@@ -585,7 +591,7 @@ impl Broker for FakeBroker {
         assert_eq!(protocol, "stream");
         self.counters.add(counters);
     }
-    fn open_channel(&mut self) -> Result<(), u64> {
+    fn open_channel(&mut self) -> Result<(), session::ChannelLimit> {
         panic!("the protocol has no channels");
     }
     fn close_channel(&mut self) {}

@@ -44,6 +44,7 @@ golden::variant_names! {
         Frame::Members(MembershipMessage::Drain { .. }) => "members-drain",
         Frame::Service(_) => "service",
         Frame::LimitUsage(_) => "uses",
+        Frame::PublisherActivity(_) => "publisher-activity",
         Frame::Replica { .. } => "replica",
         Frame::CursorRequests { .. } => "cursor-requests",
         Frame::CursorEvents { .. } => "cursor-events",
@@ -285,6 +286,13 @@ fn other_frames() -> Vec<Frame> {
         Frame::LimitUsage(LimitUsageFrame {
             shard: 1,
             limit_usage,
+        }),
+        Frame::PublisherActivity(PublisherActivityFrame {
+            shard: 300,
+            subjects: vec![
+                (LimitSubject::User("user é".into()), true),
+                (LimitSubject::Vhost("/".into()), false),
+            ],
         }),
     ]
 }

@@ -15,6 +15,19 @@ pub struct LimitUsageFrame {
     pub limit_usage: Vec<(LimitSubject, OpenCounts)>,
 }
 
+/// Users and virtual hosts with rate limits, and whether the sending shard has active publishers of each. Subjects that are
+/// not in the frame are unchanged. Only sent while the feature flag `quotas` is enabled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublisherActivityFrame {
+    /// The shard of the sending node.
+    pub shard: u16,
+    pub subjects: Vec<(LimitSubject, bool)>,
+}
+
+wire_struct!(PublisherActivityFrame {
+    shard: u16,
+    subjects: Vec<(LimitSubject, bool)> as AtMost<MAX_USES>,
+});
 wire_struct!(LimitUsageFrame {
     shard: u16,
     limit_usage: Vec<(LimitSubject, OpenCounts)> as AtMost<MAX_USES>,

@@ -378,7 +378,7 @@ impl Account {
             let Some(slot) = sessions.get(ConnectionKey(key)) else {
                 continue;
             };
-            if slot.session_state == SessionState::Paused || slot.outbox.len() > PAUSED {
+            if slot.driver_state() == SessionState::Paused || slot.outbox.len() > PAUSED {
                 charge.excused = now;
             }
             // Logins have their own timeouts.

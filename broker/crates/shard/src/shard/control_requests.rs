@@ -301,6 +301,8 @@ impl ShardState {
                 }
             }),
             raft: self.queues.local().raft_counters(),
+            quota_paused_ms: u64::try_from(self.limits.quota_paused(self.ctx.now()).as_millis())
+                .unwrap_or(u64::MAX),
             resources: self.resources(),
             ..Counters::default()
         };

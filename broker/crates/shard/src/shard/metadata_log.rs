@@ -187,7 +187,8 @@ impl ShardState {
         if let Change::EnableFeature { .. } | Change::EnableKnownFeature { .. } = change {
             self.features_changed();
         }
-        self.limits.handle_change(self.metadata.tree(), change);
+        self.limits
+            .handle_change(self.ctx.now(), self.metadata.tree(), change);
         for event in self.metadata.take_events() {
             self.carry_out_event(event);
         }
@@ -223,14 +224,16 @@ impl ShardState {
                 self.tell_removed(&node);
             }
             TreeEvent::VhostRemoved(name) => {
-                self.limits.handle_vhost_removed(name);
+                self.limits
+                    .handle_vhost_removed(self.ctx.now(), self.metadata.tree(), name);
             }
             // Services look after these.
             TreeEvent::Retained { .. } => {}
             TreeEvent::PermissionsChanged { user }
                 if self.metadata.tree().user(&user).is_none() =>
             {
-                self.limits.handle_user_removed(user);
+                self.limits
+                    .handle_user_removed(self.ctx.now(), self.metadata.tree(), user);
             }
             // Sessions look these up when they need them.
             TreeEvent::PermissionsChanged { .. } => {}
@@ -304,7 +307,8 @@ impl ShardState {
             Ok(before) => before,
             Err(error) => return self.ctx.push_effect(Effect::Fatal(error)),
         };
-        self.limits.handle_new_tree(self.metadata.tree());
+        self.limits
+            .handle_new_tree(self.ctx.now(), self.metadata.tree());
         let removed: Vec<_> = before
             .all_queues()
             .filter(|q| self.metadata.tree().queue_by_id(q.id).is_none())
@@ -467,6 +471,6 @@ impl ShardState {
         self.queues.handle_node_down(&mut self.ctx, node);
         self.route_queue_outputs();
         self.each_service(|service, view| service.node_down(view, node));
-        self.limits.handle_node_down(node);
+        self.limits.handle_node_down(self.ctx.now(), node);
     }
 }

@@ -7,6 +7,7 @@ use crate::listener_origin::Origin;
 use crate::listings::ListingTarget;
 use crate::metadata_client::ChangeRequester;
 use crate::sessions::InternalSession;
+use crate::sessions::Marks;
 use crate::shard::Shard;
 use crate::shard::view::View;
 use crate::{Effect, LocalMessage};
@@ -134,6 +135,7 @@ impl ShardState {
         let mut view = View {
             number: InternalSession::Service(at).number(self.ctx.shard()),
             origin: Origin::HERE,
+            marks: Marks::default(),
             state: self,
         };
         Some(call(service, &mut view))

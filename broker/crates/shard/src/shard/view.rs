@@ -4,14 +4,15 @@ use super::ShardState;
 use crate::ConnectionKey;
 use crate::listener_origin::Origin;
 use crate::metadata_client::ChangeRequester;
+use crate::sessions::{Marks, key_of};
 use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, Name, QueueId, QueueRecord, QueueType, SessionId, Tree};
 use queue::cursor::{CursorSend, StreamBatch};
 use queue::{ConsumerId, RequestBody};
 use session::{
-    AnnounceOutcome, Broker, FlowState, LoginAttempt, MessageCounters, PasswordCheck, PublishTag,
-    Refusals, RequestSeq, ServiceId, ServiceStates, SessionOwner, TracedMessage,
+    AnnounceOutcome, Broker, ChannelLimit, FlowState, LoginAttempt, MessageCounters, PasswordCheck,
+    PublishTag, Refusals, RequestSeq, ServiceId, ServiceStates, SessionOwner, TracedMessage,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +21,17 @@ pub struct View<'a> {
     pub state: &'a mut ShardState,
     pub number: u64,
     pub origin: Origin<'a>,
+    /// Of the session's connection.
+    pub(crate) marks: Marks,
+}
+
+impl View<'_> {
+    /// The session has got a user or a virtual host.
+    fn mark_rate_limited(&mut self) {
+        let key = ConnectionKey(key_of(self.number));
+        let has_quota = self.state.limits.has_quota(key);
+        self.marks.set_rate_limited(has_quota);
+    }
 }
 
 impl Broker for View<'_> {
@@ -182,6 +194,10 @@ impl Broker for View<'_> {
         self.state.cluster.alarms().in_force()
     }
 
+    fn is_throttled(&self) -> bool {
+        self.marks.is_throttled()
+    }
+
     fn draining(&self) -> bool {
         self.state.cluster.is_draining()
     }
@@ -192,15 +208,19 @@ impl Broker for View<'_> {
     }
 
     fn admit(&mut self, user: &str) -> Result<(), u64> {
-        self.state
-            .limits
-            .admit(self.state.metadata.tree(), self.number, user)
+        let state = &mut *self.state;
+        let (now, tree) = (state.ctx.now(), state.metadata.tree());
+        state.limits.admit(now, tree, self.number, user)?;
+        self.mark_rate_limited();
+        Ok(())
     }
 
     fn admit_to(&mut self, vhost: &str) -> Result<(), u64> {
-        self.state
-            .limits
-            .admit_to(self.state.metadata.tree(), self.number, vhost)
+        let state = &mut *self.state;
+        let (now, tree) = (state.ctx.now(), state.metadata.tree());
+        state.limits.admit_to(now, tree, self.number, vhost)?;
+        self.mark_rate_limited();
+        Ok(())
     }
 
     fn hold_unknown(&mut self, begins: bool) -> bool {
@@ -208,7 +228,7 @@ impl Broker for View<'_> {
     }
 
     fn note_held(&mut self) {
-        let key = crate::sessions::key_of(self.number);
+        let key = key_of(self.number);
         self.state.limits.budget().note(ConnectionKey(key));
     }
 
@@ -224,9 +244,13 @@ impl Broker for View<'_> {
             protocol,
             message_counters,
         );
+        if self.marks.is_rate_limited() && message_counters.publishes.received > 0 {
+            let key = ConnectionKey(key_of(self.number));
+            state.limits.charge(state.ctx.now(), key, message_counters);
+        }
     }
 
-    fn open_channel(&mut self) -> Result<(), u64> {
+    fn open_channel(&mut self) -> Result<(), ChannelLimit> {
         self.state
             .limits
             .open_channel(self.state.metadata.tree(), self.number)

@@ -658,13 +658,18 @@ impl Cluster {
 
     /// The same, which may be refused.
     pub fn try_client(&mut self, at: usize) -> Result<Client, String> {
+        self.try_client_of_vhost(at, "/")
+    }
+
+    /// A client of a virtual host, which may be refused.
+    pub fn try_client_of_vhost(&mut self, at: usize, vhost: &str) -> Result<Client, String> {
         let client = Client {
             at,
             key: self.connect(at, AMQP),
             input: BytesMut::new(),
             got: BytesMut::new(),
         };
-        client.log_in(self)
+        client.log_in(self, vhost)
     }
 
     /// Takes what is to be written to a connection's socket.
@@ -882,7 +887,7 @@ pub struct Client {
 }
 
 impl Client {
-    fn log_in(mut self, cluster: &mut Cluster) -> Result<Client, String> {
+    fn log_in(mut self, cluster: &mut Cluster, virtual_host: &str) -> Result<Client, String> {
         self.input.extend_from_slice(&PROTOCOL_HEADER);
         self.push(cluster);
         let start = self.answer(cluster);
@@ -900,7 +905,7 @@ impl Client {
             heartbeat: 0,
         };
         self.send(cluster, 0, tune);
-        self.ask(cluster, 0, Method::ConnectionOpen { virtual_host: "/" })?;
+        self.ask(cluster, 0, Method::ConnectionOpen { virtual_host })?;
         self.ask(cluster, 1, Method::ChannelOpen {})?;
         Ok(self)
     }
@@ -1087,6 +1092,26 @@ impl Client {
             arguments: Table::default(),
         };
         self.call(cluster, 1, consume);
+    }
+
+    /// Writes a message to the default exchange into the buffer of the socket. [`Client::be_read`] passes it to the node.
+    pub fn write_publish(&mut self, queue: &str, body: &[u8]) {
+        self.put_message(1, ("", queue), &Properties::default(), body);
+    }
+
+    /// Bytes that the node has not taken from the socket.
+    pub fn unread(&self) -> usize {
+        self.input.len()
+    }
+
+    /// The node reads the socket, unless the connection is paused.
+    pub fn be_read(&mut self, cluster: &mut Cluster) {
+        let outbox = cluster.nodes[self.at].shard.outbox(self.key);
+        if !self.input.is_empty()
+            && outbox.is_some_and(|(_, state)| state == session::SessionState::Open)
+        {
+            self.push(cluster);
+        }
     }
 
     /// To the default exchange; the node takes it in and does no turn yet.

@@ -219,6 +219,26 @@ impl MqttClient {
         cluster.settle();
     }
 
+    /// Writes a packet into the buffer of the socket. [`MqttClient::be_read`] passes it to the node.
+    pub fn write(&mut self, packet: &Packet<'_>) {
+        packet.encode(Version::V5, &mut self.input);
+    }
+
+    /// Bytes that the node has not taken from the socket.
+    pub fn unread(&self) -> usize {
+        self.input.len()
+    }
+
+    /// The node reads the socket, unless the connection is paused.
+    pub fn be_read(&mut self, cluster: &mut Cluster) {
+        let outbox = cluster.nodes[self.at].shard.outbox(self.key);
+        if !self.input.is_empty()
+            && outbox.is_some_and(|(_, state)| state == session::SessionState::Open)
+        {
+            self.push(cluster);
+        }
+    }
+
     /// What has come, in pieces as they would be written to a socket.
     pub fn take_raw(&self, cluster: &mut Cluster, each: impl FnMut(&[u8])) {
         cluster.take_raw(self.at, self.key, each);

@@ -8,10 +8,15 @@ import { client, useData } from '../session.js';
 export const VHOST_LIMITS = [
   ['max-connections', 'connections'],
   ['max-queues', 'queues'],
+  ['max-channels', 'channels'],
+  ['max-message-rate', 'messages per second'],
+  ['max-byte-rate', 'bytes per second'],
 ];
 export const USER_LIMITS = [
   ['max-connections', 'connections'],
   ['max-channels', 'channels'],
+  ['max-message-rate', 'messages per second'],
+  ['max-byte-rate', 'bytes per second'],
 ];
 
 /** `at(limit)` is the path of a limit; `of` holds the current limits. */
@@ -20,7 +25,7 @@ export function SetLimit({ known, at, of }) {
   return html`<p><${Pairs} of=${of} /> ${limits.map((limit) => html`<${Action} key=${limit} kind="small danger" does=${() => client.delete(at(limit))} done="The limit is cleared." ask=${{ title: 'Clear the limit?', text: `${limit} is no longer limited.`, verb: 'Clear' }}>Clear ${limit}</${Action}>`)}</p>
     <${Form} label="Set a limit" verb="Set limit" done="The limit is set." submit=${(values) => client.put(at(values.limit), { value: Number(values.value) })} fields=${[
       { name: 'limit', label: 'Limit', type: 'select', options: known },
-      { name: 'value', label: 'Value', type: 'number', min: -1, required: true, hint: '0: none allowed; -1: no limit.' },
+      { name: 'value', label: 'Value', type: 'number', min: -1, required: true, hint: '-1: no limit; 0: none allowed, except for rates.' },
     ]} />`;
 }
 
