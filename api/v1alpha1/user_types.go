@@ -173,6 +173,15 @@ type UserLimits struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Channels int32 `json:"channels,omitempty"`
+	// MessageRate is the number of messages that the user may publish per second. The broker slows publishers down
+	// and refuses nothing. It needs the feature flag quotas.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	MessageRate int64 `json:"messageRate,omitempty"`
+	// ByteRate is the number of bytes of messages that the user may publish per second, as for messageRate.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ByteRate int64 `json:"byteRate,omitempty"`
 }
 
 // UserStatus is the observed state.

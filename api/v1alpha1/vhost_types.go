@@ -72,6 +72,19 @@ type VhostLimits struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	MaxQueues *int32 `json:"maxQueues,omitempty"`
+	// MaxChannels is the number of channels and AMQP 1.0 sessions that may be open. It needs the feature flag quotas.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	MaxChannels *int32 `json:"maxChannels,omitempty"`
+	// MaxMessageRate is the number of messages that clients may publish per second. The broker slows publishers
+	// down and refuses nothing. It needs the feature flag quotas.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	MaxMessageRate *int64 `json:"maxMessageRate,omitempty"`
+	// MaxByteRate is the number of bytes of messages that clients may publish per second, as for maxMessageRate.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	MaxByteRate *int64 `json:"maxByteRate,omitempty"`
 }
 
 // VhostStatus is the observed state.

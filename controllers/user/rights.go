@@ -31,7 +31,16 @@ func (w *work) wantedTopicPermissions() map[topicKey]broker.TopicPermission {
 
 func (w *work) limits() broker.Limits {
 	limits := w.tenant.Limits(w.user.Spec.Limits)
-	return broker.Limits{MaxConnections: limits.Connections, MaxChannels: limits.Channels}
+	out := broker.Limits{}
+	for name, value := range map[string]int64{
+		broker.MaxConnections: int64(limits.Connections), broker.MaxChannels: int64(limits.Channels),
+		broker.MaxMessageRate: limits.MessageRate, broker.MaxByteRate: limits.ByteRate,
+	} {
+		if value > 0 {
+			out[name] = value
+		}
+	}
+	return out
 }
 
 // foundPermissions are the user's permissions by vhost.
@@ -82,7 +91,7 @@ func (w *work) compareRights(ctx context.Context, b broker.Client) ([]string, er
 	if err != nil {
 		return nil, err
 	}
-	if limits != w.limits() {
+	if !maps.Equal(limits, w.limits()) {
 		out = append(out, partLimits)
 	}
 	return out, nil

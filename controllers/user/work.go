@@ -256,8 +256,11 @@ func (w *work) cappedLimits() []string {
 	var out []string
 	for _, limit := range []struct {
 		name         string
-		asked, given int32
-	}{{"connections", asked.Connections, given.Connections}, {"channels", asked.Channels, given.Channels}} {
+		asked, given int64
+	}{
+		{"connections", int64(asked.Connections), int64(given.Connections)}, {"channels", int64(asked.Channels), int64(given.Channels)},
+		{"messages per second", asked.MessageRate, given.MessageRate}, {"bytes per second", asked.ByteRate, given.ByteRate},
+	} {
 		if limit.asked > limit.given && limit.given > 0 {
 			out = append(out, fmt.Sprintf("%d of %d %s", limit.given, limit.asked, limit.name))
 		}

@@ -6,6 +6,7 @@ package vhost
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -91,7 +92,7 @@ func differences(spec *posthornv1.VhostSpec, allowed posthornv1.VhostLimits, fou
 		out = append(out, partTracing)
 	}
 	current, wanted := found.CurrentLimits(), limits(allowed)
-	if !sameLimit(current.MaxConnections, wanted.MaxConnections) || !sameLimit(current.MaxQueues, wanted.MaxQueues) {
+	if !maps.Equal(current, wanted) {
 		out = append(out, partLimits)
 	}
 	return out
@@ -105,26 +106,40 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(slices.Compact(a), slices.Compact(b))
 }
 
-func sameLimit(a, b *int64) bool {
-	if a == nil || b == nil {
-		return a == b
+// limits returns the limits of the spec with the names of the broker.
+func limits(spec posthornv1.VhostLimits) broker.Limits {
+	out := broker.Limits{}
+	for name, value := range byName(spec) {
+		if value != nil {
+			out[name] = *value
+		}
 	}
-	return *a == *b
+	return out
 }
 
-func limits(spec posthornv1.VhostLimits) broker.VhostLimits {
-	limit := func(value *int32) *int64 {
+// byName returns all limits; nil is no limit.
+func byName(spec posthornv1.VhostLimits) map[string]*int64 {
+	wide := func(value *int32) *int64 {
 		if value == nil {
 			return nil
 		}
 		return new(int64(*value))
 	}
-	return broker.VhostLimits{MaxConnections: limit(spec.MaxConnections), MaxQueues: limit(spec.MaxQueues)}
+	return map[string]*int64{
+		broker.MaxConnections: wide(spec.MaxConnections), broker.MaxQueues: wide(spec.MaxQueues), broker.MaxChannels: wide(spec.MaxChannels),
+		broker.MaxMessageRate: spec.MaxMessageRate, broker.MaxByteRate: spec.MaxByteRate,
+	}
+}
+
+// limitNames are the limits in messages, in the order of the messages.
+var limitNames = []struct{ limit, name string }{
+	{broker.MaxConnections, "connections"}, {broker.MaxQueues, "queues"}, {broker.MaxChannels, "channels"},
+	{broker.MaxMessageRate, "messages per second"}, {broker.MaxByteRate, "bytes per second"},
 }
 
 func (w *work) Create(ctx context.Context, b broker.Client) error {
 	parts := []string{partQueueType}
-	if wanted := limits(w.limits()); wanted != (broker.VhostLimits{}) {
+	if len(limits(w.limits())) > 0 {
 		parts = append(parts, partLimits)
 	}
 	return w.Update(ctx, b, topology.Difference{Mutable: parts})
@@ -194,14 +209,12 @@ func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, me
 		set(posthornv1.ConditionLimitsCapped, topology.Unknown, "NotObserved", "")
 		return
 	}
-	asked, given := w.vhost.Spec.Limits, w.limits()
+	allAsked, allGiven := byName(w.vhost.Spec.Limits), byName(w.limits())
 	var capped []string
-	for _, limit := range []struct {
-		name         string
-		asked, given *int32
-	}{{"connections", asked.MaxConnections, given.MaxConnections}, {"queues", asked.MaxQueues, given.MaxQueues}} {
-		if limit.asked != nil && limit.given != nil && *limit.asked > *limit.given {
-			capped = append(capped, fmt.Sprintf("%d of %d %s", *limit.given, *limit.asked, limit.name))
+	for _, each := range limitNames {
+		asked, given := allAsked[each.limit], allGiven[each.limit]
+		if asked != nil && given != nil && *asked > *given {
+			capped = append(capped, fmt.Sprintf("%d of %d %s", *given, *asked, each.name))
 		}
 	}
 	if len(capped) == 0 {

@@ -88,8 +88,8 @@ type Client interface {
 	GetVhost(ctx context.Context, name string) (Vhost, error)
 	// PutVhost creates a vhost or changes its tags, tracing and default queue type.
 	PutVhost(ctx context.Context, name string, settings VhostSettings) error
-	// SetVhostLimits sets both limits; nil removes a limit.
-	SetVhostLimits(ctx context.Context, name string, limits VhostLimits) error
+	// SetVhostLimits sets the limits and removes all others.
+	SetVhostLimits(ctx context.Context, name string, limits Limits) error
 	// CountQueues returns the number of queues in a vhost.
 	CountQueues(ctx context.Context, vhost string) (int64, error)
 	// DeleteVhost deletes a vhost with everything in it.
@@ -126,7 +126,7 @@ type Client interface {
 	// DeleteTopicPermissions deletes the user's topic permissions for every exchange of the vhost.
 	DeleteTopicPermissions(ctx context.Context, vhost, user string) error
 	UserLimits(ctx context.Context, user string) (Limits, error)
-	// SetUserLimits sets both limits; 0 removes a limit.
+	// SetUserLimits sets the limits and removes all others.
 	SetUserLimits(ctx context.Context, user string, limits Limits) error
 }
 

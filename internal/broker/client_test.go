@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -197,10 +198,10 @@ func TestUsersPermissionsAndLimitsRoundTrip(t *testing.T) {
 	if len(topics) != 1 || topics[0].Exchange != "amq.topic" {
 		t.Errorf("topics %+v", topics)
 	}
-	must(client.SetUserLimits(ctx, "u", broker.Limits{MaxConnections: 5}))
+	must(client.SetUserLimits(ctx, "u", broker.Limits{broker.MaxConnections: 5}))
 	limits, err := client.UserLimits(ctx, "u")
 	must(err)
-	if limits != (broker.Limits{MaxConnections: 5}) || server.Limit("u", "max-connections") != 5 {
+	if !maps.Equal(limits, broker.Limits{broker.MaxConnections: 5}) || server.Limit("u", "max-connections") != 5 {
 		t.Errorf("limits %+v", limits)
 	}
 	must(client.SetUserLimits(ctx, "u", broker.Limits{}))

@@ -145,10 +145,10 @@ func useVhost(t *testing.T, client broker.Client, vhost string, is isFunc, same 
 	ctx := context.Background()
 	_, err := client.GetVhost(ctx, vhost)
 	is("no vhost", err, 404, "")
-	is("limit of no vhost", client.SetVhostLimits(ctx, vhost, broker.VhostLimits{MaxQueues: new(int64(1))}), 404, "vhost_not_found")
+	is("limit of no vhost", client.SetVhostLimits(ctx, vhost, broker.Limits{broker.MaxQueues: 1}), 404, "")
 	is("wrong type", client.PutVhost(ctx, vhost, broker.VhostSettings{DefaultQueueType: "mirrored"}), 400, "Unsupported default queue type: 'mirrored'")
 	is("create", client.PutVhost(ctx, vhost, broker.VhostSettings{DefaultQueueType: "quorum", Tags: []string{"a", "b"}, Tracing: true}), 0, "")
-	is("limits", client.SetVhostLimits(ctx, vhost, broker.VhostLimits{MaxQueues: new(int64(7)), MaxConnections: new(int64(0))}), 0, "")
+	is("limits", client.SetVhostLimits(ctx, vhost, broker.Limits{broker.MaxQueues: 7, broker.MaxConnections: 0}), 0, "")
 	found, err := client.GetVhost(ctx, vhost)
 	is("get", err, 0, "")
 	want := broker.Vhost{
@@ -157,15 +157,18 @@ func useVhost(t *testing.T, client broker.Client, vhost string, is isFunc, same 
 	same("vhost", found, want)
 	// Omitted settings stay, and empty ones change.
 	is("change", client.PutVhost(ctx, vhost, broker.VhostSettings{}), 0, "")
-	is("remove a limit", client.SetVhostLimits(ctx, vhost, broker.VhostLimits{MaxQueues: new(int64(7))}), 0, "")
+	is("remove a limit", client.SetVhostLimits(ctx, vhost, broker.Limits{broker.MaxQueues: 7}), 0, "")
 	found, err = client.GetVhost(ctx, vhost)
 	is("get again", err, 0, "")
 	want.Tags, want.Tracing, want.Limits = broker.Tags{}, false, map[string]int64{"max-queues": 7}
 	same("changed vhost", found, want)
-	limits := found.CurrentLimits()
-	if limits.MaxConnections != nil || limits.MaxQueues == nil || *limits.MaxQueues != 7 {
-		t.Errorf("limits %+v", limits)
-	}
+	same("limits", found.CurrentLimits(), broker.Limits{broker.MaxQueues: 7})
+	all := broker.Limits{broker.MaxConnections: 3, broker.MaxChannels: 4, broker.MaxMessageRate: 5, broker.MaxByteRate: 1 << 40}
+	is("set all limits", client.SetVhostLimits(ctx, vhost, all), 0, "")
+	found, err = client.GetVhost(ctx, vhost)
+	is("get with all limits", err, 0, "")
+	same("all limits", found.CurrentLimits(), all)
+	is("remove all limits", client.SetVhostLimits(ctx, vhost, nil), 0, "")
 	count, err := client.CountQueues(ctx, vhost)
 	is("count", err, 0, "")
 	same("queues", count, int64(0))

@@ -67,12 +67,6 @@ type VhostSettings struct {
 	Tracing          bool     `json:"tracing"`
 }
 
-// VhostLimits of a virtual host; nil is no limit.
-type VhostLimits struct {
-	MaxConnections *int64
-	MaxQueues      *int64
-}
-
 // Exchange is an exchange as the broker reports it.
 type Exchange struct {
 	Name       string         `json:"name"`
@@ -283,8 +277,27 @@ type MaintenanceState struct {
 // Drained reports whether nothing is left to move.
 func (m MaintenanceState) Drained() bool { return m.State == "drained" }
 
-// Limits of a user; 0 is none.
-type Limits struct {
-	MaxConnections int32
-	MaxChannels    int32
+// Names of limits of a virtual host or a user. Only virtual hosts have a limit of queues.
+const (
+	MaxConnections = "max-connections"
+	MaxChannels    = "max-channels"
+	MaxQueues      = "max-queues"
+	// MaxMessageRate is in messages per second.
+	MaxMessageRate = "max-message-rate"
+	// MaxByteRate is in bytes per second.
+	MaxByteRate = "max-byte-rate"
+)
+
+// Limits of a virtual host or a user by name. An absent limit is no limit.
+type Limits map[string]int64
+
+// current returns the limits without negative ones, which RabbitMQ takes as no limit.
+func (l Limits) current() Limits {
+	out := Limits{}
+	for name, value := range l {
+		if value >= 0 {
+			out[name] = value
+		}
+	}
+	return out
 }

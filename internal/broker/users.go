@@ -5,7 +5,6 @@ package broker
 
 import (
 	"context"
-	"math"
 	"net/http"
 	"strings"
 )
@@ -103,43 +102,25 @@ func (c *HTTPClient) DeleteTopicPermissions(ctx context.Context, vhost, user str
 // UserLimits returns the user's limits.
 func (c *HTTPClient) UserLimits(ctx context.Context, user string) (Limits, error) {
 	var out []struct {
-		User string `json:"user"`
-		// Rate limits, which the operator does not set, may be larger than 32 bits.
-		Value map[string]int64 `json:"value"`
+		User  string `json:"user"`
+		Value Limits `json:"value"`
 	}
 	if err := c.call(ctx, http.MethodGet, path("user-limits", user), nil, &out); err != nil {
-		return Limits{}, err
+		return nil, err
 	}
-	limits := Limits{}
 	for _, entry := range out {
 		if entry.User == user {
-			limits = Limits{MaxConnections: limit32(entry.Value["max-connections"]), MaxChannels: limit32(entry.Value["max-channels"])}
+			return entry.Value.current(), nil
 		}
 	}
-	return limits, nil
+	return Limits{}, nil
 }
 
-// limit32 returns the value of a limit that the operator sets, which has 32 bits.
-func limit32(value int64) int32 {
-	return int32(min(max(value, math.MinInt32), math.MaxInt32))
-}
-
-// SetUserLimits sets or removes both limits.
+// SetUserLimits sets the user's limits and removes all others.
 func (c *HTTPClient) SetUserLimits(ctx context.Context, user string, limits Limits) error {
-	if err := c.setLimit(ctx, user, "max-connections", limits.MaxConnections); err != nil {
+	current, err := c.UserLimits(ctx, user)
+	if err != nil {
 		return err
 	}
-	return c.setLimit(ctx, user, "max-channels", limits.MaxChannels)
-}
-
-func (c *HTTPClient) setLimit(ctx context.Context, user, name string, value int32) error {
-	where := path("user-limits", user, name)
-	if value > 0 {
-		return c.call(ctx, http.MethodPut, where, map[string]int32{"value": value}, nil)
-	}
-	err := c.call(ctx, http.MethodDelete, where, nil, nil)
-	if IsNotFound(err) {
-		return nil
-	}
-	return err
+	return c.setLimits(ctx, "user-limits", user, current, limits)
 }

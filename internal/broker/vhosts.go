@@ -5,13 +5,9 @@ package broker
 
 import (
 	"context"
+	"maps"
 	"net/http"
-)
-
-// Names of the limits of a virtual host.
-const (
-	limitConnections = "max-connections"
-	limitQueues      = "max-queues"
+	"slices"
 )
 
 // GetVhost returns one virtual host.
@@ -28,32 +24,38 @@ func (c *HTTPClient) PutVhost(ctx context.Context, name string, settings VhostSe
 	return c.call(ctx, http.MethodPut, path("vhosts", name), settings, nil)
 }
 
-// CurrentLimits returns the limits of a virtual host. RabbitMQ takes a negative limit as none.
-func (v *Vhost) CurrentLimits() VhostLimits {
-	limit := func(name string) *int64 {
-		value, found := v.Limits[name]
-		if !found || value < 0 {
-			return nil
-		}
-		return &value
-	}
-	return VhostLimits{MaxConnections: limit(limitConnections), MaxQueues: limit(limitQueues)}
-}
+// CurrentLimits returns the limits of a virtual host.
+func (v *Vhost) CurrentLimits() Limits { return Limits(v.Limits).current() }
 
-// SetVhostLimits sets both limits of a virtual host.
-func (c *HTTPClient) SetVhostLimits(ctx context.Context, name string, limits VhostLimits) error {
-	if err := c.setVhostLimit(ctx, name, limitConnections, limits.MaxConnections); err != nil {
+// SetVhostLimits sets the limits of a virtual host and removes all others.
+func (c *HTTPClient) SetVhostLimits(ctx context.Context, name string, limits Limits) error {
+	vhost, err := c.GetVhost(ctx, name)
+	if err != nil {
 		return err
 	}
-	return c.setVhostLimit(ctx, name, limitQueues, limits.MaxQueues)
+	return c.setLimits(ctx, "vhost-limits", name, vhost.CurrentLimits(), limits)
 }
 
-func (c *HTTPClient) setVhostLimit(ctx context.Context, vhost, name string, value *int64) error {
-	where := path("vhost-limits", vhost, name)
-	if value == nil {
-		return c.call(ctx, http.MethodDelete, where, nil, nil)
+// setLimits changes the limits that differ, because an older broker knows fewer limits.
+func (c *HTTPClient) setLimits(ctx context.Context, kind, name string, current, wanted Limits) error {
+	for _, limit := range slices.Sorted(maps.Keys(current)) {
+		if _, keep := wanted[limit]; keep {
+			continue
+		}
+		if err := c.call(ctx, http.MethodDelete, path(kind, name, limit), nil, nil); err != nil && !IsNotFound(err) {
+			return err
+		}
 	}
-	return c.call(ctx, http.MethodPut, where, map[string]int64{"value": *value}, nil)
+	for _, limit := range slices.Sorted(maps.Keys(wanted)) {
+		value := wanted[limit]
+		if found, set := current[limit]; set && found == value {
+			continue
+		}
+		if err := c.call(ctx, http.MethodPut, path(kind, name, limit), map[string]int64{"value": value}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CountQueues returns the number of queues in a virtual host. It asks for a page of one queue, which has the total.

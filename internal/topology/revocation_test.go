@@ -119,6 +119,11 @@ func TestLimitsOfATenantsVhostAreOnlyLowered(t *testing.T) {
 		{topology.Tenant{VhostLimits: &bound}, limits(new(int32(9)), new(int32(9))), limits(new(int32(5)), new(int32(9)))},
 		{topology.Tenant{VhostLimits: &bound}, limits(new(int32(0)), nil), limits(new(int32(0)), nil)},
 		{topology.Tenant{VhostLimits: &bound, Home: true}, limits(new(int32(9)), nil), limits(new(int32(9)), nil)},
+		{
+			topology.Tenant{VhostLimits: &posthornv1.VhostLimits{MaxChannels: new(int32(5)), MaxMessageRate: new(int64(100)), MaxByteRate: new(int64(1 << 40))}},
+			posthornv1.VhostLimits{MaxMessageRate: new(int64(200)), MaxByteRate: new(int64(7))},
+			posthornv1.VhostLimits{MaxChannels: new(int32(5)), MaxMessageRate: new(int64(100)), MaxByteRate: new(int64(7))},
+		},
 		{topology.Tenant{}, limits(new(int32(9)), nil), limits(new(int32(9)), nil)},
 	} {
 		if got := c.tenant.LimitsOfVhost(c.asked); !equality.Semantic.DeepEqual(got, c.want) {
@@ -140,6 +145,10 @@ func TestLimitsOfATenantAreOnlyLowered(t *testing.T) {
 		{topology.Tenant{UserLimits: &bound}, limits(9, 9), limits(5, 9)},
 		{topology.Tenant{UserLimits: &bound}, limits(3, 0), limits(3, 0)},
 		{topology.Tenant{UserLimits: &bound, Home: true}, limits(9, 0), limits(9, 0)},
+		{
+			topology.Tenant{UserLimits: &posthornv1.UserLimits{MessageRate: 100, ByteRate: 1 << 40}},
+			posthornv1.UserLimits{MessageRate: 200}, posthornv1.UserLimits{MessageRate: 100, ByteRate: 1 << 40},
+		},
 		{topology.Tenant{}, limits(9, 0), limits(9, 0)},
 	} {
 		if got := c.tenant.Limits(c.asked); got != c.want {

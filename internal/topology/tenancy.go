@@ -78,6 +78,8 @@ func (t Tenant) Limits(asked posthornv1.UserLimits) posthornv1.UserLimits {
 	return posthornv1.UserLimits{
 		Connections: lower(asked.Connections, t.UserLimits.Connections),
 		Channels:    lower(asked.Channels, t.UserLimits.Channels),
+		MessageRate: lower(asked.MessageRate, t.UserLimits.MessageRate),
+		ByteRate:    lower(asked.ByteRate, t.UserLimits.ByteRate),
 	}
 }
 
@@ -90,11 +92,14 @@ func (t Tenant) LimitsOfVhost(asked posthornv1.VhostLimits) posthornv1.VhostLimi
 	return posthornv1.VhostLimits{
 		MaxConnections: lowerOf(asked.MaxConnections, t.VhostLimits.MaxConnections),
 		MaxQueues:      lowerOf(asked.MaxQueues, t.VhostLimits.MaxQueues),
+		MaxChannels:    lowerOf(asked.MaxChannels, t.VhostLimits.MaxChannels),
+		MaxMessageRate: lowerOf(asked.MaxMessageRate, t.VhostLimits.MaxMessageRate),
+		MaxByteRate:    lowerOf(asked.MaxByteRate, t.VhostLimits.MaxByteRate),
 	}
 }
 
 // lowerOf returns the lower of two limits, of which nil is none.
-func lowerOf(a, b *int32) *int32 {
+func lowerOf[T int32 | int64](a, b *T) *T {
 	if a == nil || b != nil && *b < *a {
 		return b
 	}
@@ -102,7 +107,7 @@ func lowerOf(a, b *int32) *int32 {
 }
 
 // lower returns the lower of two limits, of which 0 is none.
-func lower(a, b int32) int32 {
+func lower[T int32 | int64](a, b T) T {
 	if a == 0 || b == 0 {
 		return max(a, b)
 	}

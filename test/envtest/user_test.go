@@ -160,7 +160,7 @@ var _ = Describe("User", func() {
 		Expect(two).To(BeFalse())
 		Expect(w.broker.Limit(name, "max-connections")).To(BeEquivalentTo(3))
 		change(u, func(u *posthornv1.User) { u.Spec.Limits.Connections = 0 })
-		Eventually(func() int32 { return w.broker.Limit(name, "max-connections") }).Should(BeZero())
+		Eventually(func() int64 { return w.broker.Limit(name, "max-connections") }).Should(BeZero())
 	})
 
 	It("reports set credentials and refused permissions separately", func() {

@@ -40,7 +40,7 @@ type Server struct {
 	users       map[string]broker.User
 	permissions map[key]broker.Permission
 	topics      map[topicKey]broker.TopicPermission
-	limits      map[string]map[string]int32
+	limits      map[string]map[string]int64
 	nodes       map[string]*node
 	// configuration of the nodes; nil: they cannot reload it.
 	configuration *configuration
@@ -111,7 +111,7 @@ func Start(username, password string) *Server {
 		users:       map[string]broker.User{},
 		permissions: map[key]broker.Permission{},
 		topics:      map[topicKey]broker.TopicPermission{},
-		limits:      map[string]map[string]int32{},
+		limits:      map[string]map[string]int64{},
 		nodes:       map[string]*node{},
 		flags:       map[string]broker.FeatureFlag{},
 		hidden:      map[string]int{},

@@ -208,7 +208,7 @@ func (s *Server) RemoveTopicPermission(vhost, user, exchange string) {
 }
 
 // Limit returns a user's limit, 0 when it has none.
-func (s *Server) Limit(user, name string) int32 {
+func (s *Server) Limit(user, name string) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.limits[user][name]

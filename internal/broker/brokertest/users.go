@@ -193,13 +193,13 @@ func (s *Server) serveLimits(r *request) reply {
 		return noContent
 	}
 	var in struct {
-		Value int32 `json:"value"`
+		Value int64 `json:"value"`
 	}
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		return badRequest("json")
 	}
 	if s.limits[user] == nil {
-		s.limits[user] = map[string]int32{}
+		s.limits[user] = map[string]int64{}
 	}
 	s.limits[user][r.parts[2]] = in.Value
 	return noContent

@@ -193,7 +193,9 @@ class Walk:
                 f"get-ok{self.next_tag(state, method)} {self.flag(method, properties)} left {method.message_count} {self.content(properties, body)}"
             )
         elif isinstance(method, spec.Channel.Close):
-            parts["first"].append(f"close {method.reply_code} {self.short(method.reply_text)} {method.class_id}.{method.method_id}")
+            # RabbitMQ 4.3 names a type as Erlang prints it.
+            text = self.short(method.reply_text).replace('<<"quorum">>', "quorum")
+            parts["first"].append(f"close {method.reply_code} {text} {method.class_id}.{method.method_id}")
             self.wire.send(channel, spec.Channel.CloseOk())
             self.open_after(seen, channel)
         elif isinstance(method, spec.Connection.Close):
