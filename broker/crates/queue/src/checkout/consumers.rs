@@ -570,7 +570,8 @@ impl<I: Weighed> Checkout<I> {
         let priority = Reverse(consumer.spec.priority);
         self.candidates.remove(&(priority, number));
         if let Some(ticket) = consumer.ticket.take() {
-            self.service.remove(consumer.spec.priority, ticket);
+            let priority = consumer.spec.priority;
+            self.end_turn(priority, WaitingConsumer { ticket, number });
         }
         if self.active == Some(number) {
             self.active = None;
@@ -664,13 +665,12 @@ impl<I: Weighed> Checkout<I> {
             (true, None) => {
                 consumer.ticket = Some(self.next_ticket);
                 let ticket = self.next_ticket;
-                self.service
-                    .insert(priority, WaitingConsumer { ticket, number });
                 self.next_ticket += 1;
+                self.begin_turn(priority, WaitingConsumer { ticket, number });
             }
             (false, Some(ticket)) => {
                 consumer.ticket = None;
-                self.service.remove(priority, ticket);
+                self.end_turn(priority, WaitingConsumer { ticket, number });
             }
             _ => {}
         }
