@@ -7,8 +7,9 @@ use crate::world::{Scenario, World};
 use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
 use metadata::features::{
-    Feature, PUBLISHER_DEDUPLICATION, QUORUM_CONSUMER_TIMEOUTS, QUORUM_DELAYED_RETRY,
-    QUORUM_DELIVERY_COUNTS, QUORUM_STRICT_PRIORITIES, SCHEDULED_DELIVERY, STREAM_QUEUES, Version,
+    Feature, MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, QUORUM_CONSUMER_TIMEOUTS,
+    QUORUM_DELAYED_RETRY, QUORUM_DELIVERY_COUNTS, QUORUM_STRICT_PRIORITIES, SCHEDULED_DELIVERY,
+    STREAM_QUEUES, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,7 +44,8 @@ const FLAGS: [Feature; 10] = [
     SCHEDULED_DELIVERY,
     // They store a message once that is published again.
     PUBLISHER_DEDUPLICATION,
-    flag("seventh"),
+    // They deliver the messages of each group in order.
+    MESSAGE_GROUPS,
     flag("eighth"),
 ];
 

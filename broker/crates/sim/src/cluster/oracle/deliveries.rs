@@ -74,8 +74,8 @@ impl Oracle {
             | MessageFate::Rejected(from, _)
                 if from.to != delivery.to =>
             {
-                let (from, at) = (from.to, now);
-                double_delivery = Some(DoubleDelivery { id, from, at });
+                let (got, from, at) = (id, from.to, now);
+                double_delivery = Some(DoubleDelivery { id, got, from, at });
             }
             // A delivery from before the queue took the message back and another client settled it, sent by a node that
             // was paused.
@@ -137,6 +137,9 @@ impl Oracle {
         }
         if let Some(requeued) = requeued {
             self.check_not_overtaken(now, id, queue, requeued)?;
+        }
+        if let Some(group) = self.group_of(id, queue) {
+            self.check_group(now, id, (queue, group), delivery.to, redelivered)?;
         }
         // A message that was on its way to a client that is gone comes back behind later ones that are due.
         if !redelivered && !read.died && schedule.is_none() {
@@ -226,11 +229,14 @@ impl Oracle {
         let Some(known) = requeued.known.filter(|_| self.faults_until < requeued.at) else {
             return Ok(());
         };
+        // A message also waits for the consumer that owns its group.
         let delays = |plan: &QueuePlan| {
             let treatment = plan.treatment;
             matches!(
                 treatment,
-                QueueTreatment::DelayedRetry(_) | QueueTreatment::Scheduled(_)
+                QueueTreatment::DelayedRetry(_)
+                    | QueueTreatment::Scheduled(_)
+                    | QueueTreatment::Grouped
             )
         };
         if self.queues.get(queue).is_some_and(delays) {
