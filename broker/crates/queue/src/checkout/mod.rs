@@ -351,37 +351,19 @@ impl<I: Weighed> Checkout<I> {
             let Some(turn) = self.service.first() else {
                 return;
             };
-            let Some(consumer) = self.consumers.get(&turn.number) else {
+            let Some(consumer) = self.consumers.get_mut(&turn.number) else {
                 debug_assert!(false, "consumer {} is removed and still waits", turn.number);
                 self.service.advance(None);
                 continue;
             };
             debug_assert!(consumer.takes_turns() && consumer.next_id <= consumer.credit);
             let Some(dequeued) = store.take() else { return };
-            let ticket = self.hand_out(store, turn.number, dequeued);
-            self.service.advance(ticket);
+            self.out += 1;
+            consumer.count_delivery(&mut self.counters.deliveries, dequeued.counts);
+            consumer.assign(store, dequeued, 0, self.flow_window);
+            consumer.renew_ticket(self.rules, self.flow_window, &mut self.next_ticket);
+            self.service.advance(consumer.ticket);
         }
-    }
-
-    /// Gives a message to a consumer. Returns the ticket of the consumer, if it can get another one.
-    #[inline]
-    fn hand_out<S: MessageStore<Item = I>>(
-        &mut self,
-        store: &mut S,
-        number: u64,
-        dequeued: Dequeued<I>,
-    ) -> Option<u64> {
-        let consumer = self.consumers.get_mut(&number)?;
-        self.out += 1;
-        let counts = &mut self.counters.deliveries;
-        counts.redeliver += u64::from(dequeued.counts.is_redelivery());
-        counts.deliver += u64::from(!consumer.spec.no_ack);
-        counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
-        consumer.assign(store, dequeued, 0, self.flow_window);
-        let has_room = consumer.has_room(self.rules, self.flow_window);
-        consumer.ticket = has_room.then_some(self.next_ticket);
-        self.next_ticket += u64::from(has_room);
-        consumer.ticket
     }
 
     /// Delivers ready messages in a queue with message groups. The store chooses the consumers.
@@ -390,10 +372,19 @@ impl<I: Weighed> Checkout<I> {
             store.set_turn(number, self.turn(number));
         }
         while let Some((number, dequeued)) = store.take_delivery() {
-            debug_assert!(self.consumers.get(&number).is_some_and(|consumer| {
-                consumer.takes_turns() && consumer.next_id <= consumer.credit
-            }));
-            self.hand_out(store, number, dequeued);
+            let Some(consumer) = self.consumers.get_mut(&number) else {
+                debug_assert!(false, "consumer {number} is removed and still waits");
+                // No message is lost.
+                let how = Requeue::new(RequeueReason::Returned, false);
+                store.requeue(dequeued.item, dequeued.counts, how);
+                store.set_turn(number, None);
+                continue;
+            };
+            debug_assert!(consumer.takes_turns() && consumer.next_id <= consumer.credit);
+            self.out += 1;
+            consumer.count_delivery(&mut self.counters.deliveries, dequeued.counts);
+            consumer.assign(store, dequeued, 0, self.flow_window);
+            consumer.renew_ticket(self.rules, self.flow_window, &mut self.next_ticket);
             store.set_turn(number, self.turn(number));
         }
     }

@@ -7,9 +7,9 @@
 //! Everything depends on the commands only, so that all replicas decide alike. A checkpoint has the ready messages and the
 //! previous owners; the current owners follow from the unsettled messages of the consumers.
 //!
-//! A ready message takes 48 bytes in a B-tree, which is half full or better, and 32 more if it has a TTL. Each group with
-//! messages takes 72 bytes in two B-trees. All operations on a message take a time that is logarithmic in the number of
-//! messages, groups and consumers.
+//! A ready message takes 48 bytes in a B-tree, which is half full or better, and 32 more in another one if it has a TTL.
+//! Each group with messages takes about 100 bytes in two B-trees. All operations on a message take a time that is
+//! logarithmic in the number of messages, groups and consumers.
 
 use super::effects::LogLocation;
 use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, RequeuedMessage};
