@@ -285,8 +285,8 @@ pub(super) struct Oracle {
     faults_until: Time,
     /// Times of the first deliveries of each queue.
     first_deliveries: BTreeMap<usize, Vec<Time>>,
-    /// Number of the last first delivery of each stream, by holder, queue, stream and priority level.
-    order: BTreeMap<(Holder, usize, u32, u8), u32>,
+    /// Number of the last first delivery of each stream, by holder, queue, stream, priority level and group.
+    order: BTreeMap<(Holder, usize, u32, u8, Option<u64>), u32>,
     /// Messages of groups by queue and group, in the order in which they were sent.
     groups: BTreeMap<(usize, u64), Vec<MessageId>>,
     /// Number and time of the last first delivery of each queue, group, stream and priority level.

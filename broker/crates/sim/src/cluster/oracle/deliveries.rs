@@ -257,13 +257,14 @@ impl Oracle {
     }
 
     /// First deliveries of a stream reach a consumer in the order of their publishes. In a quorum queue that is the order
-    /// of messages of one priority.
+    /// of messages of one priority, and in one with message groups that of one group.
     fn check_order(&mut self, id: MessageId, queue: usize, holder: Holder) -> Result<(), String> {
         let is_quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
         let level = if is_quorum { id.level() } else { 0 };
+        let group = self.group_of(id, queue);
         let last = self
             .order
-            .entry((holder, queue, id.stream(), level))
+            .entry((holder, queue, id.stream(), level, group))
             .or_default();
         let before = std::mem::replace(last, id.number());
         if before >= id.number() {
