@@ -323,7 +323,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 				"x-max-in-memory-bytes": "1", "x-expires": "60000", "x-message-ttl": "0", "x-overflow": `"reject-publish"`,
 				"x-dead-letter-exchange": `""`, "x-dead-letter-routing-key": `"a"`, "x-dead-letter-strategy": `"at-least-once"`,
 				"x-single-active-consumer": "true", "x-queue-leader-locator": `"balanced"`, "x-consumer-timeout": "1", "x-quorum-target-group-size": "3",
-				"x-message-deduplication": "true", "x-deduplication-window": "600000",
+				"x-message-deduplication": "true", "x-deduplication-window": "600000", "x-message-groups": "true",
 			},
 			"classic": {"x-max-priority": "255", "x-queue-mode": `"lazy"`, "x-queue-version": "2", "x-queue-master-locator": `"random"`},
 			"stream": {

@@ -2,7 +2,7 @@
 
 use crate::amqp091::companions;
 use crate::{Id, Scope, View};
-use message::{Deaths, Message, Table};
+use message::{Deaths, Message, Protocol, Table};
 use routing::{HashedProperty, RoutingInput};
 
 /// What headers exchanges and consistent hash exchanges see of a stored message of any protocol: a
@@ -16,6 +16,17 @@ pub struct MessageEnvelope<'a> {
     pub message: &'a Message,
     /// Its dead-letter history, part of which headers exchanges match.
     pub deaths: Option<&'a Deaths>,
+}
+
+impl MessageEnvelope<'_> {
+    /// The property `group-id` of a message of AMQP 1.0. Other protocols have no such property.
+    pub fn group_id(&self) -> Option<String> {
+        if self.message.protocol() != Protocol::Amqp10 {
+            return None;
+        }
+        let view = View::of(self.message).ok()?;
+        view.group_id.map(str::to_owned)
+    }
 }
 
 impl RoutingInput for MessageEnvelope<'_> {

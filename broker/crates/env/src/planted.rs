@@ -73,6 +73,8 @@ bugs! {
         ScheduleIgnored "schedule-ignored" "a quorum queue delivers a message before the time that its publisher set",
         DeduplicationIgnored "deduplication-ignored" "a quorum queue stores each copy of a message",
         DeduplicationForgotten "deduplication-forgotten" "a checkpoint of a quorum queue lacks the publishes that it remembers",
+        GroupOrderIgnored "group-order-ignored" "a quorum queue with message groups delivers messages as if they had no group",
+        GroupOwnerForgotten "group-owner-forgotten" "a message group is free again once its consumer has settled one of its messages",
         DelayedForgotten "delayed-forgotten" "a checkpoint of a quorum queue lacks the delayed messages",
         TimeoutForgotten "timeout-forgotten" "a quorum queue never ends the time of a consumer that does not acknowledge",
         TimeoutLosesMessages "timeout-loses-messages" "the messages of a consumer whose time is over do not return to their quorum queue",

@@ -157,6 +157,9 @@ pub struct QuorumFeatures {
     pub scheduled_delivery: bool,
     /// A message that is published again is recognised and not stored.
     pub deduplication: bool,
+    /// Messages of one group are delivered in order and to one consumer at a time. Only queues that are declared with
+    /// `x-message-groups` have it.
+    pub message_groups: bool,
 }
 
 impl QuorumFeatures {
@@ -173,6 +176,7 @@ impl QuorumFeatures {
             delayed_retry: self.delayed_retry || other.delayed_retry,
             scheduled_delivery: self.scheduled_delivery || other.scheduled_delivery,
             deduplication: self.deduplication || other.deduplication,
+            message_groups: self.message_groups || other.message_groups,
         }
     }
 }

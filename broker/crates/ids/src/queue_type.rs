@@ -96,6 +96,8 @@ pub struct QueueTypeDescriptor {
     pub scheduled_delivery: bool,
     /// A message that is published again can be recognised and not stored.
     pub deduplication: bool,
+    /// Messages of one group can be delivered in order and to one consumer at a time.
+    pub message_groups: bool,
     /// Every message is on disk, also one that was published as transient.
     pub all_persistent: bool,
     /// The feature flag without which queues of this type cannot be declared, because other versions cannot read them.
@@ -145,6 +147,7 @@ static CLASSIC: QueueTypeDescriptor = QueueTypeDescriptor {
     rejection_counts_as_failure: false,
     scheduled_delivery: false,
     deduplication: false,
+    message_groups: false,
     all_persistent: false,
     feature: None,
     cursors: false,
@@ -186,6 +189,7 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
         "x-delayed-retry-max",
         "x-message-deduplication",
         "x-deduplication-window",
+        "x-message-groups",
         "x-queue-leader-locator",
     ],
     transient: false,
@@ -201,6 +205,7 @@ static QUORUM: QueueTypeDescriptor = QueueTypeDescriptor {
     rejection_counts_as_failure: true,
     scheduled_delivery: true,
     deduplication: true,
+    message_groups: true,
     all_persistent: true,
     feature: None,
     cursors: false,
@@ -243,6 +248,7 @@ static STREAM: QueueTypeDescriptor = QueueTypeDescriptor {
     rejection_counts_as_failure: false,
     scheduled_delivery: false,
     deduplication: false,
+    message_groups: false,
     all_persistent: true,
     feature: Some("stream_queues"),
     cursors: true,

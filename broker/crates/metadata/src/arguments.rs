@@ -2,7 +2,9 @@
 
 use crate::codec::table_len;
 use crate::equivalence::ResourceName;
-use crate::features::{PUBLISHER_DEDUPLICATION, QUEUE_ARGUMENT_CHECKS, QUORUM_DELAYED_RETRY};
+use crate::features::{
+    MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, QUEUE_ARGUMENT_CHECKS, QUORUM_DELAYED_RETRY,
+};
 use crate::{ChangeError, ExchangeRecord, QueueRecord, QueueType, Tree, limits};
 use message::{Table, Value, bare};
 
@@ -21,6 +23,9 @@ const DEDUPLICATION: &str = "x-message-deduplication";
 const DEDUPLICATION_WINDOW: &str = "x-deduplication-window";
 const DEFAULT_DEDUPLICATION_WINDOW_MS: u64 = 600_000;
 const MAX_DEDUPLICATION_WINDOW_MS: i64 = 86_400_000;
+
+/// The queue delivers the messages of each group in order and to one consumer at a time.
+const GROUPS: &str = "x-message-groups";
 
 /// The result of checking a value. The error is RabbitMQ's text.
 type CheckResult = Result<(), String>;
@@ -96,6 +101,10 @@ const CHECKS: &[(&str, ArgumentCheck)] = &[
             "{{value_out_of_range,{n},1,{MAX_DEDUPLICATION_WINDOW_MS}}}"
         )),
     }),
+    (GROUPS, |v, _| match v {
+        Value::Bool(_) => Ok(()),
+        other => Err(unacceptable_type(other)),
+    }),
     ("x-quorum-initial-group-size", |v, _| check_positive(v)),
     ("x-max-age", |v, _| match max_age_ms(string(v)?) {
         Some(_) => Ok(()),
@@ -139,6 +148,7 @@ const STRICT_CHECKS: &[(&str, ArgumentCheck)] = &[
 /// Arguments that versions without a feature flag accept everywhere and ignore. While the flag is disabled every version
 /// does so, because all nodes must apply a declaration alike.
 const BEHIND_FLAGS: &[(&str, &str)] = &[
+    (GROUPS, MESSAGE_GROUPS.name),
     (DEDUPLICATION, PUBLISHER_DEDUPLICATION.name),
     (DEDUPLICATION_WINDOW, PUBLISHER_DEDUPLICATION.name),
     ("x-consumer-timeout", QUEUE_ARGUMENT_CHECKS.name),
@@ -227,6 +237,13 @@ impl QueueRecord {
         // A queue that was declared without the flag may have any value.
         let window = window.map(|ms| ms.clamp(1, MAX_DEDUPLICATION_WINDOW_MS).unsigned_abs());
         Some(window.unwrap_or(DEFAULT_DEDUPLICATION_WINDOW_MS))
+    }
+
+    /// Returns true if the queue was declared with message groups. It has them only once the feature flag `message_groups`
+    /// is enabled; see [`Tree::has_message_groups`].
+    pub fn declares_message_groups(&self) -> bool {
+        self.kind.descriptor().message_groups
+            && self.arguments.get(GROUPS) == Some(&Value::Bool(true))
     }
 
     /// The exchange name in `x-dead-letter-exchange`.

@@ -124,6 +124,13 @@ pub const QUOTAS: Feature = Feature {
     description: "Limits max-message-rate and max-byte-rate of virtual hosts and users, and max-channels of virtual hosts",
 };
 
+/// Quorum queues deliver the messages of each group in order and to one consumer at a time: the features in a command of
+/// such a queue's log, and the checkpoints behind it.
+pub const MESSAGE_GROUPS: Feature = Feature {
+    name: "message_groups",
+    description: "Quorum queues deliver messages of one group in order to one consumer at a time (x-message-groups)",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
 pub const KNOWN: &[Feature] = &[
@@ -131,6 +138,7 @@ pub const KNOWN: &[Feature] = &[
     CLIENT_ADDRESSES,
     CONSISTENT_HASH_TREE,
     CONSUMER_ACTIVITY,
+    MESSAGE_GROUPS,
     MODULUS_AND_RANDOM_EXCHANGES,
     PUBLISHER_DEDUPLICATION,
     QUEUE_ARGUMENT_CHECKS,
@@ -250,7 +258,7 @@ impl Tree {
         self.features.contains(name)
     }
 
-    /// The features of quorum queues that the cluster has enabled.
+    /// The features of quorum queues that the cluster has enabled, without those that a queue has only by an argument.
     pub fn quorum_features(&self) -> QuorumFeatures {
         QuorumFeatures {
             strict_priorities: self.feature_enabled(QUORUM_STRICT_PRIORITIES.name),
@@ -258,6 +266,7 @@ impl Tree {
             delayed_retry: self.feature_enabled(QUORUM_DELAYED_RETRY.name),
             scheduled_delivery: self.feature_enabled(SCHEDULED_DELIVERY.name),
             deduplication: self.feature_enabled(PUBLISHER_DEDUPLICATION.name),
+            message_groups: false,
         }
     }
 

@@ -142,6 +142,7 @@ impl Tree {
         }
         self.member_counts.add(&record);
         self.deduplicating += usize::from(record.deduplication_window_ms().is_some());
+        self.grouping += usize::from(record.declares_message_groups());
         let record = Arc::new(record);
         let queue = Queue {
             record: record.clone(),
@@ -205,6 +206,7 @@ impl Tree {
         let record = queue.record;
         self.member_counts.remove(&record);
         self.deduplicating -= usize::from(record.deduplication_window_ms().is_some());
+        self.grouping -= usize::from(record.declares_message_groups());
         self.lost.remove(&id);
         if let Some(vhost) = self.vhosts.get_mut(&record.vhost) {
             vhost.queues.remove(&record.name);

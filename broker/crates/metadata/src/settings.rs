@@ -187,7 +187,10 @@ impl Tree {
             consumer_timeout_ms: non_negative("consumer-timeout"),
             times_out_consumers: self.times_out_consumers(queue.kind),
             features: match queue.kind.descriptor().strict_priorities {
-                true => self.quorum_features(),
+                true => QuorumFeatures {
+                    message_groups: self.has_message_groups(queue),
+                    ..self.quorum_features()
+                },
                 false => QuorumFeatures::default(),
             },
             stream: match queue.kind.descriptor().cursors {

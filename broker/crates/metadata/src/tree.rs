@@ -2,7 +2,7 @@
 
 use crate::access::User;
 use crate::exchanges::{BindingKey, BindingTarget, Exchange, IncomingBinding};
-use crate::features::PUBLISHER_DEDUPLICATION;
+use crate::features::{MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION};
 use crate::placed::MemberCounts;
 use crate::policies::{EffectivePolicy, Policy};
 use crate::retained::RetainedMessages;
@@ -56,6 +56,8 @@ pub struct Tree {
     pub(crate) member_counts: MemberCounts,
     /// Number of queues that recognise messages which are published again. Derived from `queues`.
     pub(crate) deduplicating: usize,
+    /// Number of queues that were declared with message groups. Derived from `queues`.
+    pub(crate) grouping: usize,
     #[cfg(debug_assertions)]
     pub(crate) visited_queues: std::cell::Cell<u64>,
     /// Durable queues without a copy, and the name of the node that had the last one.
@@ -223,6 +225,17 @@ impl Tree {
     #[inline]
     pub fn has_deduplicating_queues(&self) -> bool {
         self.deduplicating > 0 && self.feature_enabled(PUBLISHER_DEDUPLICATION.name)
+    }
+
+    /// Returns true if a queue has message groups. Costs next to nothing if none does.
+    #[inline]
+    pub fn has_queues_with_groups(&self) -> bool {
+        self.grouping > 0 && self.feature_enabled(MESSAGE_GROUPS.name)
+    }
+
+    /// Returns true if the queue delivers the messages of each group in order.
+    pub fn has_message_groups(&self, queue: &QueueRecord) -> bool {
+        queue.declares_message_groups() && self.feature_enabled(MESSAGE_GROUPS.name)
     }
 
     /// Number of queues in all vhosts.

@@ -16,9 +16,9 @@ use queue::classic::ClassicQueue;
 use queue::client::QueueClient;
 use queue::quorum::QuorumQueue;
 use queue::{
-    ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueEvent, QueueId, QueueMessage,
-    QueueOutput, QueueSettings, QueueType, QuorumFeatures, Request, RequestBody, SessionId,
-    SettlementOutcome, Timestamps,
+    ConsumerId, ConsumerSpec, DeadLettering, GroupId, Overflow, Queue, QueueEvent, QueueId,
+    QueueMessage, QueueOutput, QueueSettings, QueueType, QuorumFeatures, Request, RequestBody,
+    SessionId, SettlementOutcome, Timestamps,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ const BATCH: u64 = 100;
 const MEASURED: u64 = 200_000;
 const PUBLISHER: usize = 0;
 const CONSUMER: usize = 1;
+const SLOW_CONSUMER: usize = 2;
 
 fn cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
@@ -113,12 +114,17 @@ enum Kind {
 
 impl Kind {
     fn quorum() -> Kind {
+        Kind::quorum_with(false)
+    }
+
+    fn quorum_with(message_groups: bool) -> Kind {
         let mut queue = QuorumQueue::new("cost".into(), settings(None));
         let mut out = QueueOutput::default();
         queue.leadership(1, Some(NodeId(1)), true, &mut out);
         // As in a new cluster.
         queue.enable_features(QuorumFeatures {
             strict_priorities: true,
+            message_groups,
             ..QuorumFeatures::default()
         });
         queue.configure(Timestamps::default(), &settings(None), &mut out);
@@ -196,7 +202,7 @@ impl Kind {
 /// Numbers requests itself, and only counts the deliveries.
 struct Bare {
     queue: Kind,
-    seqs: [u64; 2],
+    seqs: [u64; 3],
     at: Timestamps,
     out: QueueOutput,
     settled: u64,
@@ -207,7 +213,7 @@ impl Bare {
     fn new(queue: Kind) -> Bare {
         Bare {
             queue,
-            seqs: [0; 2],
+            seqs: [0; 3],
             at: Timestamps {
                 now: Time(1),
                 wall: WallTime(1),
@@ -320,6 +326,45 @@ fn at_depth(what: &str, queue: Kind, depth: u64, priorities: u8) {
     show(&format!("{what} at {depth}: deliver, settle"), &cost);
 }
 
+/// Publishes, delivers and settles messages of as many groups as a batch has messages, behind `depth` messages of a group
+/// that another consumer owns.
+fn behind_an_owned_group(depth: u64) {
+    let grouped = |group: &str| {
+        queue::assign_group(&message(None), GroupId::of(group)).expect("a small message")
+    };
+    let slow: Vec<Message> = (0..BATCH).map(|_| grouped("slow")).collect();
+    let others: Vec<Message> = (0..BATCH).map(|n| grouped(&n.to_string())).collect();
+    let mut bare = Bare::new(Kind::quorum_with(true));
+    bare.publish(&slow[..1]);
+    let get = RequestBody::Get {
+        consumer: ConsumerId(1),
+        no_ack: false,
+    };
+    bare.request(SLOW_CONSUMER, get);
+    bare.turn();
+    bare.delivered = 0;
+    let before = LIVE.load(Relaxed);
+    let cost = measure(depth.max(1), || {
+        for _ in 0..depth / BATCH {
+            bare.publish(&slow);
+        }
+    });
+    if depth > 0 {
+        show(&format!("quorum, group at {depth}: publish"), &cost);
+        memory(&bare, before, depth);
+    }
+    bare.request(CONSUMER, consume());
+    bare.turn();
+    let cost = measure(MEASURED, || {
+        for _ in 0..MEASURED / BATCH {
+            bare.publish(&others);
+            bare.settle();
+        }
+    });
+    assert_eq!(bare.delivered, MEASURED);
+    show(&format!("quorum, behind {depth} of an owned group"), &cost);
+}
+
 /// Live bytes without the log and the simulated disk, which are on disk in reality.
 fn memory(bare: &Bare, before: u64, depth: u64) {
     let log = match &bare.queue {
@@ -388,6 +433,9 @@ fn main() {
         at_depth("quorum", Kind::quorum(), depth, 0);
     }
     at_depth("quorum, 10 priorities", Kind::quorum(), 100_000, 10);
+    for depth in [0, 100_000, 1_000_000] {
+        behind_an_owned_group(depth);
+    }
     for depth in [0, 100_000, 1_000_000] {
         at_depth("classic", Kind::classic(None), depth, 0);
     }

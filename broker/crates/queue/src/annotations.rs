@@ -1,7 +1,7 @@
 //! Annotations that receivers add to messages with the outcome `modified` of AMQP 1.0 (part 3, section 3.4.5).
 
 use crate::codec::{VERSION, check_version};
-use crate::deduplication;
+use crate::{deduplication, groups};
 use bytes::{BufMut, Bytes, BytesMut};
 use message::{DecodeError, MAX_TABLE_DEPTH, Message, Table, Value};
 use wire::{Decoded, Reader, Wire};
@@ -124,7 +124,9 @@ impl Annotations {
 
 /// Returns true for annotations that only queues read. Receivers do not get them.
 pub fn is_internal_annotation(key: &str) -> bool {
-    key == DELIVERY_DELAY || deduplication::ANNOTATIONS.contains(&key)
+    key == DELIVERY_DELAY
+        || key == groups::GROUP_ANNOTATION
+        || deduplication::ANNOTATIONS.contains(&key)
 }
 
 /// Returns the message with a delay in milliseconds before its first delivery. Queues that can hold messages back do so.

@@ -20,6 +20,7 @@ mod credit_tests;
 pub mod cursor;
 mod deaths;
 mod deduplication;
+mod groups;
 mod interface;
 #[cfg(test)]
 mod model;
@@ -38,6 +39,7 @@ pub use deduplication::{
     DEDUPLICATION_VALUE, DeduplicationId, MAX_DEDUPLICATION_BYTES, PUBLISHER_ID, PUBLISHING_ID,
     deduplicate, deduplication_id,
 };
+pub use groups::{GroupId, JMS_GROUP, MESSAGE_GROUP, assign_group, group_of};
 pub use interface::{AddressedEvent, ConsumerInfo, Queue, QueueOutput, Timestamps};
 
 use bytes::Bytes;

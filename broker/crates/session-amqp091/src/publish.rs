@@ -233,6 +233,9 @@ fn route(
     if tree.has_deduplicating_queues() {
         identify(&mut message, &routes, &view, tree)?;
     }
+    if tree.has_queues_with_groups() {
+        assign_group(&mut message, &routes, &view, tree)?;
+    }
     if reads_delays && let Some(delay) = operations::delay_of(&view.headers()) {
         let scheduled = schedule(&message, delay, &routes, cx)?;
         return Ok((scheduled, routes));
@@ -251,6 +254,22 @@ fn identify(
 ) -> MethodResult {
     if let Some(identified) = operations::deduplicate(tree, routes, message, || view.headers())? {
         *message = identified;
+    }
+    Ok(())
+}
+
+/// Adds the group of the message, if a queue has groups.
+#[cold]
+#[inline(never)]
+fn assign_group(
+    message: &mut Message,
+    routes: &[metadata::QueueId],
+    view: &PublishView<'_>,
+    tree: &metadata::Tree,
+) -> MethodResult {
+    let grouped = operations::assign_group(tree, routes, message, None, || view.headers())?;
+    if let Some(grouped) = grouped {
+        *message = grouped;
     }
     Ok(())
 }

@@ -350,12 +350,20 @@ impl Publisher {
             state.routes = routes;
             return Err(PublishError::ReleaseAndDetach(self.target_deleted(state)));
         }
+        let mut annotated = None;
         if tree.has_deduplicating_queues() {
             let identified = operations::deduplicate(tree, &routes, &message, || view.headers());
-            let identified = identified.map_err(|error| PublishError::Rejected(error.into()))?;
-            if let Some(identified) = identified {
-                message = identified;
-            }
+            annotated = identified.map_err(|error| PublishError::Rejected(error.into()))?;
+        }
+        if tree.has_queues_with_groups() {
+            let of = annotated.as_ref().unwrap_or(&message);
+            let group_id = properties.group_id;
+            let grouped = operations::assign_group(tree, &routes, of, group_id, || view.headers());
+            let grouped = grouped.map_err(|error| PublishError::Rejected(error.into()))?;
+            annotated = grouped.or(annotated);
+        }
+        if let Some(annotated) = annotated {
+            message = annotated;
         }
         if let Some(delay) = asked.or(delayed) {
             let message = schedule(&message, delay, &routes, cx)?;

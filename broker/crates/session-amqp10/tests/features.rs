@@ -10,9 +10,9 @@ use codec_amqp10::{
 };
 use fake::{Client, Seen, link, message};
 use message::Table;
-use metadata::features::{PUBLISHER_DEDUPLICATION, SCHEDULED_DELIVERY};
+use metadata::features::{MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, SCHEDULED_DELIVERY};
 use metadata::{Change, ExchangeRecord, QueueId, QueueType};
-use queue::DeduplicationId;
+use queue::{DeduplicationId, GroupId};
 use session::{Broker, LoginConfig, Session, SessionState};
 use session_amqp10::Amqp10Config;
 use std::sync::Arc;
@@ -300,6 +300,42 @@ fn annotations_delay_messages_in_queues_that_hold_them_back() {
     let id = client.send_message(link, annotated("x-opt-delivery-delay", &5000u64), false);
     client.expect(Seen::Outcome(id, "released".into()));
     client.expect(Seen::Detached(Some("amqp:resource-deleted".into())));
+}
+
+/// A message with this property `group-id` and these application properties.
+fn with_group(group_id: Option<&str>, texts: &[(&str, &str)]) -> Vec<u8> {
+    let mut all = Vec::new();
+    Properties {
+        group_id,
+        ..Properties::default()
+    }
+    .encode(&mut all);
+    all.extend(with_properties(texts, None));
+    all
+}
+
+#[test]
+fn property_and_application_properties_name_the_group() {
+    let (mut client, session) = Client::open();
+    client.broker.must(Change::EnableFeature {
+        name: MESSAGE_GROUPS.name.into(),
+    });
+    let mut arguments = Table::default();
+    arguments.set("x-message-groups", message::Value::Bool(true));
+    let queue = client.declare_with("orders", QueueType::Quorum, arguments);
+    let link = client.publisher(session, "/queues/orders");
+    for (group_id, texts, expected) in [
+        (Some("a"), vec![], Some("a")),
+        (Some("a"), vec![("JMSXGroupID", "b")], Some("b")),
+        (None, vec![("x-message-group", "c")], Some("c")),
+        (None, vec![("other", "d")], None),
+    ] {
+        let id = client.send_message(link, with_group(group_id, &texts), false);
+        client.expect(accepted(id));
+        let ready = &client.broker.queues[&queue].ready;
+        let (newest, _) = ready.back().expect("a message");
+        assert_eq!(queue::group_of(newest), expected.map(GroupId::of));
+    }
 }
 
 /// A message with these application properties, and `x-publishing-id` if it has one.

@@ -22,6 +22,7 @@ use hashbrown::HashMap;
 use message::{DeadReason, Deaths, Dying, Message};
 use metadata::{EffectiveSettings, Name, QueueId, QueueRecord, QueueType, RouteResult, Tree};
 use queue::client::ClientEvent;
+use routing::RoutingInput;
 use session::{AnnounceOutcome, PublishTag};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -610,11 +611,29 @@ fn route(
     }
     let cycles = all - routes.len();
     drop(keys);
+    let grouped = match tree.has_queues_with_groups() {
+        true => with_group(tree, &routes, &envelope),
+        false => None,
+    };
     Some(RoutedDeadLetter {
-        message: dead,
+        message: grouped.unwrap_or(dead),
         routes,
         cycles,
     })
+}
+
+/// The dead letter with its group. `None`: it needs none. An invalid header is no reason to lose the message.
+#[cold]
+fn with_group(
+    tree: &Tree,
+    routes: &[QueueId],
+    dead: &conversion::MessageEnvelope<'_>,
+) -> Option<Message> {
+    let group_id = dead.group_id();
+    let headers = || dead.headers();
+    operations::assign_group(tree, routes, dead.message, group_id.as_deref(), headers)
+        .ok()
+        .flatten()
 }
 
 fn closes_cycle(tree: &Tree, deaths: &Deaths, queue: QueueId) -> bool {

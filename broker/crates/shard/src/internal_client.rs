@@ -502,11 +502,21 @@ fn route(
             .map_err(|error| invalid(&error))?,
         false => None,
     };
+    let headers = || envelope.headers();
+    let grouped = match tree.has_queues_with_groups() {
+        true => {
+            let identified = identified.as_ref().unwrap_or(&message);
+            let group_id = envelope.group_id();
+            operations::assign_group(tree, &routes, identified, group_id.as_deref(), headers)
+                .map_err(|error| invalid(&error))?
+        }
+        false => None,
+    };
     let delay = match operations::reads_delays(exchange) {
         true => operations::delay_of(&envelope.headers()),
         false => None,
     };
-    let message = identified.unwrap_or(message);
+    let message = grouped.or(identified).unwrap_or(message);
     if let Some(delay) = delay {
         operations::check_scheduled(tree, &routes).map_err(|error| invalid(&error))?;
         let scheduled = queue::schedule(&message, delay).map_err(|error| invalid(&error))?;

@@ -292,8 +292,13 @@ const DELIVERY_COUNTS: u8 = 2;
 const DELAYED_RETRY: u8 = 4;
 const SCHEDULED_DELIVERY: u8 = 8;
 const DEDUPLICATION: u8 = 16;
-const KNOWN_FEATURES: u8 =
-    STRICT_PRIORITIES | DELIVERY_COUNTS | DELAYED_RETRY | SCHEDULED_DELIVERY | DEDUPLICATION;
+const MESSAGE_GROUPS: u8 = 32;
+const KNOWN_FEATURES: u8 = STRICT_PRIORITIES
+    | DELIVERY_COUNTS
+    | DELAYED_RETRY
+    | SCHEDULED_DELIVERY
+    | DEDUPLICATION
+    | MESSAGE_GROUPS;
 
 /// A bit for each feature. Unknown bits are an error, because a replica that ignores a feature diverges from the others.
 impl Wire for QuorumFeatures {
@@ -304,6 +309,7 @@ impl Wire for QuorumFeatures {
             delayed_retry,
             scheduled_delivery,
             deduplication,
+            message_groups,
         } = *self;
         let bit = |is_enabled: bool, bit: u8| if is_enabled { bit } else { 0 };
         out.put_u8(
@@ -311,7 +317,8 @@ impl Wire for QuorumFeatures {
                 | bit(delivery_counts, DELIVERY_COUNTS)
                 | bit(delayed_retry, DELAYED_RETRY)
                 | bit(scheduled_delivery, SCHEDULED_DELIVERY)
-                | bit(deduplication, DEDUPLICATION),
+                | bit(deduplication, DEDUPLICATION)
+                | bit(message_groups, MESSAGE_GROUPS),
         );
     }
 
@@ -326,6 +333,7 @@ impl Wire for QuorumFeatures {
             delayed_retry: bits & DELAYED_RETRY != 0,
             scheduled_delivery: bits & SCHEDULED_DELIVERY != 0,
             deduplication: bits & DEDUPLICATION != 0,
+            message_groups: bits & MESSAGE_GROUPS != 0,
         })
     }
 }

@@ -11,6 +11,7 @@ mod features;
 mod formats;
 mod lifecycle;
 mod lost;
+mod message_groups;
 mod policy;
 mod restrictions;
 mod retained;

@@ -36,6 +36,14 @@ fn commands_of_the_guide_to_deduplication_work() -> Result<()> {
 }
 
 #[test]
+fn commands_of_the_guide_to_message_groups_work() -> Result<()> {
+    let node = Single::start("message-groups", &[])?;
+    let shown = run("message-groups.md", &node)?;
+    assert!(cells(&shown).contains(&vec!["payments", "3"]), "{shown}");
+    Ok(())
+}
+
+#[test]
 fn commands_of_the_guide_to_delayed_messages_work() -> Result<()> {
     let node = Single::start("delayed", &[])?;
     let shown = run("delayed-messages.md", &node)?;

@@ -5,8 +5,8 @@ use super::{
     Requeue, RequeueReason, WaitingConsumer, Weighed,
 };
 use crate::{
-    ConsumerId, ConsumerInfo, ConsumerRules, ConsumerSpec, DeadReason, DeliveryCounts, FlowMode,
-    Modification, QueueEvent, SessionId, SettlementOutcome,
+    ConsumerId, ConsumerInfo, ConsumerRules, ConsumerSpec, DeadReason, DeliveryCounters,
+    DeliveryCounts, FlowMode, Modification, QueueEvent, SessionId, SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use std::cmp::Reverse;
@@ -109,6 +109,27 @@ impl<I: Weighed> Consumer<I> {
     /// Returns true if it can be served at all.
     pub(crate) fn takes_turns(&self) -> bool {
         !self.get && !self.cancelled && !self.suspended
+    }
+
+    /// Counts a delivery to this consumer.
+    #[inline]
+    pub(super) fn count_delivery(&self, counters: &mut DeliveryCounters, counts: DeliveryCounts) {
+        counters.redeliver += u64::from(counts.is_redelivery());
+        counters.deliver += u64::from(!self.spec.no_ack);
+        counters.deliver_no_ack += u64::from(self.spec.no_ack);
+    }
+
+    /// Takes the next ticket after a delivery, or none if the consumer cannot get another one.
+    #[inline]
+    pub(super) fn renew_ticket(
+        &mut self,
+        rules: &ConsumerRules,
+        flow: FlowWindow,
+        next_ticket: &mut u64,
+    ) {
+        let has_room = self.has_room(rules, flow);
+        self.ticket = has_room.then_some(*next_ticket);
+        *next_ticket += u64::from(has_room);
     }
 
     /// Assigns a message, and sends it if the flow window allows it.
@@ -570,7 +591,8 @@ impl<I: Weighed> Checkout<I> {
         let priority = Reverse(consumer.spec.priority);
         self.candidates.remove(&(priority, number));
         if let Some(ticket) = consumer.ticket.take() {
-            self.service.remove(consumer.spec.priority, ticket);
+            let priority = consumer.spec.priority;
+            self.end_turn(priority, WaitingConsumer { ticket, number });
         }
         if self.active == Some(number) {
             self.active = None;
@@ -664,13 +686,12 @@ impl<I: Weighed> Checkout<I> {
             (true, None) => {
                 consumer.ticket = Some(self.next_ticket);
                 let ticket = self.next_ticket;
-                self.service
-                    .insert(priority, WaitingConsumer { ticket, number });
                 self.next_ticket += 1;
+                self.begin_turn(priority, WaitingConsumer { ticket, number });
             }
             (false, Some(ticket)) => {
                 consumer.ticket = None;
-                self.service.remove(priority, ticket);
+                self.end_turn(priority, WaitingConsumer { ticket, number });
             }
             _ => {}
         }

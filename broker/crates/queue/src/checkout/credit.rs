@@ -159,7 +159,10 @@ impl<I: Weighed> Checkout<I> {
         // drain ends.
         let has_room = consumer.may_receive(self.rules)
             || consumer.spec.no_ack && consumer.next_id <= consumer.credit;
-        store.ready() > 0 && consumer.takes_turns() && self.is_chosen(number) && has_room
+        store.has_message_for(number)
+            && consumer.takes_turns()
+            && self.is_chosen(number)
+            && has_room
     }
 
     /// Answers a `Credit` that was applied before and whose answer is no longer recorded.

@@ -117,6 +117,20 @@ pub(crate) trait MessageStore {
     fn expire_head(&mut self, no_ack: bool);
     /// Drops all messages that are not with a consumer. Returns their number.
     fn purge(&mut self) -> u64;
+    /// In a queue with message groups: a consumer can get a message, with this priority and ticket. `None`: it cannot.
+    fn set_turn(&mut self, _consumer: u64, _turn: Option<(i32, u64)>) {}
+    /// In a queue with message groups: the next message to deliver, and the number of the consumer that gets it.
+    fn take_delivery(&mut self) -> Option<(u64, Dequeued<Self::Item>)> {
+        None
+    }
+    /// The next message to deliver that any consumer can get. This one gets it.
+    fn take_free(&mut self, _consumer: u64) -> Option<Dequeued<Self::Item>> {
+        self.take()
+    }
+    /// Returns true if a ready message can go to this consumer.
+    fn has_message_for(&self, _consumer: u64) -> bool {
+        self.ready() > 0
+    }
     /// Returns true if there is no message besides those with consumers.
     fn is_empty(&self) -> bool {
         self.ready() == 0
@@ -173,6 +187,11 @@ pub(crate) struct Checkout<I> {
     /// Consumers whose activity may have changed in this step. Not part of the replicated state: the end of the step
     /// reports them.
     activity_due: Vec<u64>,
+    /// The queue has message groups: its store chooses the consumer of each message, and `service` is empty.
+    pub has_groups: bool,
+    /// Consumers that may have begun or ceased to be able to get a message, in a queue with message groups. Not part of the
+    /// replicated state: the store is told before the next delivery.
+    turns_due: Vec<u64>,
     /// Drains in progress, by the number of the consumer.
     pub drains: BTreeMap<u64, PendingDrain>,
     /// Applies to each consumer.
@@ -211,6 +230,8 @@ impl<I: Weighed> Checkout<I> {
             suspended: BTreeSet::new(),
             deleted: false,
             activity_due: Vec::new(),
+            has_groups: false,
+            turns_due: Vec::new(),
             drains: BTreeMap::new(),
             flow_window: FLOW_WINDOW,
             counters: QueueCounters::default(),
@@ -304,7 +325,8 @@ impl<I: Weighed> Checkout<I> {
             waiting += usize::from(ticket.is_some());
         }
         assert_eq!((self.out, self.live), (out, live));
-        assert_eq!(self.service.len(), waiting);
+        let served = self.service.len();
+        assert_eq!(served, if self.has_groups { 0 } else { waiting });
         assert!(self.candidates.len() <= self.consumers.len());
         let exclusive = self.exclusive.map(|number| self.consumers.get(&number));
         assert!(exclusive.is_none_or(|c| c.is_some_and(|c| c.spec.exclusive)));
@@ -322,6 +344,9 @@ impl<I: Weighed> Checkout<I> {
         if !self.activity_due.is_empty() {
             self.report_activity(store);
         }
+        if self.has_groups {
+            return self.dispatch_groups(store);
+        }
         while store.ready() > 0 {
             let Some(turn) = self.service.first() else {
                 return;
@@ -334,15 +359,64 @@ impl<I: Weighed> Checkout<I> {
             debug_assert!(consumer.takes_turns() && consumer.next_id <= consumer.credit);
             let Some(dequeued) = store.take() else { return };
             self.out += 1;
-            let counts = &mut self.counters.deliveries;
-            counts.redeliver += u64::from(dequeued.counts.is_redelivery());
-            counts.deliver += u64::from(!consumer.spec.no_ack);
-            counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
+            consumer.count_delivery(&mut self.counters.deliveries, dequeued.counts);
             consumer.assign(store, dequeued, 0, self.flow_window);
-            let has_room = consumer.has_room(self.rules, self.flow_window);
-            consumer.ticket = has_room.then_some(self.next_ticket);
-            self.next_ticket += u64::from(has_room);
+            consumer.renew_ticket(self.rules, self.flow_window, &mut self.next_ticket);
             self.service.advance(consumer.ticket);
+        }
+    }
+
+    /// Delivers ready messages in a queue with message groups. The store chooses the consumers.
+    fn dispatch_groups<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
+        for number in std::mem::take(&mut self.turns_due) {
+            store.set_turn(number, self.turn(number));
+        }
+        while let Some((number, dequeued)) = store.take_delivery() {
+            let Some(consumer) = self.consumers.get_mut(&number) else {
+                debug_assert!(false, "consumer {number} is removed and still waits");
+                // No message is lost.
+                let how = Requeue::new(RequeueReason::Returned, false);
+                store.requeue(dequeued.item, dequeued.counts, how);
+                store.set_turn(number, None);
+                continue;
+            };
+            debug_assert!(consumer.takes_turns() && consumer.next_id <= consumer.credit);
+            self.out += 1;
+            consumer.count_delivery(&mut self.counters.deliveries, dequeued.counts);
+            consumer.assign(store, dequeued, 0, self.flow_window);
+            consumer.renew_ticket(self.rules, self.flow_window, &mut self.next_ticket);
+            store.set_turn(number, self.turn(number));
+        }
+    }
+
+    /// The priority and the ticket of a consumer that can get another message.
+    fn turn(&self, number: u64) -> Option<(i32, u64)> {
+        let consumer = self.consumers.get(&number)?;
+        Some((consumer.spec.priority, consumer.ticket?))
+    }
+
+    /// Has the store choose the consumer of each message from now on, for good.
+    pub(crate) fn enable_groups(&mut self) {
+        if !self.has_groups {
+            self.has_groups = true;
+            self.service.clear();
+            self.turns_due.extend(self.consumers.keys());
+        }
+    }
+
+    /// Adds a consumer with this ticket to those that can get a message.
+    pub(crate) fn begin_turn(&mut self, priority: i32, turn: WaitingConsumer) {
+        match self.has_groups {
+            true => self.turns_due.push(turn.number),
+            false => self.service.insert(priority, turn),
+        }
+    }
+
+    /// Removes a consumer that had this ticket from those that can get a message.
+    fn end_turn(&mut self, priority: i32, turn: WaitingConsumer) {
+        match self.has_groups {
+            true => self.turns_due.push(turn.number),
+            false => self.service.remove(priority, turn.ticket),
         }
     }
 

@@ -200,7 +200,7 @@ impl<I: Weighed> Checkout<I> {
             return self.answer(store, session, seq, refused);
         }
         let counts = &mut self.counters.deliveries;
-        let Some(dequeued) = store.take() else {
+        let Some(dequeued) = store.take_free(self.next_consumer) else {
             counts.get_empty += 1;
             return self.answer(store, session, seq, QueueReply::Empty);
         };
@@ -306,7 +306,8 @@ impl<I: Weighed> Checkout<I> {
     /// Deletes the queue: drops all messages and cancels the consumers. Returns the number of ready messages.
     pub(crate) fn end_queue<S: MessageStore<Item = I>>(&mut self, store: &mut S) -> u64 {
         self.deleted = true;
-        for (_, consumer) in std::mem::take(&mut self.consumers) {
+        for (number, consumer) in std::mem::take(&mut self.consumers) {
+            store.set_turn(number, None);
             if !consumer.get && !consumer.cancelled {
                 let id = consumer.id;
                 store.event(consumer.session, QueueEvent::Cancelled { consumer: id });

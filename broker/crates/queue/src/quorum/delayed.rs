@@ -15,7 +15,8 @@ const CHUNK: usize = 256;
 pub(crate) struct DelayedMessage {
     /// When the message becomes ready, in milliseconds of the queue's clock.
     pub due: u64,
-    /// The message. It has the default level, because priorities have no effect after the first delivery.
+    /// The message. It has the default level, because priorities have no effect after the first delivery. Its group is with
+    /// the ready messages of groups.
     pub requeued: RequeuedMessage,
 }
 
@@ -83,6 +84,7 @@ impl Record for PlainRecord {
                     offset: self.offset,
                     body: self.body,
                     level: DEFAULT_LEVEL,
+                    group: None,
                     expires: 0,
                 },
                 counts: DeliveryCounts::new(self.failed, self.acquired),

@@ -461,6 +461,7 @@ fn delayed_message(n: u64, due: u64, expires: u64) -> DelayedMessage {
                 offset: 3,
                 body: 10,
                 level: DEFAULT_LEVEL,
+                group: None,
                 expires,
             },
             counts: DeliveryCounts::new(2, 5),

@@ -3,10 +3,12 @@
 use super::command::{self, BatchReader, DecodedCommand};
 use super::deduplicator::Deduplicator;
 use super::delayed::DelayedMessage;
+use super::grouped::PreviousOwner;
 use super::ready::{DEFAULT_LEVEL, LogMessage, RequeuedMessage};
 use super::{Batch, Command, Configuration, Effects, LogLocation, LogRead, Machine, effects};
 use crate::checkout::{Consumer, PendingDrain, SessionRecord, UnsettledMessage};
 use crate::codec::format_tests::{CRATE, annotations, message, session, spec};
+use crate::groups::GroupId;
 use crate::{
     Annotations, ConsumerId, DeadIncarnation, DeadLettering, DeadReason, DeduplicationId,
     DelayedRetry, DelayedReturns, DeliveryCounts, EpochConsumer, FlowMode, Modification, Name,
@@ -51,6 +53,7 @@ const STRICT: QuorumFeatures = QuorumFeatures {
     delayed_retry: false,
     scheduled_delivery: false,
     deduplication: false,
+    message_groups: false,
 };
 const DELAYING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -58,6 +61,7 @@ const DELAYING: QuorumFeatures = QuorumFeatures {
     delayed_retry: true,
     scheduled_delivery: false,
     deduplication: false,
+    message_groups: false,
 };
 const SCHEDULING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -65,6 +69,7 @@ const SCHEDULING: QuorumFeatures = QuorumFeatures {
     delayed_retry: false,
     scheduled_delivery: true,
     deduplication: false,
+    message_groups: false,
 };
 const DEDUPLICATING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -72,6 +77,23 @@ const DEDUPLICATING: QuorumFeatures = QuorumFeatures {
     delayed_retry: false,
     scheduled_delivery: false,
     deduplication: true,
+    message_groups: false,
+};
+const GROUPING: QuorumFeatures = QuorumFeatures {
+    strict_priorities: true,
+    delivery_counts: true,
+    delayed_retry: true,
+    scheduled_delivery: true,
+    deduplication: false,
+    message_groups: true,
+};
+const GROUPS_ONLY: QuorumFeatures = QuorumFeatures {
+    strict_priorities: false,
+    delivery_counts: false,
+    delayed_retry: false,
+    scheduled_delivery: false,
+    deduplication: false,
+    message_groups: true,
 };
 const COUNTING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -79,6 +101,7 @@ const COUNTING: QuorumFeatures = QuorumFeatures {
     delayed_retry: false,
     scheduled_delivery: false,
     deduplication: false,
+    message_groups: false,
 };
 
 fn settings(overflow: Overflow, dead_letter: DeadLettering) -> QueueSettings {
@@ -174,6 +197,10 @@ fn commands_of_version_0_2_are_decoded() {
         Command::Configure(Configuration {
             features: DEDUPLICATING,
             settings: deduplicating(settings(Overflow::DropHead, DeadLettering::Off)),
+        }),
+        Command::Configure(Configuration {
+            features: GROUPING,
+            settings: settings(Overflow::DropHead, DeadLettering::Off),
         }),
     ]);
     golden::verify(CRATE, "0.2/quorum-command", |files| {
@@ -616,8 +643,88 @@ fn deduplicating_queue() -> Machine {
     log.machine
 }
 
+/// A queue with groups: unsettled, requeued, delayed and new messages, one without a group, and previous owners of groups
+/// with and without messages.
+fn grouping_queue() -> Machine {
+    let mut log = Log::new(unlimited());
+    let configure = Command::Configure(Configuration {
+        features: GROUPING,
+        settings: unlimited(),
+    });
+    log.apply(&configure.encode());
+    let grouped = |group: &str, priority, ttl_ms| {
+        let plain = message(priority, ttl_ms);
+        crate::assign_group(&plain, GroupId::of(group)).expect("a small message")
+    };
+    let publish = |message| RequestBody::Publish(message);
+    log.request(
+        session(),
+        [
+            publish(grouped("a", None, None)),
+            publish(grouped("b", None, None)),
+            publish(grouped("c", None, None)),
+            publish(grouped("a", None, Some(60_000))),
+            publish(message(None, None)),
+        ],
+    );
+    let one = consumer_session(1);
+    let consume = RequestBody::Consume {
+        consumer: CONSUMER,
+        spec: crate::ConsumerSpec {
+            exclusive: false,
+            prefetch: 4,
+            ..spec(FlowMode::Prefetch)
+        },
+    };
+    log.request(one, [consume]);
+    log.settle(one, SettlementOutcome::Accepted, 3);
+    let later = crate::schedule(&grouped("d", None, None), 5000).expect("a small message");
+    log.request(
+        session(),
+        [publish(later), publish(grouped("b", None, None))],
+    );
+    let at = message::Table(vec![(
+        "x-opt-delivery-time".into(),
+        message::Value::I64(1_790_000_500_000),
+    )]);
+    let delay = RequestBody::Modify {
+        consumer: CONSUMER,
+        ids: vec![(2, 2)],
+        modification: Box::new(Modification {
+            delivery_failed: true,
+            undeliverable_here: false,
+            annotations: Annotations::new(at).unwrap(),
+        }),
+    };
+    log.request(one, [delay, RequestBody::Cancel { consumer: CONSUMER }]);
+    log.settle(one, SettlementOutcome::Requeue, 4);
+    log.request(
+        session(),
+        [
+            publish(grouped("a", Some(9), None)),
+            publish(grouped("e", None, None)),
+            publish(message(None, None)),
+        ],
+    );
+    log.machine
+}
+
 #[test]
 fn checkpoints_of_version_0_2_are_decoded() {
+    let grouping = grouping_queue();
+    let stats = grouping.stats();
+    assert_eq!(
+        (stats.ready, stats.unacknowledged, stats.delayed),
+        (5, 2, 2)
+    );
+    let groups = grouping.ready.groups().expect("the queue has groups");
+    let owned = |previous: PreviousOwner| (previous.group, previous.consumer);
+    let previous: Vec<_> = groups.previous_owners().map(owned).collect();
+    assert_eq!(previous, [(GroupId::of("b"), 1)]);
+    let idle: Vec<_> = groups.idle_owners().map(owned).collect();
+    assert_eq!(idle, [(GroupId::of("c"), 1)]);
+    assert_eq!(groups.requeued(), 1);
+
     let deduplicating = deduplicating_queue();
     let publishers = deduplicating
         .deduplicator
@@ -706,6 +813,7 @@ fn checkpoints_of_version_0_2_are_decoded() {
         files.check("delayed-retry", &State(delaying), encode, decode);
         files.check("scheduled-delivery", &State(scheduling), encode, decode);
         files.check("deduplication", &State(deduplicating), encode, decode);
+        files.check("message-groups", &State(grouping), encode, decode);
     });
 }
 
@@ -725,6 +833,7 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
         offset: 0,
         body: 0,
         level: DEFAULT_LEVEL,
+        group: None,
         expires: 0,
     };
     let at = |index| LogLocation { index, offset: 0 };
@@ -738,7 +847,37 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
         m.enable_features(DEDUPLICATING);
         (0..ITEMS).for_each(|n| fill(&mut m.deduplicator, n.to_string().as_str().into()));
     };
-    let lists: [(&str, Fill<'_>); 18] = [
+    let group = |n: u64| GroupId::from_number(u32::try_from(n + 1).unwrap()).unwrap();
+    let grouped = |index| LogMessage {
+        index,
+        group: Some(group(index)),
+        ..shortest
+    };
+    let lists: [(&str, Fill<'_>); 22] = [
+        ("requeued messages of groups", &|m| {
+            m.enable_features(GROUPS_ONLY);
+            let counts = DeliveryCounts::default();
+            (0..ITEMS).for_each(|index| m.ready.give_back(grouped(index), counts))
+        }),
+        ("new messages of groups", &|m| {
+            m.enable_features(GROUPS_ONLY);
+            (0..ITEMS).for_each(|index| m.ready.push(&grouped(index)))
+        }),
+        ("previous owners of groups", &|m| {
+            m.enable_features(GROUPS_ONLY);
+            for index in 0..ITEMS {
+                m.ready.push(&grouped(index));
+                m.ready.own(Some(group(index)), 1);
+                m.ready.settle(Some(group(index)));
+            }
+        }),
+        ("previous owners of groups without messages", &|m| {
+            m.enable_features(GROUPS_ONLY);
+            for index in 0..ITEMS {
+                m.ready.own(Some(group(index)), 1);
+                m.ready.settle(Some(group(index)));
+            }
+        }),
         ("publishers", &|m| {
             numbered(m, &|all, name| all.restore_publisher(name, 0))
         }),

@@ -13,6 +13,7 @@ use crate::checkout::{
     Weighed,
 };
 use crate::deduplication::deduplication_id;
+use crate::groups::{GroupId, group_of};
 use crate::{
     Annotations, ConsumerInfo, DeadIncarnation, DeadReason, DelayedDetails, DelayedRetry,
     DeliveryCounts, DeliveryProgress, Name, Overflow, QueueCounters, QueueEvent, QueueSettings,
@@ -111,35 +112,14 @@ impl MessageStore for LogStore<'_> {
     }
 
     fn requeue(&mut self, item: LogMessage, counts: DeliveryCounts, how: Requeue) {
-        let reason = how.reason;
-        *self.out_bytes -= u64::from(item.body);
-        if planted::is(Bug::AnnotationsLost) {
-            self.annotations.remove(item.location());
-        }
-        if let Some(due) = self.due_time(&item, counts, how) {
-            let requeued = RequeuedMessage { held: item, counts };
-            return self.delayed.push(&DelayedMessage { due, requeued });
-        }
-        let last = self.ready.last_postponed();
-        debug_assert!(
-            last.is_none_or(|last| last <= self.at),
-            "{last:?} {:?}",
-            self.at
-        );
-        if (self.requeues_to_end && reason == RequeueReason::Requested)
-            || planted::is(Bug::RequeueBehind)
-        {
-            self.ready.postpone(item, counts, self.at);
-        } else if reason == RequeueReason::InFront {
-            self.ready.requeue_in_front(item, counts);
-        } else {
-            self.ready.give_back(item, counts);
-        }
+        self.put_back(item, counts, how);
+        self.ready.settle(item.group);
     }
 
     fn remove_settled(&mut self, item: LogMessage) {
         *self.out_bytes -= u64::from(item.body);
         self.annotations.remove(item.location());
+        self.ready.settle(item.group);
     }
 
     fn annotate(&mut self, item: &LogMessage, annotations: &Arc<Annotations>) {
@@ -149,6 +129,7 @@ impl MessageStore for LogStore<'_> {
     fn dead_letter(&mut self, item: LogMessage, reason: DeadReason) {
         *self.out_bytes -= u64::from(item.body);
         self.add_dead_letter(&item, reason);
+        self.ready.settle(item.group);
     }
 
     fn deliver(&mut self, delivery: HandedOut, item: &LogMessage) {
@@ -181,10 +162,36 @@ impl MessageStore for LogStore<'_> {
     fn purge(&mut self) -> u64 {
         let postponed = self.ready.postponed().map(|(_, message)| message);
         let delayed = self.delayed.iter().map(|message| message.requeued);
-        for message in self.ready.returned().chain(postponed).chain(delayed) {
+        let grouped = self.ready.grouped().map(|(_, message)| message);
+        let returned = self.ready.returned().chain(grouped);
+        for message in returned.chain(postponed).chain(delayed) {
             self.annotations.remove(message.held.location());
         }
         self.ready.clear() + self.delayed.clear()
+    }
+
+    fn set_turn(&mut self, consumer: u64, turn: Option<(i32, u64)>) {
+        if let Some(groups) = self.ready.groups_mut() {
+            groups.set_turn(consumer, turn);
+        }
+    }
+
+    fn take_delivery(&mut self) -> Option<(u64, Dequeued<LogMessage>)> {
+        self.drop_expired();
+        let (consumer, dequeued) = self.ready.pop_delivery()?;
+        *self.out_bytes += u64::from(dequeued.item.body);
+        Some((consumer, dequeued))
+    }
+
+    fn take_free(&mut self, consumer: u64) -> Option<Dequeued<LogMessage>> {
+        self.drop_expired();
+        let dequeued = self.ready.pop_free(consumer)?;
+        *self.out_bytes += u64::from(dequeued.item.body);
+        Some(dequeued)
+    }
+
+    fn has_message_for(&self, consumer: u64) -> bool {
+        self.ready.has_message_for(consumer)
     }
 
     fn is_empty(&self) -> bool {
@@ -193,6 +200,38 @@ impl MessageStore for LogStore<'_> {
 }
 
 impl LogStore<'_> {
+    /// Makes an unsettled message ready or delayed.
+    fn put_back(&mut self, item: LogMessage, counts: DeliveryCounts, how: Requeue) {
+        let reason = how.reason;
+        *self.out_bytes -= u64::from(item.body);
+        if planted::is(Bug::AnnotationsLost) {
+            self.annotations.remove(item.location());
+        }
+        if let Some(due) = self.due_time(&item, counts, how) {
+            let requeued = RequeuedMessage { held: item, counts };
+            self.ready.delay(&requeued);
+            return self.delayed.push(&DelayedMessage { due, requeued });
+        }
+        let last = self.ready.last_postponed();
+        debug_assert!(
+            last.is_none_or(|last| last <= self.at),
+            "{last:?} {:?}",
+            self.at
+        );
+        if item.group.is_some() {
+            // In its place within the group, whatever the reason is.
+            self.ready.give_back(item, counts);
+        } else if (self.requeues_to_end && reason == RequeueReason::Requested)
+            || planted::is(Bug::RequeueBehind)
+        {
+            self.ready.postpone(item, counts, self.at);
+        } else if reason == RequeueReason::InFront {
+            self.ready.requeue_in_front(item, counts);
+        } else {
+            self.ready.give_back(item, counts);
+        }
+    }
+
     /// When a requeued message becomes ready. `None`: at once. The messages of a session that outlives its connections
     /// keep their order, and a delivery that was never sent was no attempt, so neither is delayed. An expired message
     /// leaves at the head of the queue.
@@ -214,10 +253,11 @@ impl LogStore<'_> {
     /// Makes the delayed messages ready that are due, and removes those that have expired.
     fn release_delayed(&mut self) {
         while let Some(message) = self.delayed.pop(self.clock) {
-            let RequeuedMessage { held, counts } = message.requeued;
-            match held.expires != 0 && held.expires <= self.clock {
-                true => self.add_dead_letter(&held, DeadReason::Expired),
-                false => self.ready.give_back(held, counts),
+            let held = message.requeued.held;
+            let has_expired = held.expires != 0 && held.expires <= self.clock;
+            self.ready.end_delay(message.requeued, has_expired);
+            if has_expired {
+                self.add_dead_letter(&held, DeadReason::Expired);
             }
         }
     }
@@ -229,7 +269,12 @@ impl LogStore<'_> {
     }
 
     fn add_dead_letter(&mut self, item: &LogMessage, reason: DeadReason) {
-        self.dead.add(item, reason, self.annotations, self.effects);
+        // The group has no effect in this queue any more.
+        let item = LogMessage {
+            group: None,
+            ..*item
+        };
+        self.dead.add(&item, reason, self.annotations, self.effects);
     }
 }
 
@@ -333,6 +378,8 @@ impl Machine {
         let (ready, out) = (self.ready.len(), self.checkout.out);
         let waits = self.checkout.service.first();
         assert!(ready == 0 || waits.is_none(), "{waits:?} could be served");
+        let next = self.ready.next_delivery();
+        assert_eq!(next, None, "a message of a group could be served");
         let expiry = self.ready.next_expiry();
         assert!(expiry.is_none_or(|expires| expires > self.clock));
         assert!(self.delayed.next().is_none_or(|at| at > self.clock));
@@ -448,6 +495,10 @@ impl Machine {
             offset: self.at.offset,
             body: u32::try_from(message.body_len()).unwrap_or(u32::MAX),
             level: self.ready.level_of(message.priority()),
+            group: match self.features.message_groups {
+                true => self.group_of(message),
+                false => None,
+            },
             expires: ttl.map_or(0, |ttl| self.clock.saturating_add(ttl)),
         };
         let is_scheduling = self.features.scheduled_delivery && !planted::is(Bug::ScheduleIgnored);
@@ -467,6 +518,11 @@ impl Machine {
         id.is_some_and(|id| !self.deduplicator.remember(id, self.clock, window_ms))
     }
 
+    #[cold]
+    fn group_of(&self, message: &Message) -> Option<GroupId> {
+        group_of(message).filter(|_| !planted::is(Bug::GroupOrderIgnored))
+    }
+
     /// Holds a published message back for this time in milliseconds. Its time to live begins then.
     #[cold]
     fn schedule(&mut self, held: LogMessage, ttl: Option<u64>, delay: u64) {
@@ -478,6 +534,7 @@ impl Machine {
         };
         let counts = DeliveryCounts::default();
         let requeued = RequeuedMessage { held, counts };
+        self.ready.delay(&requeued);
         self.delayed.push(&DelayedMessage { due, requeued });
     }
 
@@ -602,6 +659,10 @@ impl Machine {
             self.ready.serve_strictly();
         }
         self.checkout.counts_deliveries = self.features.delivery_counts;
+        if self.features.message_groups {
+            self.ready.enable_groups();
+            self.checkout.enable_groups();
+        }
     }
 
     /// Repeats the unsettled deliveries of a consumer. It changes no replicated state, so it needs no log
@@ -645,11 +706,13 @@ impl Machine {
         let postponed = self.ready.postponed().map(|(_, r)| r.held.index);
         let fresh = self.ready.fresh().map(|h| h.index);
         let delayed = self.delayed.iter().map(|m| m.requeued.held.index);
+        let grouped = self.ready.grouped().map(|(_, r)| r.held.index);
         let dead = self.dead.kept().map(|(_, held, _)| held.index);
         fresh
             .chain(returned)
             .chain(postponed)
             .chain(delayed)
+            .chain(grouped)
             .chain(out)
             .chain(dead)
     }
@@ -673,7 +736,7 @@ impl Machine {
     pub fn ready_details(&self) -> Option<ReadyDetails> {
         self.features.strict_priorities.then(|| ReadyDetails {
             by_priority: self.ready.level_counts(),
-            returned: self.ready.returned().count() as u64,
+            returned: self.ready.returned_len(),
         })
     }
 

@@ -21,6 +21,11 @@ mod effects;
 mod flow_tests;
 #[cfg(test)]
 mod format_tests;
+mod grouped;
+#[cfg(test)]
+mod grouped_model_tests;
+#[cfg(test)]
+mod grouped_tests;
 mod leader;
 #[cfg(test)]
 mod leader_tests;

@@ -8,10 +8,14 @@
 //! - Weighted: high priority and normal priority, and two of high priority for each of normal priority. These
 //!   messages are in the highest level and in the default level, so that a change to the strict order moves no
 //!   message and keeps the order of messages of equal priority.
+//!
+//! A queue with message groups keeps the messages of groups apart ([`GroupedMessages`]) and serves strictly.
 
 use super::effects::LogLocation;
+use super::grouped::{GroupDelivery, GroupedMessages, ServicePosition};
 use crate::DeliveryCounts;
 use crate::checkout::Dequeued;
+use crate::groups::GroupId;
 use env::planted::{self, Bug};
 use std::collections::VecDeque;
 
@@ -40,9 +44,14 @@ pub(crate) struct LogMessage {
     pub body: u32,
     /// Priority level. It has no effect after the first delivery.
     pub level: u8,
+    /// The group, if the queue has groups.
+    pub group: Option<GroupId>,
     /// Wall clock in milliseconds; 0 is never.
     pub expires: u64,
 }
+
+// The group fits into the padding.
+const _: () = assert!(size_of::<LogMessage>() <= 32);
 
 impl LogMessage {
     pub(crate) fn location(&self) -> LogLocation {
@@ -183,6 +192,7 @@ impl Chunk {
             offset: packed.offset,
             body: packed.body,
             level,
+            group: None,
             expires: self.expires.get(at).copied().unwrap_or(0),
         })
     }
@@ -425,8 +435,10 @@ pub(crate) struct Ready {
     len: u64,
     /// Body bytes of ready messages.
     bytes: u64,
-    /// How many ready messages have a TTL.
+    /// How many ready messages without a group have a TTL.
     expiring: u64,
+    /// Messages of groups. `None`: the queue has no groups.
+    groups: Option<Box<GroupedMessages>>,
 }
 
 impl Ready {
@@ -441,7 +453,25 @@ impl Ready {
             len: 0,
             bytes: 0,
             expiring: 0,
+            groups: None,
         }
+    }
+
+    /// Delivers the messages of groups in their order from now on, for good. All messages are served strictly then. Messages
+    /// that are in the queue already have no group.
+    pub(crate) fn enable_groups(&mut self) {
+        self.serve_strictly();
+        self.groups.get_or_insert_default();
+    }
+
+    /// Messages of groups. `None`: the queue has no groups.
+    pub(crate) fn groups(&self) -> Option<&GroupedMessages> {
+        self.groups.as_deref()
+    }
+
+    /// See [`groups`](Self::groups).
+    pub(crate) fn groups_mut(&mut self) -> Option<&mut GroupedMessages> {
+        self.groups.as_deref_mut()
     }
 
     /// Changes to the strict order, for good.
@@ -474,20 +504,71 @@ impl Ready {
         self.expiring += u64::from(held.expires != 0);
     }
 
+    /// Adds a message of a group. Returns false if the message has none.
+    fn insert_grouped(&mut self, position: ServicePosition, message: &RequeuedMessage) -> bool {
+        let (Some(group), Some(groups)) = (message.held.group, self.groups.as_mut()) else {
+            debug_assert_eq!(message.held.group, None, "the queue has no groups");
+            return false;
+        };
+        self.len += 1;
+        self.bytes += u64::from(message.held.body);
+        groups.insert(group, position, message);
+        true
+    }
+
+    /// Adds a message of a group from a checkpoint. Returns false if it cannot be in one.
+    pub(crate) fn restore_grouped(
+        &mut self,
+        position: ServicePosition,
+        message: &RequeuedMessage,
+    ) -> bool {
+        let groups = self.groups.as_ref();
+        let group = message.held.group;
+        let is_new =
+            groups.is_some_and(|g| group.is_some_and(|group| !g.contains(group, position)));
+        is_new && self.insert_grouped(position, message)
+    }
+
+    /// Counts a removed message of a group.
+    fn uncount_grouped(&mut self, held: &LogMessage) {
+        self.len -= 1;
+        self.bytes -= u64::from(held.body);
+        debug_assert!(self.len > 0 || self.bytes == 0);
+    }
+
     /// Appends a new message to its level.
     pub(crate) fn push(&mut self, held: &LogMessage) {
+        if held.group.is_some() {
+            let counts = DeliveryCounts::default();
+            let message = RequeuedMessage {
+                held: *held,
+                counts,
+            };
+            let position = ServicePosition::fresh(held.level, held.location());
+            if self.insert_grouped(position, &message) {
+                return;
+            }
+        }
         self.count(held);
         self.levels.push(held);
     }
 
-    /// Requeues a message at the front, behind those that were requeued before.
+    /// Requeues a message at the front, behind those that were requeued before. A message of a group goes to its place
+    /// among the requeued ones of its group.
     pub(crate) fn give_back(&mut self, held: LogMessage, counts: DeliveryCounts) {
+        if held.group.is_some() {
+            let position = ServicePosition::requeued(held.location());
+            if self.insert_grouped(position, &RequeuedMessage { held, counts }) {
+                return;
+            }
+        }
         self.count(&held);
         self.returned.push_back(RequeuedMessage { held, counts });
     }
 
     /// Requeues a message at the very front.
     pub(crate) fn requeue_in_front(&mut self, held: LogMessage, counts: DeliveryCounts) {
+        debug_assert_eq!(held.group, None, "messages of groups have their own order");
         self.count(&held);
         self.returned.push_front(RequeuedMessage { held, counts });
     }
@@ -570,10 +651,112 @@ impl Ready {
         }
     }
 
-    /// Removes and returns the next message.
+    /// Removes and returns the next message, even if its group is owned.
     pub(crate) fn pop(&mut self) -> Option<Dequeued<LogMessage>> {
+        if let Some(groups) = &self.groups
+            && let Some((position, group)) = groups.first()
+            && self.next_position().is_none_or(|next| position < next)
+        {
+            return self.pop_of(Some(group));
+        }
+        self.pop_of(None)
+    }
+
+    /// Removes and returns the first message of a group or, with `None`, the next one without a group.
+    fn pop_of(&mut self, group: Option<GroupId>) -> Option<Dequeued<LogMessage>> {
+        let Some(group) = group else {
+            let (next, held) = self.next()?;
+            return self.remove(next, &held);
+        };
+        let message = self.groups.as_mut()?.pop(group)?;
+        self.uncount_grouped(&message.held);
+        Some(message.into())
+    }
+
+    /// The position of the next message without a group among those of groups.
+    fn next_position(&self) -> Option<ServicePosition> {
         let (next, held) = self.next()?;
-        self.remove(next, &held)
+        Some(match next {
+            NextMessage::Returned => ServicePosition::requeued(held.location()),
+            NextMessage::Fresh(level) => ServicePosition::fresh(level, held.location()),
+            NextMessage::Postponed => {
+                ServicePosition::fresh(DEFAULT_LEVEL, self.position(next, &held))
+            }
+        })
+    }
+
+    /// The consumer that gets the next message of a queue with groups, and the group of the message.
+    pub(crate) fn next_delivery(&self) -> Option<GroupDelivery> {
+        self.groups.as_ref()?.next(self.next_position())
+    }
+
+    /// Removes and returns the next message of a queue with groups, and the consumer that gets it.
+    pub(crate) fn pop_delivery(&mut self) -> Option<(u64, Dequeued<LogMessage>)> {
+        let GroupDelivery { consumer, group } = self.next_delivery()?;
+        let dequeued = self.pop_of(group)?;
+        self.own(dequeued.item.group, consumer);
+        Some((consumer, dequeued))
+    }
+
+    /// Removes and returns the next message that this consumer can get, of those that no consumer owns.
+    pub(crate) fn pop_free(&mut self, consumer: u64) -> Option<Dequeued<LogMessage>> {
+        let Some(groups) = &self.groups else {
+            return self.pop();
+        };
+        let (_, group) = groups.next_free(self.next_position())?;
+        let dequeued = self.pop_of(group)?;
+        self.own(dequeued.item.group, consumer);
+        Some(dequeued)
+    }
+
+    /// A consumer has an unsettled message of this group.
+    pub(crate) fn own(&mut self, group: Option<GroupId>, consumer: u64) {
+        if let (Some(group), Some(groups)) = (group, self.groups.as_mut()) {
+            groups.own(group, consumer);
+        }
+    }
+
+    /// An unsettled message of this group is settled, or it is ready or delayed again.
+    pub(crate) fn settle(&mut self, group: Option<GroupId>) {
+        if let (Some(group), Some(groups)) = (group, self.groups.as_mut()) {
+            groups.settle(group);
+        }
+    }
+
+    /// A message is delayed. Its group waits for it if it was delivered before.
+    pub(crate) fn delay(&mut self, message: &RequeuedMessage) {
+        if let (Some(group), Some(groups)) = (message.held.group, self.groups.as_mut()) {
+            let is_returned = message.counts.is_redelivery();
+            groups.delay(group, message.held.location(), is_returned);
+        }
+    }
+
+    /// The group of a delayed message.
+    pub(crate) fn group_of_delayed(&self, at: LogLocation) -> Option<GroupId> {
+        self.groups.as_ref()?.group_of_delayed(at)
+    }
+
+    /// The delay of a message is over: it is ready, unless it has expired.
+    pub(crate) fn end_delay(&mut self, message: RequeuedMessage, has_expired: bool) {
+        let RequeuedMessage { mut held, counts } = message;
+        let groups = self.groups.as_mut();
+        held.group = groups.and_then(|groups| groups.end_delay(held.location()));
+        if !has_expired {
+            self.give_back(held, counts);
+        }
+        if counts.is_redelivery()
+            && let (Some(group), Some(groups)) = (held.group, self.groups.as_mut())
+        {
+            groups.end_wait(group);
+        }
+    }
+
+    /// Returns true if a message can go to this consumer once that has room.
+    pub(crate) fn has_message_for(&self, consumer: u64) -> bool {
+        match &self.groups {
+            None => self.len > 0,
+            Some(groups) => self.next().is_some() || groups.has_message_for(consumer),
+        }
     }
 
     /// Removes a message that is the first of its kind.
@@ -615,6 +798,12 @@ impl Ready {
 
     /// Removes and returns an expired message.
     pub(crate) fn pop_expired(&mut self, clock: u64) -> Option<LogMessage> {
+        if let Some(groups) = &mut self.groups
+            && let Some(held) = groups.pop_expired(clock)
+        {
+            self.uncount_grouped(&held);
+            return Some(held);
+        }
         if self.expiring == 0 {
             return None;
         }
@@ -625,11 +814,13 @@ impl Ready {
 
     /// When the next message expires, of those that can expire.
     pub(crate) fn next_expiry(&self) -> Option<u64> {
+        let grouped = self.groups.as_ref().and_then(|groups| groups.next_expiry());
         if self.expiring == 0 {
-            return None;
+            return grouped;
         }
         let expiries = self.heads().map(|(_, held)| held.expires);
-        expiries.filter(|expires| *expires != 0).min()
+        let expiries = expiries.filter(|expires| *expires != 0);
+        expiries.chain(grouped).min()
     }
 
     /// Drops all messages. Returns their number.
@@ -638,6 +829,9 @@ impl Ready {
         self.returned = VecDeque::new();
         self.postponed = VecDeque::new();
         self.levels = PriorityLevels::new();
+        if let Some(groups) = &mut self.groups {
+            groups.clear();
+        }
         self.len = 0;
         self.bytes = 0;
         self.expiring = 0;
@@ -659,14 +853,22 @@ impl Ready {
 
     /// The levels with messages and the number of their messages, ascending.
     pub(crate) fn level_counts(&self) -> Vec<(u8, u64)> {
+        let grouped = |level| self.groups().map_or(0, |groups| groups.level_len(level));
         let count = |level| {
-            let fresh = self.levels.get(level).map_or(0, PriorityLevel::len);
+            let ungrouped = self.levels.get(level).map_or(0, PriorityLevel::len);
+            let fresh = ungrouped + grouped(level);
             match level {
                 DEFAULT_LEVEL => fresh + self.postponed.len() as u64,
                 _ => fresh,
             }
         };
-        let mut counts: Vec<(u8, u64)> = descending(self.occupied_levels())
+        let occupied = match self.groups.is_some() {
+            true => (0..=HIGHEST_LEVEL)
+                .filter(|level| grouped(*level) > 0)
+                .fold(self.occupied_levels(), |levels, level| levels | bit(level)),
+            false => self.occupied_levels(),
+        };
+        let mut counts: Vec<(u8, u64)> = descending(occupied)
             .map(|level| (level, count(level)))
             .collect();
         counts.reverse();
@@ -683,12 +885,23 @@ impl Ready {
         self.postponed.back().map(|(after, _)| *after)
     }
 
-    /// Messages that were requeued at the front, in service order.
+    /// Number of messages that were requeued at the front.
+    pub(crate) fn returned_len(&self) -> u64 {
+        let grouped = self.groups().map_or(0, GroupedMessages::requeued);
+        self.returned.len() as u64 + grouped
+    }
+
+    /// Messages of groups with their positions, by group and then in service order.
+    pub(crate) fn grouped(&self) -> impl Iterator<Item = (ServicePosition, RequeuedMessage)> + '_ {
+        self.groups().into_iter().flat_map(GroupedMessages::iter)
+    }
+
+    /// Messages without a group that were requeued at the front, in service order.
     pub(crate) fn returned(&self) -> impl Iterator<Item = RequeuedMessage> + '_ {
         self.returned.iter().copied()
     }
 
-    /// Messages that were requeued at the end, in service order.
+    /// Messages that were requeued at the end, in service order. They have no group.
     pub(crate) fn postponed(&self) -> impl Iterator<Item = (LogLocation, RequeuedMessage)> + '_ {
         self.postponed.iter().copied()
     }

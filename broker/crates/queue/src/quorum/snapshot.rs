@@ -11,12 +11,14 @@ use super::dead_letter::DeadLetters;
 use super::deduplicator::Deduplicator;
 use super::delayed::{Delayed, DelayedMessage};
 use super::effects::LogLocation;
+use super::grouped::{GroupedMessages, LAST_CLASS, PreviousOwner, ServicePosition};
 use super::machine::Machine;
 use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, Ready, RequeuedMessage};
 use crate::checkout::{
     Checkout, Consumer, KnownEpoch, PendingDrain, SessionRecord, UnsettledMessage, WaitingConsumer,
 };
 use crate::codec::VERSION;
+use crate::groups::GroupId;
 use crate::{
     Annotations, ConsumerId, ConsumerSpec, DeadReason, DeliveryCounts, FlowMode, Name, QueueReply,
     QueueSettings, QuorumFeatures, RefusedPublishes, SessionId,
@@ -69,6 +71,11 @@ impl Format {
     fn has_publishes(self) -> bool {
         self.0.deduplication
     }
+
+    /// Messages have groups.
+    fn has_groups(self) -> bool {
+        self.0.message_groups
+    }
 }
 
 impl Machine {
@@ -91,13 +98,17 @@ impl Machine {
         self.blocked.put(&mut out);
         put_ready(&mut out, &self.ready, format);
         if format.has_delayed() {
-            put_delayed(&mut out, &self.delayed, format);
+            put_delayed(&mut out, &self.delayed, &self.ready, format);
         }
         put_checkout(&mut out, &self.checkout, format);
         put_annotations(&mut out, &self.annotations);
         put_dead_letters(&mut out, &self.dead, format);
         if format.has_publishes() {
             put_publishes(&mut out, &self.deduplicator);
+        }
+        if let Some(groups) = self.ready.groups() {
+            debug_assert!(format.has_groups());
+            put_previous_owners(&mut out, groups);
         }
         out.freeze()
     }
@@ -125,13 +136,21 @@ impl Machine {
         machine.blocked = from.get()?;
         get_ready(from, &mut machine.ready, format)?;
         if format.has_delayed() {
-            get_delayed(from, &mut machine.delayed, format)?;
+            get_delayed(from, &mut machine.delayed, &mut machine.ready, format)?;
         }
         get_checkout(from, &mut machine.checkout, format)?;
         get_annotations(from, &mut machine.annotations)?;
         get_dead_letters(from, &mut machine.dead, format)?;
         if format.has_publishes() {
             get_publishes(from, &mut machine.deduplicator)?;
+        }
+        let consumers = machine.checkout.consumers.iter();
+        for (number, unsettled) in consumers.flat_map(|(n, c)| c.out.values().map(move |o| (*n, o)))
+        {
+            machine.ready.own(unsettled.item.group, number);
+        }
+        if let Some(groups) = machine.ready.groups_mut() {
+            get_previous_owners(from, groups)?;
         }
         from.end()?;
         let consumers = machine.checkout.consumers.values();
@@ -175,6 +194,13 @@ fn put_ready(out: &mut BytesMut, ready: &Ready, format: Format) {
     for (after, requeued) in ready.postponed() {
         put_location(out, after);
         put_requeued(out, &requeued, format);
+    }
+    if format.has_groups() {
+        put_varint(out, ready.grouped().count() as u64);
+        for (position, requeued) in ready.grouped() {
+            out.put_u8(position.class());
+            put_requeued(out, &requeued, format);
+        }
     }
 }
 
@@ -222,31 +248,87 @@ fn get_ready(from: &mut Reader<'_>, ready: &mut Ready, format: Format) -> Decode
         let message = get_message(from, format)?;
         ready.postpone(message, get_counts(from, format)?, after);
     }
+    if format.has_groups() {
+        for _ in 0..from.varint_count(u8::MIN_LEN + MIN_REQUEUED_LEN)? {
+            let class = from.u8()?;
+            let held = get_message(from, format)?;
+            let counts = get_counts(from, format)?;
+            let position = ServicePosition::of_class(class, held.location());
+            let is_valid = class <= LAST_CLASS && held.group.is_some();
+            if !is_valid || !ready.restore_grouped(position, &RequeuedMessage { held, counts }) {
+                return Err(from.error(DecodeCause::Inconsistent("message of a group")));
+            }
+        }
+    }
     Ok(())
 }
 
+fn put_previous_owners(out: &mut BytesMut, groups: &GroupedMessages) {
+    put_varint(out, groups.previous_owners().count() as u64);
+    for previous in groups.previous_owners() {
+        put_previous_owner(out, previous);
+    }
+    put_varint(out, groups.idle_owners().count() as u64);
+    for previous in groups.idle_owners() {
+        put_previous_owner(out, previous);
+    }
+}
+
+fn put_previous_owner(out: &mut BytesMut, previous: PreviousOwner) {
+    out.put_u32(previous.group.number());
+    put_varint(out, previous.consumer);
+}
+
+/// Both lists: the first are groups with messages.
+fn get_previous_owners(from: &mut Reader<'_>, groups: &mut GroupedMessages) -> Decoded<()> {
+    for has_messages in [true, false] {
+        for _ in 0..from.varint_count(MIN_PREVIOUS_OWNER_LEN)? {
+            let group = get_group(from)?;
+            let consumer = from.varint()?;
+            let is_new = groups.restore_owner(PreviousOwner { group, consumer }, has_messages);
+            if consumer == 0 || !is_new {
+                return Err(from.error(DecodeCause::Inconsistent("owner of a group")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn get_group(from: &mut Reader<'_>) -> Decoded<GroupId> {
+    let invalid = from.error(DecodeCause::Inconsistent("group of a message"));
+    GroupId::from_number(from.get()?).ok_or(invalid)
+}
+
 /// The times are encoded as differences to the one before.
-fn put_delayed(out: &mut BytesMut, delayed: &Delayed, format: Format) {
+fn put_delayed(out: &mut BytesMut, delayed: &Delayed, ready: &Ready, format: Format) {
     let all = match planted::is(Bug::DelayedForgotten) {
         true => Vec::new(),
         false => delayed.sorted(),
     };
     put_varint(out, all.len() as u64);
     let mut before = 0;
-    for message in all {
+    for mut message in all {
+        let held = &mut message.requeued.held;
+        held.group = ready.group_of_delayed(held.location());
         put_varint(out, message.due.wrapping_sub(before));
         put_requeued(out, &message.requeued, format);
         before = message.due;
     }
 }
 
-fn get_delayed(from: &mut Reader<'_>, delayed: &mut Delayed, format: Format) -> Decoded<()> {
+fn get_delayed(
+    from: &mut Reader<'_>,
+    delayed: &mut Delayed,
+    ready: &mut Ready,
+    format: Format,
+) -> Decoded<()> {
     let mut due = 0u64;
     for _ in 0..from.varint_count(MIN_NUMBER_LEN + MIN_REQUEUED_LEN)? {
         due = due.wrapping_add(from.varint()?);
         let held = get_message(from, format)?;
         let counts = get_counts(from, format)?;
         let requeued = RequeuedMessage { held, counts };
+        ready.delay(&requeued);
         delayed.push(&DelayedMessage { due, requeued });
     }
     Ok(())
@@ -350,7 +432,8 @@ fn get_message(from: &mut Reader<'_>, format: Format) -> Decoded<LogMessage> {
     get_properties(from, at, format)
 }
 
-/// Length of the body and the flags in one number, then the time of expiry if the message has one.
+/// Length of the body and the flags in one number, then the time of expiry if the message has one. The group is last, if the
+/// queue has groups and the message is of one.
 fn put_properties(out: &mut BytesMut, message: &LogMessage, format: Format) {
     let expires = message.expires != 0;
     let body = u64::from(message.body);
@@ -361,11 +444,19 @@ fn put_properties(out: &mut BytesMut, message: &LogMessage, format: Format) {
                 let high = message.level == HIGHEST_LEVEL;
                 body << 2 | u64::from(expires) << 1 | u64::from(high)
             }
+            false if format.has_groups() => {
+                let has_group = message.group.is_some();
+                body << 2 | u64::from(has_group) << 1 | u64::from(expires)
+            }
             false => body << 1 | u64::from(expires),
         },
     );
     if expires {
         put_varint(out, message.expires);
+    }
+    if let Some(group) = message.group {
+        debug_assert!(format.has_groups(), "{group:?} in a queue without groups");
+        out.put_u32(group.number());
     }
 }
 
@@ -374,14 +465,21 @@ fn get_properties(from: &mut Reader<'_>, at: LogLocation, format: Format) -> Dec
     let (body, expires, level) = match format.is_baseline() {
         true if packed & 1 != 0 => (packed >> 2, packed & 2 != 0, HIGHEST_LEVEL),
         true => (packed >> 2, packed & 2 != 0, DEFAULT_LEVEL),
+        false if format.has_groups() => (packed >> 2, packed & 1 != 0, DEFAULT_LEVEL),
         false => (packed >> 1, packed & 1 != 0, DEFAULT_LEVEL),
     };
+    let has_group = format.has_groups() && packed & 2 != 0;
     Ok(LogMessage {
         index: at.index,
         offset: at.offset,
         body: u32::try_from(body).map_err(|_| from.error(DecodeCause::Limit))?,
         level,
         expires: if expires { from.varint()? } else { 0 },
+        group: if has_group {
+            Some(get_group(from)?)
+        } else {
+            None
+        },
     })
 }
 
@@ -420,6 +518,8 @@ const MIN_LEVEL_LEN: usize = u8::MIN_LEN + MIN_NUMBER_LEN;
 const MIN_REQUEUED_LEN: usize = MIN_MESSAGE_LEN + MIN_NUMBER_LEN;
 /// An id, a reason and a message.
 const MIN_DEAD_LEN: usize = MIN_NUMBER_LEN + u8::MIN_LEN + MIN_MESSAGE_LEN;
+/// A group and the number of a consumer.
+const MIN_PREVIOUS_OWNER_LEN: usize = u32::MIN_LEN + MIN_NUMBER_LEN;
 const MIN_ANNOTATED_LEN: usize = MIN_LOCATION_LEN + Annotations::MIN_LEN;
 /// The session, its last number, the refused numbers and the number of answers.
 const MIN_SESSION_LEN: usize =
@@ -547,8 +647,7 @@ fn index_consumer(
         checkout.candidates.insert((priority, number));
     }
     if let Some(ticket) = consumer.ticket {
-        let turn = WaitingConsumer { ticket, number };
-        checkout.service.insert(priority.0, turn);
+        checkout.begin_turn(priority.0, WaitingConsumer { ticket, number });
     }
     if !consumer.get && !consumer.cancelled {
         checkout.live += 1;

@@ -125,6 +125,14 @@ impl Rig {
         })
     }
 
+    /// Has the queue deliver the messages of each group in order from now on.
+    pub(crate) fn enable_groups(&mut self) -> QueueOutput {
+        self.enable(QuorumFeatures {
+            message_groups: true,
+            ..QuorumFeatures::default()
+        })
+    }
+
     /// Makes the queue recognise messages that are published again, for a time in milliseconds.
     pub(crate) fn deduplicate(&mut self, window_ms: u64) -> QueueOutput {
         let features = QuorumFeatures {
@@ -770,6 +778,7 @@ fn ready_message_takes_at_most_nine_bytes() {
             offset: n % 10 * 60,
             body: 12,
             level: DEFAULT_LEVEL,
+            group: None,
             expires: 0,
         });
     }
@@ -796,6 +805,7 @@ fn ready_message_takes_at_most_sixteen_bytes_with_all_priorities() {
             offset: n % 10 * 60,
             body: 12,
             level: level(n),
+            group: None,
             expires: 0,
         });
     }
@@ -895,6 +905,7 @@ fn large_bodies_and_wide_gaps_cost_their_neighbours_little_memory() {
         offset: n % 10 * 60,
         body: bodies[n as usize * 7 / 100_000 % bodies.len()],
         level: DEFAULT_LEVEL,
+        group: None,
         expires: u64::from(n % 1000 == 999) * 5,
     };
     let count = 100_000;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 mod delays;
 mod deliveries;
+mod groups;
 mod outstanding;
 mod reachability;
 #[cfg(test)]
@@ -48,6 +49,8 @@ pub(super) enum QueueTreatment {
     Scheduled(Duration),
     /// Messages are published again, and the queue recognises them.
     Deduplicated,
+    /// Most messages have a group. Those of one group come in order and to one consumer at a time.
+    Grouped,
 }
 
 /// Arguments of a queue that delays returned messages.
@@ -251,11 +254,13 @@ struct RequeuedMessage {
     has_failed: Option<bool>,
 }
 
-/// A message that another client got while a client still had it. The broker may do that if it ends the client's
+/// A message that another client got while a client still had it or one of its group. The broker may do that if it ends the client's
 /// channel or consumer. The client learns of that within [`MAX_CLIENT_DELAY`].
 #[derive(Clone, Copy, Debug)]
 struct DoubleDelivery {
     id: MessageId,
+    /// The message that the other client got: this one, or one of its group.
+    got: MessageId,
     from: Holder,
     at: Time,
 }
@@ -280,8 +285,12 @@ pub(super) struct Oracle {
     faults_until: Time,
     /// Times of the first deliveries of each queue.
     first_deliveries: BTreeMap<usize, Vec<Time>>,
-    /// Number of the last first delivery of each stream, by holder, queue, stream and priority level.
-    order: BTreeMap<(Holder, usize, u32, u8), u32>,
+    /// Number of the last first delivery of each stream, by holder, queue, stream, priority level and group.
+    order: BTreeMap<(Holder, usize, u32, u8, Option<u64>), u32>,
+    /// Messages of groups by queue and group, in the order in which they were sent.
+    groups: BTreeMap<(usize, u64), Vec<MessageId>>,
+    /// Number and time of the last first delivery of each queue, group, stream and priority level.
+    group_order: BTreeMap<(usize, u64, u32, u8), (u32, Time)>,
     pub confirmed: u64,
     pub delivered: u64,
     pub redelivered: u64,
@@ -383,6 +392,9 @@ impl Oracle {
             possibly_settled: None,
         };
         tracing::debug!(message = id.0, queue, "sent");
+        if let Some(group) = self.group_of(id, queue) {
+            self.groups.entry((queue, group)).or_default().push(id);
+        }
         self.messages.insert(id, message);
     }
 
@@ -626,7 +638,10 @@ impl Oracle {
         let mut late =
             (self.double_deliveries.iter()).filter(|t| now.since(t.at) > MAX_CLIENT_DELAY);
         match late.find(|t| self.faults_until < t.at) {
-            Some(DoubleDelivery { id, from, at }) => Err(format!(
+            Some(DoubleDelivery { id, got, from, at }) if id != got => Err(format!(
+                "message {id:?} was with {from:?}, and {got:?} of its group came to another consumer at {at:?}"
+            )),
+            Some(DoubleDelivery { id, from, at, .. }) => Err(format!(
                 "message {id:?} was with {from:?} and came to another client at {at:?}"
             )),
             None => Ok(()),

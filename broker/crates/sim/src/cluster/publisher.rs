@@ -75,6 +75,9 @@ pub(super) fn declare(wire: &mut AmqpClient, channel: u16, queue: &QueuePlan, pa
             ("x-deduplication-window".into(), ms(COPY_WINDOW)),
         ]);
     }
+    if queue.treatment == QueueTreatment::Grouped {
+        arguments.push(("x-message-groups".into(), Value::Bool(true)));
+    }
     if let QueueTreatment::DelayedRetry(plan) = queue.treatment {
         arguments.extend([
             (
@@ -209,6 +212,7 @@ impl Publisher {
         let (exchange, properties) = match queue_plan.treatment {
             QueueTreatment::Scheduled(delay) => (DELAYING_EXCHANGE, id.delayed_properties(delay)),
             QueueTreatment::Deduplicated => ("", id.identified_properties()),
+            QueueTreatment::Grouped => ("", id.grouped_properties()),
             _ => ("", id.properties(None)),
         };
         let target = (exchange, &*queue_plan.name);

@@ -118,7 +118,8 @@ impl QueueAdmin {
             | QueueTreatment::DelayedRetry(_)
             | QueueTreatment::ConsumerTimeout(_)
             | QueueTreatment::Scheduled(_)
-            | QueueTreatment::Deduplicated => {}
+            | QueueTreatment::Deduplicated
+            | QueueTreatment::Grouped => {}
             QueueTreatment::Purged => {
                 let window = cx.oracle.window_opened(cx.now, queue);
                 let purge = Method::QueuePurge {

@@ -22,6 +22,10 @@ const IDENTITY_HEADERS: [&str; 3] = [
     queue::PUBLISHING_ID,
     queue::DEDUPLICATION_VALUE,
 ];
+/// The headers with the group of a message.
+const GROUP_HEADERS: [&str; 2] = [queue::MESSAGE_GROUP, queue::JMS_GROUP];
+/// Number of groups. Few, so that a group often has several messages.
+const GROUPS: u64 = 4;
 /// Headers of a dead-lettered message.
 const DEATH_HEADERS: [&str; 7] = [
     "x-death",
@@ -142,6 +146,24 @@ impl MessageId {
         })
     }
 
+    /// The group in a queue with groups. One in five messages has none.
+    pub(super) fn group(self) -> Option<u64> {
+        Some(self.mix(6) % (GROUPS + 1)).filter(|group| *group < GROUPS)
+    }
+
+    /// The properties of a message with its group, under either name of the header.
+    pub(super) fn grouped_properties(self) -> Bytes {
+        let [own, jms] = GROUP_HEADERS;
+        let header = if self.number().is_multiple_of(2) {
+            own
+        } else {
+            jms
+        };
+        let group = self.group().map(|group| format!("group-{group}"));
+        let header = group.map(|group| (header.into(), Value::from(&*group)));
+        self.with_headers(header.into_iter().collect())
+    }
+
     /// Whether the queue recognises copies by the numbers of the stream, not by a value of each message.
     pub(super) fn is_numbered(self) -> bool {
         self.stream().is_multiple_of(2)
@@ -188,7 +210,10 @@ pub(super) fn read(properties: &[u8], body: &[u8]) -> Result<ReadMessage, String
             acquired = number(entry.raw);
         } else if DEATH_HEADERS.contains(&entry.key) {
             died = true;
-        } else if entry.key != DELAY && !IDENTITY_HEADERS.contains(&entry.key) {
+        } else if entry.key != DELAY
+            && !IDENTITY_HEADERS.contains(&entry.key)
+            && !GROUP_HEADERS.contains(&entry.key)
+        {
             unknown_header = Some(entry.key.to_owned());
         }
     });

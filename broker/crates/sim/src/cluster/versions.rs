@@ -7,9 +7,9 @@ use crate::world::{Scenario, World};
 use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
 use metadata::features::{
-    Feature, PUBLISHER_DEDUPLICATION, QUORUM_CONSUMER_TIMEOUTS, QUORUM_DELAYED_RETRY,
-    QUORUM_DELIVERY_COUNTS, QUORUM_STRICT_PRIORITIES, QUOTAS, SCHEDULED_DELIVERY, STREAM_QUEUES,
-    Version,
+    Feature, MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, QUORUM_CONSUMER_TIMEOUTS,
+    QUORUM_DELAYED_RETRY, QUORUM_DELIVERY_COUNTS, QUORUM_STRICT_PRIORITIES, QUOTAS,
+    SCHEDULED_DELIVERY, STREAM_QUEUES, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -46,7 +46,8 @@ const FLAGS: [Feature; 10] = [
     PUBLISHER_DEDUPLICATION,
     // They limit the rates of publishers.
     QUOTAS,
-    flag("eighth"),
+    // They deliver the messages of each group in order.
+    MESSAGE_GROUPS,
 ];
 
 /// The newest version. It knows every flag.

@@ -74,8 +74,8 @@ impl Oracle {
             | MessageFate::Rejected(from, _)
                 if from.to != delivery.to =>
             {
-                let (from, at) = (from.to, now);
-                double_delivery = Some(DoubleDelivery { id, from, at });
+                let (got, from, at) = (id, from.to, now);
+                double_delivery = Some(DoubleDelivery { id, got, from, at });
             }
             // A delivery from before the queue took the message back and another client settled it, sent by a node that
             // was paused.
@@ -137,6 +137,9 @@ impl Oracle {
         }
         if let Some(requeued) = requeued {
             self.check_not_overtaken(now, id, queue, requeued)?;
+        }
+        if let Some(group) = self.group_of(id, queue) {
+            self.check_group(now, id, (queue, group), delivery.to, redelivered)?;
         }
         // A message that was on its way to a client that is gone comes back behind later ones that are due.
         if !redelivered && !read.died && schedule.is_none() {
@@ -226,11 +229,14 @@ impl Oracle {
         let Some(known) = requeued.known.filter(|_| self.faults_until < requeued.at) else {
             return Ok(());
         };
+        // A message also waits for the consumer that owns its group.
         let delays = |plan: &QueuePlan| {
             let treatment = plan.treatment;
             matches!(
                 treatment,
-                QueueTreatment::DelayedRetry(_) | QueueTreatment::Scheduled(_)
+                QueueTreatment::DelayedRetry(_)
+                    | QueueTreatment::Scheduled(_)
+                    | QueueTreatment::Grouped
             )
         };
         if self.queues.get(queue).is_some_and(delays) {
@@ -251,13 +257,14 @@ impl Oracle {
     }
 
     /// First deliveries of a stream reach a consumer in the order of their publishes. In a quorum queue that is the order
-    /// of messages of one priority.
+    /// of messages of one priority, and in one with message groups that of one group.
     fn check_order(&mut self, id: MessageId, queue: usize, holder: Holder) -> Result<(), String> {
         let is_quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
         let level = if is_quorum { id.level() } else { 0 };
+        let group = self.group_of(id, queue);
         let last = self
             .order
-            .entry((holder, queue, id.stream(), level))
+            .entry((holder, queue, id.stream(), level, group))
             .or_default();
         let before = std::mem::replace(last, id.number());
         if before >= id.number() {

@@ -66,6 +66,7 @@ impl Oracle {
             | QueueTreatment::ConsumerTimeout(_)
             | QueueTreatment::Scheduled(_)
             | QueueTreatment::Deduplicated
+            | QueueTreatment::Grouped
             | QueueTreatment::Purged
             | QueueTreatment::Recreated => false,
             QueueTreatment::MaxLength(limit) => self.max_queued_with(message) > limit,

@@ -590,3 +590,70 @@ fn client_must_not_keep_a_message_beyond_the_timeout() {
         assert_eq!(oracle.check_timeouts(at(11)).is_err(), is_late);
     }
 }
+
+/// Two messages of one group and stream, with equal priority.
+fn two_of_a_group() -> [MessageId; 2] {
+    let mut all = (1..1000).map(|number| MessageId::new(1, number));
+    let first = all.find(|id| id.group().is_some()).expect("most have one");
+    let is_like_first = |id: &MessageId| (id.group(), id.level()) == (first.group(), first.level());
+    let second = all.find(is_like_first).expect("there are few groups");
+    [first, second]
+}
+
+#[test]
+fn group_stays_with_a_consumer_that_has_its_messages() {
+    let other = Holder {
+        connection: 2,
+        ..HOLDER
+    };
+    for settles in [true, false] {
+        let mut oracle = oracle(QueueTreatment::Grouped);
+        let [first, second] = two_of_a_group();
+        for id in [first, second] {
+            oracle.sent(at(1), id, 0);
+        }
+        deliver(&mut oracle, 2, first, false).expect("accepted");
+        if settles {
+            oracle.settled(at(3), first, DELIVERY).expect("accepted");
+        }
+        oracle
+            .delivered(at(4), read(second), 0, first_to(other), false)
+            .expect("the channel may have ended");
+        let checked = oracle.check_double_deliveries(at(20));
+        assert_eq!(checked.is_ok(), settles, "{checked:?}");
+    }
+}
+
+#[test]
+fn messages_of_a_group_come_in_order_to_all_consumers() {
+    let other = Holder {
+        connection: 2,
+        ..HOLDER
+    };
+    let mut oracle = oracle(QueueTreatment::Grouped);
+    let [first, second] = two_of_a_group();
+    for id in [first, second] {
+        oracle.sent(at(1), id, 0);
+    }
+    deliver(&mut oracle, 2, second, false).expect("accepted");
+    oracle.settled(at(3), second, DELIVERY).expect("accepted");
+    let late = oracle.delivered(at(4), read(first), 0, first_to(other), false);
+    assert!(late.unwrap_err().contains("of the same group"));
+}
+
+#[test]
+fn returned_message_comes_before_new_ones_of_its_group() {
+    let mut oracle = oracle(QueueTreatment::Grouped);
+    let [first, second] = two_of_a_group();
+    for id in [first, second] {
+        oracle.sent(at(1), id, 0);
+    }
+    deliver(&mut oracle, 2, first, false).expect("accepted");
+    oracle
+        .requeued(at(3), first, DELIVERY, false)
+        .expect("accepted");
+    let known = [(first, DELIVERY)];
+    oracle.requeue_known(at(4), &known).expect("accepted");
+    let early = deliver(&mut oracle, 6, second, false);
+    assert!(early.unwrap_err().contains("of its group, which was new"));
+}

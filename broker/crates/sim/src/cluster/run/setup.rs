@@ -17,6 +17,8 @@ use std::time::Duration;
 const DELAYS: u64 = 0x6de1;
 /// Mixed into the seed for the choice of the queue with scheduled messages.
 const SCHEDULES: u64 = 0x5c4e;
+/// Mixed into the seed for the choice of the queue with groups.
+const GROUPS: u64 = 0x6209;
 /// Mixed into the seed for the choice of the queue with copies.
 const COPIES: u64 = 0xc0b1;
 
@@ -83,6 +85,10 @@ pub(super) fn queues(rng: &mut SeededRng, seed: u64, has_all_features: bool) -> 
     let rng = &mut SeededRng::new(seed ^ COPIES);
     if has_all_features && rng.chance(1, 2) {
         all.push(queue("deduplicated", true, QueueTreatment::Deduplicated));
+    }
+    let rng = &mut SeededRng::new(seed ^ GROUPS);
+    if has_all_features && rng.chance(1, 2) {
+        all.push(queue("grouped", true, QueueTreatment::Grouped));
     }
     all
 }
