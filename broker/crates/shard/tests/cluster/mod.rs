@@ -421,7 +421,7 @@ impl Cluster {
             }
             worked = true;
         }
-        worked || node.shard.wake_at().is_some_and(|at| at <= self.now)
+        worked
     }
 
     /// Lets time pass.

@@ -372,7 +372,10 @@ impl MqttClient {
 
     /// What has come since: of each packet its kind, and of messages what they say.
     pub fn said(&mut self, cluster: &mut Cluster) -> Vec<String> {
-        cluster.settle();
+        // A takeover waits for two further turns.
+        for _ in 0..3 {
+            cluster.settle();
+        }
         if let Some((outbox, _)) = cluster.nodes[self.at].shard.outbox(self.key) {
             let pieces: Vec<bytes::Bytes> = outbox.pieces().iter().cloned().collect();
             for piece in pieces {
