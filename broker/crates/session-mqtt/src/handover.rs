@@ -196,11 +196,11 @@ fn decode_received(from: &mut Reader<'_>) -> Decoded<BTreeSet<u16>> {
 
 /// Encodes that a session has ended. Its queue is being deleted, which the next holder of the client
 /// id may not see yet.
-pub(crate) fn encode_ended(queue: QueueId) -> Bytes {
+pub(crate) fn encode_ended(queue: QueueId) -> Box<[u8]> {
     let mut out = BytesMut::new();
     out.put_u8(ENDED);
     queue.put(&mut out);
-    out.freeze()
+    out[..].into()
 }
 
 /// Returns the queue of the previous session with the client id if that session has ended.
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn an_ended_session_is_no_state_of_a_session() {
-        let ended = encode_ended(QueueId(7));
+        let ended = Bytes::from(encode_ended(QueueId(7)));
         assert_eq!(ended_queue(&ended), Some(QueueId(7)));
         assert_eq!(Handover::decode(ended.clone()), None);
         for damaged in [

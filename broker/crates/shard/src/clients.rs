@@ -507,14 +507,13 @@ impl Queues {
 
     /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
     fn carry_on(&mut self, ctx: &mut Context, number: u64, queue: QueueId) -> FlowState {
-        while let Some(link) = self.clients.link(number, queue).filter(|link| !link.waits) {
-            let Some(owner) = link.client.owner() else {
-                break;
-            };
-            let Some(message) = link.client.poll_send() else {
-                break;
-            };
-            self.outgoing.send_request(ctx, owner, queue, message);
+        // Looked up once: this is the hot path.
+        if let Some(link) = self.clients.link(number, queue).filter(|link| !link.waits) {
+            while let Some(owner) = link.client.owner()
+                && let Some(message) = link.client.poll_send()
+            {
+                self.outgoing.send_request(ctx, owner, queue, message);
+            }
         }
         let mut told = std::mem::take(&mut self.clients.told);
         for peer_message in told.drain(..) {

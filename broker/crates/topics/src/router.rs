@@ -136,7 +136,7 @@ pub struct SessionRelease {
     pub undelivered: Vec<Delivery>,
     /// If the session has ended: what the next holder of the client id must know, as in
     /// [`ClaimOutcome::Granted`]. At most [`HANDOVER_BYTES`](crate::HANDOVER_BYTES).
-    pub handover: Bytes,
+    pub handover: Box<[u8]>,
 }
 
 /// An output of the router for a session or for the shard.
@@ -559,7 +559,7 @@ impl MqttRouter {
                     undelivered.extend(handover::take_unsent(&mut self.outputs, session));
                 }
                 let handover = match self.claims.handover_enabled {
-                    true => leave.handover,
+                    true => leave.handover.into(),
                     false => Bytes::new(),
                 };
                 self.remove_client_with(subscriber, handover);
