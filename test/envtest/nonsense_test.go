@@ -220,6 +220,7 @@ var _ = DescribeTable("a nonsense User is refused by the API server", refuses("U
 	Entry("two topic permissions for an exchange", `Duplicate value`, `{clusterRef: {name: c}, topicPermissions: [{exchange: x}, {exchange: x}]}`),
 	Entry("channels in words", `spec.limits.channels`, `{clusterRef: {name: c}, limits: {channels: many}}`),
 	Entry("negative channels", `spec.limits.channels`, `{clusterRef: {name: c}, limits: {channels: -1}}`),
+	Entry("a negative rate", `spec.limits.messageRate`, `{clusterRef: {name: c}, limits: {messageRate: -1}}`),
 	Entry("an unknown limit", `unknown field "spec.limits.queues"`, `{clusterRef: {name: c}, limits: {queues: 1}}`),
 )
 
@@ -241,7 +242,10 @@ var _ = DescribeTable("a nonsense Vhost is refused by the API server", refuses("
 	Entry("negative queues", `spec.limits.maxQueues`, `{clusterRef: {name: c}, limits: {maxQueues: -1}}`),
 	Entry("connections in words", `spec.limits.maxConnections`, `{clusterRef: {name: c}, limits: {maxConnections: many}}`),
 	Entry("half a queue", `spec.limits.maxQueues`, `{clusterRef: {name: c}, limits: {maxQueues: 1.5}}`),
-	Entry("an unknown limit", `unknown field "spec.limits.maxChannels"`, `{clusterRef: {name: c}, limits: {maxChannels: 1}}`),
+	Entry("an unknown limit", `unknown field "spec.limits.maxExchanges"`, `{clusterRef: {name: c}, limits: {maxExchanges: 1}}`),
+	Entry("negative channels", `spec.limits.maxChannels`, `{clusterRef: {name: c}, limits: {maxChannels: -1}}`),
+	Entry("a rate of zero", `spec.limits.maxMessageRate`, `{clusterRef: {name: c}, limits: {maxMessageRate: 0}}`),
+	Entry("half a byte", `spec.limits.maxByteRate`, `{clusterRef: {name: c}, limits: {maxByteRate: 0.5}}`),
 	Entry("limits that are a list", `spec.limits`, `{clusterRef: {name: c}, limits: [1]}`),
 	Entry("tags that are a string", `spec.tags`, `{clusterRef: {name: c}, tags: production}`),
 	Entry("a tag with a comma", `spec.tags[0]`, `{clusterRef: {name: c}, tags: ["a,b"]}`),

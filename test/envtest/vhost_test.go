@@ -52,8 +52,6 @@ var _ = Describe("Vhost", func() {
 		})
 		limits := func() map[string]int64 { made, _ := w.broker.Vhost("shop"); return made.Limits }
 		Eventually(limits).Should(Equal(map[string]int64{"max-queues": 6, "max-channels": 7, "max-message-rate": 8, "max-byte-rate": 1 << 40}))
-		blocked := w.vhost("blocked", func(v *posthornv1.Vhost) { v.Spec.Limits.MaxMessageRate = new(int64(0)) })
-		Expect(k8s.Create(ctx, blocked)).To(MatchError(ContainSubstring("maxMessageRate")))
 		Eventually(ready(v)).Should(HavePrefix("True"))
 		Expect(eventsOf(v, "DriftCorrected")()).To(BeZero())
 		writes := len(w.broker.Calls("/api/vhost", http.MethodPut, http.MethodDelete))
