@@ -65,6 +65,7 @@ fn config() -> ShardConfig {
         tier: None,
         groups: consensus::HostLimits::default(),
         resources: shard::ResourceMeter::default(),
+        confirms: Default::default(),
         restrictions: metadata::restrictions::Restrictions::none(),
         consumer_timeout: Default::default(),
     }
