@@ -145,7 +145,7 @@ func useVhost(t *testing.T, client broker.Client, vhost string, is isFunc, same 
 	ctx := context.Background()
 	_, err := client.GetVhost(ctx, vhost)
 	is("no vhost", err, 404, "")
-	is("limit of no vhost", client.SetVhostLimits(ctx, vhost, broker.Limits{broker.MaxQueues: 1}), 404, "")
+	is("limit of no vhost", client.SetVhostLimits(ctx, vhost, broker.Limits{broker.MaxQueues: 1}), 404, "Not Found")
 	is("wrong type", client.PutVhost(ctx, vhost, broker.VhostSettings{DefaultQueueType: "mirrored"}), 400, "Unsupported default queue type: 'mirrored'")
 	is("create", client.PutVhost(ctx, vhost, broker.VhostSettings{DefaultQueueType: "quorum", Tags: []string{"a", "b"}, Tracing: true}), 0, "")
 	is("limits", client.SetVhostLimits(ctx, vhost, broker.Limits{broker.MaxQueues: 7, broker.MaxConnections: 0}), 0, "")

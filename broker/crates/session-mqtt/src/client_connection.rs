@@ -283,11 +283,12 @@ impl ClientConnection {
         }
         let tree = cx.broker.tree();
         let name = self.rare.client_id.as_deref().and_then(queue_name);
+        // A client id without a queue name has no queue, whatever the handover says.
+        let ended = name.as_ref().and_then(|_| ended_queue(&handover));
         let record = name.and_then(|name| tree.queue(&self.account.vhost, &name));
         let record = record.cloned();
         let allowed = self.may_open(tree);
         let id = record.as_ref().map(|r| r.id);
-        let ended = ended_queue(&handover);
         // The other shard may know more of the metadata log than this one.
         let is_unseen = ended.is_some_and(|queue| queue.0 > tree.applied());
         let router = cx.broker.router();

@@ -1,5 +1,5 @@
-//! Samples the time from the publish of a message to its confirm. Measures one message of a client at a time, so a publish and
-//! a confirm cost one comparison each.
+//! Samples the time from the publish of a message to its confirm. Measures one message of a client at a time, and at most one in
+//! each millisecond, so a publish and a confirm cost one comparison each.
 
 use control::ConfirmTimings;
 use env::Time;
@@ -10,6 +10,9 @@ use std::time::Duration;
 
 /// A sampled message whose confirm is this late gives its place to the next one. Its queue may have no leader for long.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The shortest time from the publish of a sampled message to that of the next one.
+const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Identifies a publish to a queue.
 type PublishKey = (u64, QueueId, PublishTag);
@@ -23,6 +26,8 @@ struct SampledPublish {
 #[derive(Default)]
 pub(crate) struct ConfirmSampler {
     sampled: Option<SampledPublish>,
+    /// The time from which on a message is sampled.
+    next_at: Time,
     timings: Arc<ConfirmTimings>,
 }
 
@@ -30,6 +35,7 @@ impl ConfirmSampler {
     pub(crate) fn new(timings: Arc<ConfirmTimings>) -> ConfirmSampler {
         ConfirmSampler {
             sampled: None,
+            next_at: Time::ZERO,
             timings,
         }
     }
@@ -38,7 +44,7 @@ impl ConfirmSampler {
     #[inline]
     pub(crate) fn publish(&mut self, key: PublishKey, queue_type: QueueType, now: Time) {
         let is_free = match &self.sampled {
-            None => true,
+            None => self.next_at <= now,
             Some(sampled) => sampled.at + PATIENCE < now,
         };
         if is_free {
@@ -57,6 +63,7 @@ impl ConfirmSampler {
             && sampled.key == key
         {
             self.timings.0[sampled.queue_type].observe(now.since(sampled.at));
+            self.next_at = sampled.at + INTERVAL;
             self.sampled = None;
         }
     }
@@ -98,6 +105,16 @@ mod tests {
         assert_eq!(counts(&sampler), [0, 1, 0]);
         let read = sampler.timings.0[QueueType::Quorum].snapshot();
         assert!((read.sum - 0.005).abs() < 1e-9, "{}", read.sum);
+    }
+
+    #[test]
+    fn messages_of_one_millisecond_have_one_sample() {
+        let mut sampler = ConfirmSampler::default();
+        for (tag, now) in [(1, at(5)), (2, at(5)), (3, at(6)), (4, at(6))] {
+            sampler.publish((1, A, PublishTag(tag)), QueueType::Quorum, now);
+            sampler.confirmed((1, A, PublishTag(tag)), now);
+        }
+        assert_eq!(counts(&sampler), [0, 2, 0]);
     }
 
     #[test]

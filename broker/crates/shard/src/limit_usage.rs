@@ -28,7 +28,7 @@ pub enum LimitSubject {
     Vhost(Name),
 }
 
-/// What is open.
+/// Open connections and channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounts {
     pub connections: u64,

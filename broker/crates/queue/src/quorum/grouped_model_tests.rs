@@ -232,7 +232,7 @@ impl Model {
                 _ => {}
             }
         }
-        // Those of one consumer are together in the output. Together they must have an order in which each was allowed.
+        // The output lists the deliveries of one consumer together. They must have an order in which each was allowed.
         let mut left: Vec<(u64, u32, u64, usize)> = deliveries(out)
             .iter()
             .map(|(by, consumer, delivery)| {

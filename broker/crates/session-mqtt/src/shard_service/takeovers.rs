@@ -6,6 +6,7 @@
 //! shard has polled its sockets once more and has read what they had.
 
 use env::Time;
+use std::collections::VecDeque;
 
 /// The takeovers of one shard, as numbers of sessions.
 #[derive(Debug, Default)]
@@ -15,7 +16,7 @@ pub(super) struct Takeovers {
     /// Sockets were polled since, and are read in this turn.
     polled: Vec<u64>,
     /// The input that had arrived before the takeover is read.
-    due: Vec<u64>,
+    due: VecDeque<u64>,
     /// The start of this turn.
     now: Time,
 }
@@ -29,13 +30,13 @@ impl Takeovers {
     /// Begins a turn, after the sockets were polled.
     pub(super) fn begin_turn(&mut self, now: Time) {
         self.now = now;
-        self.due.append(&mut self.polled);
+        self.due.extend(self.polled.drain(..));
         std::mem::swap(&mut self.polled, &mut self.new);
     }
 
-    /// Removes a session whose takeover is due.
+    /// Removes the first session whose takeover is due.
     pub(super) fn take_due(&mut self) -> Option<u64> {
-        self.due.pop()
+        self.due.pop_front()
     }
 
     /// Returns true if a takeover is due.
