@@ -63,6 +63,7 @@ var _ = Describe("Permission", func() {
 		Consistently(func() int { return len(w.broker.Calls("/api/permissions/", http.MethodPut)) }).Should(Equal(puts), "nothing is written when nothing differs")
 		change(p, func(p *posthornv1.Permission) { p.Spec.Read = "^r" })
 		Eventually(permission(w, "two", name)).Should(Equal(`"" ".*" "^r"`))
+		Eventually(ready(p)).Should(HavePrefix("True"), "what differs before is no drift")
 		w.broker.SetPermission(broker.Permission{Vhost: "two", User: name, Configure: ".*"})
 		Eventually(permission(w, "two", name)).Should(Equal(`"" ".*" "^r"`))
 		Eventually(eventsOf(p, "DriftCorrected")).Should(Equal(1))
