@@ -24,6 +24,7 @@ mod groups;
 mod interface;
 #[cfg(test)]
 mod model;
+mod pending_set;
 pub mod quorum;
 mod ranges;
 
@@ -50,6 +51,7 @@ pub use ids::{
 };
 pub use message::DeadReason;
 use message::{Message, Table};
+pub use pending_set::PendingSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 

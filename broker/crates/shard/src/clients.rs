@@ -56,11 +56,79 @@ impl QueueLink {
 #[derive(Default)]
 struct SessionQueueLinks {
     queues: HashMap<QueueId, QueueLink, FixedState>,
+    totals: LinkTotals,
+}
+
+/// The books of all links of a session.
+#[derive(Default)]
+struct LinkTotals {
+    /// Links that are full.
     full: usize,
-    /// Of messages on their way to all of them.
+    /// Of messages on their way to all queues.
     bytes: usize,
     /// The session is over: each link goes when its queue knows.
     closing: bool,
+}
+
+/// What the books say after something happened to a link.
+struct LinkBooks {
+    flow: FlowState,
+    /// The last full link of the session has room again.
+    is_unblocked: bool,
+    /// Less is on its way than before.
+    is_relieved: bool,
+    /// The session is over, and the queue knows.
+    is_over: bool,
+}
+
+impl LinkBooks {
+    /// Of a link that is gone.
+    const NOTHING: LinkBooks = LinkBooks {
+        flow: FlowState::Steady,
+        is_unblocked: false,
+        is_relieved: false,
+        is_over: false,
+    };
+}
+
+impl LinkTotals {
+    /// Brings the books up to date with a link.
+    #[inline]
+    fn keep(
+        &mut self,
+        link: &mut QueueLink,
+        (number, queue): (u64, QueueId),
+        due: &mut BTreeSet<(Time, u64, QueueId)>,
+    ) -> LinkBooks {
+        let bytes = link.client.in_flight_bytes();
+        let is_relieved = bytes < link.bytes;
+        self.bytes = self.bytes - link.bytes + bytes;
+        link.bytes = bytes;
+        let full = link.client.is_full();
+        let has_changed = full != link.full;
+        if has_changed {
+            link.full = full;
+            self.full = if full { self.full + 1 } else { self.full - 1 };
+        }
+        // An entry that is too early stays: nearly every message moves the time to later.
+        if let Some(at) = link.wake_at()
+            && link.due.is_none_or(|before| at < before)
+        {
+            if let Some(before) = link.due.replace(at) {
+                due.remove(&(before, number, queue));
+            }
+            due.insert((at, number, queue));
+        }
+        LinkBooks {
+            flow: match self.full {
+                0 => FlowState::Steady,
+                _ => FlowState::Behind,
+            },
+            is_unblocked: has_changed && self.full == 0,
+            is_relieved,
+            is_over: self.closing && link.client.in_flight() == 0,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -70,6 +138,7 @@ pub struct QueueClients {
     by_queue: BTreeSet<(QueueId, u64)>,
     /// Sessions whose last full link has moved on.
     relieved: Vec<u64>,
+    /// When links need to be told of the time, or earlier. At most one entry for each.
     due: BTreeSet<(Time, u64, QueueId)>,
     control: HashMap<(QueueId, u64), Reply<Result<QueueReply, ChangeError>>, FixedState>,
     told: Vec<ClientEvent<PublishTag>>,
@@ -111,13 +180,13 @@ impl QueueClients {
     pub fn take_relieved(&mut self) -> Vec<u64> {
         let mut relieved = std::mem::take(&mut self.relieved);
         // Some may be behind again.
-        relieved.retain(|n| self.sessions.get(n).is_none_or(|s| s.full == 0));
+        relieved.retain(|n| self.sessions.get(n).is_none_or(|s| s.totals.full == 0));
         relieved
     }
 
     /// Bytes of messages on their way from this session.
     pub fn in_flight_bytes(&self, number: u64) -> usize {
-        self.sessions.get(&number).map_or(0, |s| s.bytes)
+        self.sessions.get(&number).map_or(0, |s| s.totals.bytes)
     }
 
     pub fn link_is_full(&self, number: u64, queue: QueueId) -> bool {
@@ -230,10 +299,10 @@ impl QueueClients {
         if let Some(at) = link.due {
             self.due.remove(&(at, number, queue));
         }
-        session.bytes -= link.bytes;
+        session.totals.bytes -= link.bytes;
         if link.full {
-            session.full -= 1;
-            if session.full == 0 {
+            session.totals.full -= 1;
+            if session.totals.full == 0 {
                 self.relieved.push(number);
             }
         }
@@ -507,24 +576,69 @@ impl Queues {
 
     /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
     fn carry_on(&mut self, ctx: &mut Context, number: u64, queue: QueueId) -> FlowState {
-        // Looked up once: this is the hot path.
-        if let Some(link) = self.clients.link(number, queue).filter(|link| !link.waits) {
-            while let Some(owner) = link.client.owner()
-                && let Some(message) = link.client.poll_send()
-            {
-                self.outgoing.send_request(ctx, owner, queue, message);
+        self.step_link(ctx, number, queue, |_, _| {})
+    }
+
+    /// Does something to a link, and carries it on. This is the hot path: the link is looked up once, or twice if the session
+    /// is told something.
+    #[inline]
+    fn step_link(
+        &mut self,
+        ctx: &mut Context,
+        number: u64,
+        queue: QueueId,
+        step: impl FnOnce(&mut QueueLink, &mut Vec<ClientEvent<PublishTag>>),
+    ) -> FlowState {
+        let clients = &mut self.clients;
+        let mut books = None;
+        if let Some(session) = clients.sessions.get_mut(&number)
+            && let Some(link) = session.queues.get_mut(&queue)
+        {
+            step(link, &mut clients.told);
+            if !link.waits {
+                while let Some(owner) = link.client.owner()
+                    && let Some(message) = link.client.poll_send()
+                {
+                    self.outgoing.send_request(ctx, owner, queue, message);
+                }
+            }
+            if clients.told.is_empty() {
+                books = Some(session.totals.keep(link, (number, queue), &mut clients.due));
             }
         }
+        let books = books.unwrap_or_else(|| self.tell_all(ctx, number, queue));
+        if books.is_unblocked {
+            self.clients.relieved.push(number);
+        }
+        if books.is_over {
+            self.clients.drop_link(number, queue);
+        }
+        if books.is_relieved
+            && InternalSession::from_number(number) == Some(InternalSession::DeadLetters)
+        {
+            self.push_output(QueuesOutput::DeadLettersRelieved);
+        }
+        if !self.clients.precedence.is_empty() {
+            self.release_later(ctx, number, queue);
+        }
+        books.flow
+    }
+
+    /// Tells a session what its link has for it, and keeps the books.
+    fn tell_all(&mut self, ctx: &mut Context, number: u64, queue: QueueId) -> LinkBooks {
         let mut told = std::mem::take(&mut self.clients.told);
         for peer_message in told.drain(..) {
             self.tell(ctx, number, queue, peer_message);
         }
-        self.clients.told = told;
-        let flow = self.keep_books(number, queue);
-        if !self.clients.precedence.is_empty() {
-            self.release_later(ctx, number, queue);
+        let clients = &mut self.clients;
+        clients.told = told;
+        let Some(session) = clients.sessions.get_mut(&number) else {
+            return LinkBooks::NOTHING;
+        };
+        match session.queues.get_mut(&queue) {
+            Some(link) => session.totals.keep(link, (number, queue), &mut clients.due),
+            None => LinkBooks::NOTHING,
         }
-        flow
     }
 
     /// Lets later sessions send what waited for this one's requests to a queue, if none is on its way.
@@ -585,53 +699,6 @@ impl Queues {
         }
     }
 
-    fn keep_books(&mut self, number: u64, queue: QueueId) -> FlowState {
-        let Some(session) = self.clients.sessions.get_mut(&number) else {
-            return FlowState::Steady;
-        };
-        let Some(link) = session.queues.get_mut(&queue) else {
-            return FlowState::Steady;
-        };
-        let bytes = link.client.in_flight_bytes();
-        let is_relieved = bytes < link.bytes;
-        session.bytes = session.bytes - link.bytes + bytes;
-        link.bytes = bytes;
-        let full = link.client.is_full();
-        if full != link.full {
-            link.full = full;
-            session.full = if full {
-                session.full + 1
-            } else {
-                session.full - 1
-            };
-            if session.full == 0 {
-                self.clients.relieved.push(number);
-            }
-        }
-        let wake = link.wake_at();
-        if wake != link.due {
-            if let Some(before) = link.due {
-                self.clients.due.remove(&(before, number, queue));
-            }
-            if let Some(at) = wake {
-                self.clients.due.insert((at, number, queue));
-            }
-            link.due = wake;
-        }
-        let flow = match session.full {
-            0 => FlowState::Steady,
-            _ => FlowState::Behind,
-        };
-        if session.closing && link.client.in_flight() == 0 {
-            self.clients.drop_link(number, queue);
-        }
-        if is_relieved && InternalSession::from_number(number) == Some(InternalSession::DeadLetters)
-        {
-            self.push_output(QueuesOutput::DeadLettersRelieved);
-        }
-        flow
-    }
-
     /// A queue's word for a session of this shard.
     pub(crate) fn handle_event(
         &mut self,
@@ -642,24 +709,17 @@ impl Queues {
         event: QueueEvent,
     ) {
         let now = ctx.now();
-        let mut told = std::mem::take(&mut self.clients.told);
-        if let Some(link) = self.clients.link(number, queue) {
-            link.client.event(now, from, event, &mut told);
-        }
-        self.clients.told = told;
-        self.carry_on(ctx, number, queue);
+        self.step_link(ctx, number, queue, |link, told| {
+            link.client.event(now, from, event, told);
+        });
     }
 
     pub(crate) fn tick_clients(&mut self, ctx: &mut Context) {
         let now = ctx.now();
-        while let Some((at, number, queue)) = self
-            .clients
-            .due
-            .first()
-            .copied()
-            .filter(|(at, _, _)| *at <= now)
-        {
-            self.clients.due.remove(&(at, number, queue));
+        while self.clients.wake_at().is_some_and(|at| at <= now) {
+            let Some((_, number, queue)) = self.clients.due.pop_first() else {
+                return;
+            };
             if let Some(link) = self.clients.link(number, queue) {
                 link.due = None;
                 let is_linked = |node| node == ctx.node() || self.linked.contains(&node);
@@ -773,7 +833,7 @@ impl Queues {
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return;
         };
-        session.closing = true;
+        session.totals.closing = true;
         let mut queues: Vec<QueueId> = session.queues.keys().copied().collect();
         queues.sort_unstable();
         for queue in queues {

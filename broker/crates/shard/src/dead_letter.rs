@@ -267,6 +267,11 @@ impl DeadLetters {
         }
     }
 
+    /// Returns true if a source has work.
+    pub(crate) fn has_sources(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// The next source with work, while this turn may publish more.
     pub(crate) fn next_source(&mut self) -> Option<QueueId> {
         if self.budget == 0 {

@@ -29,8 +29,8 @@ use metadata::{EffectiveSettings, QueueId, QueueRecord};
 use queue::classic::ClassicQueue;
 use queue::quorum::{ConsumerTimeouts, DeadRead, DefaultTimeout, QuorumQueue, UnknownCommand};
 use queue::{
-    DeadIncarnation, DeadLettering, Overflow, Queue, QueueEvent, QueueMessage, QueueOutput,
-    QueueSettings, QueueType, QuorumSettings, RequestBody, SessionId, Timestamps,
+    DeadIncarnation, DeadLettering, Overflow, PendingSet, Queue, QueueEvent, QueueMessage,
+    QueueOutput, QueueSettings, QueueType, QuorumSettings, RequestBody, SessionId, Timestamps,
 };
 use reading::{DamagedLog, commands};
 use replica::{ClassicReplica, CountedStats, QueueReplica, QuorumReplica};
@@ -121,7 +121,7 @@ pub struct LocalQueues {
     /// Of the queues that are led or live here, as their last turns left them.
     totals: QueueTotals,
     /// Queues that were stepped in this turn.
-    touched: BTreeSet<QueueId>,
+    touched: PendingSet<QueueId>,
     wakes: BTreeMap<QueueId, Time>,
     due: BTreeSet<(Time, QueueId)>,
     /// Queues whose proposal the log had no room for.
@@ -159,7 +159,7 @@ impl LocalQueues {
             queues: HashMap::default(),
             ids: BTreeSet::new(),
             totals: QueueTotals::default(),
-            touched: BTreeSet::new(),
+            touched: PendingSet::default(),
             wakes: BTreeMap::new(),
             due: BTreeSet::new(),
             blocked: BTreeSet::new(),
@@ -315,7 +315,7 @@ impl LocalQueues {
         self.over.remove(&queue);
         self.blocked.remove(&queue);
         self.set_wake(queue, None);
-        self.touched.remove(&queue);
+        self.touched.remove(queue);
         self.leases.set(queue, None);
         self.dying.remove(&queue);
     }
@@ -342,6 +342,11 @@ impl LocalQueues {
     pub fn set_expires(&mut self, queue: QueueId, expires_ms: Option<u64>) {
         self.leases.set(queue, expires_ms);
         self.touched.insert(queue);
+    }
+
+    /// Returns true if [`Self::next_dying`] has a queue.
+    pub(crate) fn has_dying(&self) -> bool {
+        !self.dying.is_empty()
     }
 
     /// A queue whose dead messages wait to be taken.
@@ -532,14 +537,11 @@ impl LocalQueues {
             std::mem::swap(&mut outputs, &mut self.queue_out);
             self.queue_out.append(&mut outputs);
         }
-        let mut touched = std::mem::take(&mut self.touched);
-        while let Some(queue) = touched.pop_first() {
+        let touched = self.touched.take();
+        for queue in touched.iter().copied() {
             self.end_turn(queue);
         }
-        if self.touched.is_empty() {
-            // Its room is used again.
-            self.touched = touched;
-        }
+        self.touched.reuse(touched);
         self.take_stream_outputs(shard);
         self.tell_damage(shard);
         true
@@ -719,18 +721,15 @@ impl LocalQueues {
     /// Queues whose time has come, and those that the log had no room for.
     pub fn tick(&mut self) {
         if !self.blocked.is_empty() {
-            self.touched.append(&mut self.blocked);
+            self.touched.extend(std::mem::take(&mut self.blocked));
         }
         while let Some(queue) = self.leases.take_ended(self.at.now) {
             self.unused.push(queue);
         }
-        while let Some((at, queue)) = self
-            .due
-            .first()
-            .copied()
-            .filter(|(at, _)| *at <= self.at.now)
-        {
-            self.due.remove(&(at, queue));
+        while self.due.first().is_some_and(|(at, _)| *at <= self.at.now) {
+            let Some((_, queue)) = self.due.pop_first() else {
+                return;
+            };
             self.wakes.remove(&queue);
             if let Some(owned) = self.queues.get_mut(&queue) {
                 self.said.by(queue, |out| owned.queue().tick(self.at, out));

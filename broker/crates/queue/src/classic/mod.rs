@@ -45,13 +45,13 @@ pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, MessageStore, starts_numbering_epoch};
 use crate::{
-    ConsumerInfo, DeadIncarnation, DeadLettering, Name, Overflow, Queue, QueueCounters, QueueEvent,
-    QueueId, QueueMessage, QueueOutput, QueueReply, QueueSettings, QueueStats, QueueType,
-    RejectReason, Request, RequestBody, SessionId, SettlementOutcome, Timestamps,
+    ConsumerInfo, DeadIncarnation, DeadLettering, Name, Overflow, PendingSet, Queue, QueueCounters,
+    QueueEvent, QueueId, QueueMessage, QueueOutput, QueueReply, QueueSettings, QueueStats,
+    QueueType, RejectReason, Request, RequestBody, SessionId, SettlementOutcome, Timestamps,
 };
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::Message;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,16 +66,20 @@ pub const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Open files are closed after this long without a write.
 pub const REST_AFTER: Duration = Duration::from_secs(10);
 
+/// A session with no unconfirmed publish keeps the room for this many.
+const KEPT_UNCONFIRMED: usize = 16;
+
 /// See the module.
 #[derive(Debug)]
 pub struct ClassicQueue {
     settings: QueueSettings,
     checkout: Checkout<Item>,
     store: ClassicStore,
-    /// Per session the publishes that may not be confirmed yet, as pairs of request and message number.
+    /// Per session the publishes that may not be confirmed yet, as pairs of request and message number. An open session may have
+    /// none.
     unconfirmed: BTreeMap<SessionId, VecDeque<(u64, u64)>>,
     /// Sessions whose progress is to be reported.
-    unreported: BTreeSet<SessionId>,
+    unreported: PendingSet<SessionId>,
     write_at: Option<Time>,
     acks_at: Option<Time>,
     close_files_at: Option<Time>,
@@ -182,7 +186,7 @@ impl ClassicQueue {
             settings,
             store,
             unconfirmed: BTreeMap::new(),
-            unreported: BTreeSet::new(),
+            unreported: PendingSet::default(),
             write_at: None,
             acks_at: None,
             close_files_at: None,
@@ -477,9 +481,9 @@ impl ClassicQueue {
             self.acks_at = Some(self.at.now + WRITE_AT_LAST);
         }
         if !self.store.newly_safe.is_empty() {
-            // Few sessions, mostly one that is already there: merging the trees would cost more.
-            self.unreported
-                .extend(std::mem::take(&mut self.store.newly_safe));
+            let newly_safe = self.store.newly_safe.take();
+            self.unreported.extend(newly_safe.iter().copied());
+            self.store.newly_safe.reuse(newly_safe);
         }
         if cfg!(debug_assertions) {
             self.store.assert_consistent();
@@ -501,7 +505,8 @@ impl ClassicQueue {
         if self.unreported.is_empty() {
             return;
         }
-        for session in std::mem::take(&mut self.unreported) {
+        let unreported = self.unreported.take();
+        for session in unreported.iter().copied() {
             let Some(state) = self.checkout.sessions.get(&session) else {
                 self.unconfirmed.remove(&session);
                 continue;
@@ -514,14 +519,17 @@ impl ClassicQueue {
                 }
                 match waiting.front() {
                     Some((seq, _)) => up_to = seq - 1,
-                    None => {
+                    None if waiting.capacity() > KEPT_UNCONFIRMED => {
                         self.unconfirmed.remove(&session);
                     }
+                    // The next publish of the session finds its place.
+                    None => {}
                 }
             }
             let event = self.checkout.progress_event(session, up_to);
             out.event(session, event);
         }
+        self.unreported.reuse(unreported);
     }
 }
 

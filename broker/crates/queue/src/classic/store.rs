@@ -13,14 +13,15 @@ use super::pacing::WritePacing;
 use super::segments::Segments;
 use crate::checkout::{Dequeued, HandedOut, MessageStore, Requeue, RequeueReason, Weighed};
 use crate::{
-    Annotations, DeadReason, Delivery, DeliveryCounts, Losses, QueueEvent, QueueOutput, SessionId,
+    Annotations, DeadReason, Delivery, DeliveryCounts, Losses, PendingSet, QueueEvent, QueueOutput,
+    SessionId,
 };
 use env::planted::{self, Bug};
 use env::{Disk, Incarnation, WallTime};
 use ids::QueueId;
 use message::Message;
 use priority_levels::PriorityLevel;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
@@ -105,7 +106,7 @@ pub(super) struct ClassicStore {
     pub may_expire: bool,
     pub dead_letter_buffer: DeadLetterBuffer,
     /// Sessions with publishes that became durable.
-    pub newly_safe: BTreeSet<SessionId>,
+    pub newly_safe: PendingSet<SessionId>,
     pub output: QueueOutput,
     /// A read failed: nothing is read until the next retry.
     pub stalled: bool,
@@ -142,7 +143,7 @@ impl ClassicStore {
             pacing: WritePacing::default(),
             may_expire: false,
             dead_letter_buffer: DeadLetterBuffer::default(),
-            newly_safe: BTreeSet::new(),
+            newly_safe: PendingSet::default(),
             output: QueueOutput::default(),
             stalled: false,
             read_failure_reported: false,

@@ -8,6 +8,7 @@ use env::sim::SimDisk;
 use env::{Incarnation, NodeId};
 use message::{MessageBuilder, Protocol, Table};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 pub(crate) fn settings() -> QueueSettings {
     QueueSettings {

@@ -14,6 +14,9 @@ use session::PublishTag;
 impl ShardState {
     /// Publishes the dead letters of queues. Returns true if there were any.
     pub fn pass_on_dead(&mut self) -> bool {
+        if !self.queues.local().has_dying() && !self.dead_letters.has_sources() {
+            return false;
+        }
         let mut worked = false;
         while let Some(queue) = self.queues.local_mut().next_dying() {
             self.dead_letters.note(queue);
