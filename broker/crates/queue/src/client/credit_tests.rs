@@ -136,6 +136,30 @@ fn credit_of_requeued_deliveries_is_renewed() {
     assert_eq!(events, [ClientEvent::Answer { seq, answer }]);
 }
 
+/// The session sent a later request before it had the answer, which comes again and counts fewer deliveries than arrived.
+#[test]
+fn lost_answer_of_a_drain_comes_again_after_later_deliveries() {
+    let mut client = consuming();
+    let drain = credit(&mut client, 5, true);
+    let later = credit(&mut client, 8, false);
+    requests(&mut client);
+    handle_event(&mut client, QueueEvent::Applied { up_to: later });
+    handle_event(&mut client, deliver(1, &[1, 2]));
+    // The answers are lost with the owner.
+    client.link_restored(client.now);
+    let repeated: Vec<u64> = requests(&mut client).iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(repeated, [drain, later]);
+    let resumed = QueueEvent::Resumed {
+        consumer: CONSUMER,
+        next: 3,
+    };
+    handle_event(&mut client, resumed);
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[3]))), [3]);
+    let events = answer(&mut client, drain, 0);
+    let answer = credited(0, true);
+    assert_eq!(events, [ClientEvent::Answer { seq: drain, answer }]);
+}
+
 /// A drain ends when the session has taken the messages, which may take a long time.
 #[test]
 fn drain_does_not_make_the_client_try_another_owner() {
