@@ -396,7 +396,7 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, []| limits::list(api, call, None).await),
     route!("GET", "vhost-limits/{vhost}", Management, "Limits of a virtual host",
         |api, call, [vhost]| limits::list(api, call, Some(vhost)).await),
-    route!("PUT", "vhost-limits/{vhost}/{limit}", Administrator, "Sets max-connections, max-queues, max-channels, max-message-rate or max-byte-rate",
+    route!("PUT", "vhost-limits/{vhost}/{limit}", Administrator, "Sets max-connections, max-queues, max-channels, max-message-rate, max-byte-rate or max-stored-bytes",
         |api, call, [vhost, limit]| limits::set(api, call, vhost, limit).await),
     route!("DELETE", "vhost-limits/{vhost}/{limit}", Administrator, "Clears a limit",
         |api, _, [vhost, limit]| limits::clear(api, vhost, limit).await),

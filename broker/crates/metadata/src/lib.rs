@@ -57,8 +57,8 @@ pub use policies::EffectivePolicy;
 pub use route::RouteResult;
 pub use settings::{EffectiveSettings, StreamSettings};
 pub use subject_limits::{
-    MAX_BYTE_RATE, MAX_CHANNELS, MAX_CONNECTIONS, MAX_MESSAGE_RATE, MAX_QUEUES, USER_LIMITS,
-    VHOST_LIMITS, find_limit,
+    MAX_BYTE_RATE, MAX_CHANNELS, MAX_CONNECTIONS, MAX_MESSAGE_RATE, MAX_QUEUES, MAX_STORED_BYTES,
+    USER_LIMITS, VHOST_LIMITS, find_limit,
 };
 pub use traffic::Traffic;
 pub use tree::{Right, Tree, TreeEvent, VhostRecord};

@@ -14,6 +14,9 @@ pub const MAX_MESSAGE_RATE: &str = "max-message-rate";
 /// Bytes of bodies and properties of published messages per second.
 pub const MAX_BYTE_RATE: &str = "max-byte-rate";
 
+/// Body bytes of messages that the queues of a virtual host store. Only of virtual hosts.
+pub const MAX_STORED_BYTES: &str = "max-stored-bytes";
+
 /// Limits that a virtual host may have.
 pub const VHOST_LIMITS: &[&str] = &[
     MAX_CONNECTIONS,
@@ -21,6 +24,7 @@ pub const VHOST_LIMITS: &[&str] = &[
     MAX_CHANNELS,
     MAX_MESSAGE_RATE,
     MAX_BYTE_RATE,
+    MAX_STORED_BYTES,
 ];
 
 /// Limits that a user may have.
@@ -37,8 +41,9 @@ pub fn find_limit(limits: &[(crate::Name, i64)], name: &str) -> Option<u64> {
     u64::try_from(*limit).ok()
 }
 
-fn is_rate(limit: &str) -> bool {
-    matches!(limit, MAX_MESSAGE_RATE | MAX_BYTE_RATE)
+/// Returns true for limits that slow publishers down or block them, where the others refuse what exceeds them.
+fn is_quota(limit: &str) -> bool {
+    matches!(limit, MAX_MESSAGE_RATE | MAX_BYTE_RATE | MAX_STORED_BYTES)
 }
 
 /// What a limit belongs to.
@@ -71,7 +76,7 @@ impl LimitHolder<'_> {
 
     /// Returns true if versions before the feature flag `quotas` do not know the limit.
     fn needs_flag(self, limit: &str) -> bool {
-        is_rate(limit) || matches!(self, LimitHolder::Vhost(_)) && limit == MAX_CHANNELS
+        is_quota(limit) || matches!(self, LimitHolder::Vhost(_)) && limit == MAX_CHANNELS
     }
 }
 
@@ -99,7 +104,7 @@ impl Tree {
                 QUOTAS.name
             )));
         }
-        if is_rate(limit) && value == 0 {
+        if is_quota(limit) && value == 0 {
             return Err(ChangeError::Invalid(format!(
                 "{limit} of {kind} '{name}' must not be 0, because publishers would wait for ever: set at least 1, or -1 for no limit"
             )));

@@ -3,6 +3,7 @@
 
 use crate::limit_usage::frame::{LimitUsageFrame, PublisherActivityFrame};
 use crate::members::frame::MembershipMessage;
+use crate::stored_bytes::frame::StoredBytesFrame;
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
@@ -182,6 +183,8 @@ pub enum Frame {
     LimitUsage(LimitUsageFrame),
     /// Users and virtual hosts with rate limits that have active publishers on another shard.
     PublisherActivity(PublisherActivityFrame),
+    /// What the queues of virtual hosts with a quota store that another shard leads.
+    StoredBytes(StoredBytesFrame),
     /// From a replica of a stream to another one.
     Replica {
         /// The stream.
@@ -302,6 +305,7 @@ wire_enum!(Frame, "a frame between shards" {
     23 = ReadyDetails { token: u64, ready: Vec<(QueueId, queue::ReadyDetails)> as AtMost<MAX_STATS> },
     24 = DelayedDetails { token: u64, delayed: Vec<(QueueId, queue::DelayedDetails)> as AtMost<MAX_STATS> },
     25 = PublisherActivity(activity: PublisherActivityFrame),
+    26 = StoredBytes(stored: StoredBytesFrame),
 });
 wire_enum!(AlarmReason, "an alarm" { 0 = Memory, 1 = Disk });
 wire_struct!(Origin {

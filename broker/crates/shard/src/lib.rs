@@ -41,6 +41,7 @@ mod reports;
 mod sessions;
 mod shard;
 mod stats;
+mod stored_bytes;
 mod stream_leaders;
 mod wake_times;
 mod walks;

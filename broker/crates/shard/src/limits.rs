@@ -24,6 +24,8 @@ use crate::quotas::{self, Quotas};
 use crate::sessions::key_of;
 use crate::shard::Account;
 use crate::shard::RemovedAccount;
+use crate::stored_bytes::StoredBytesQuotas;
+use crate::stored_bytes::frame::StoredBytesFrame;
 use auth::PasswordHash;
 use env::{NodeId, Time};
 use metadata::{Change, MAX_CHANNELS, MAX_CONNECTIONS, Name, Tree, find_limit};
@@ -41,6 +43,7 @@ pub(crate) struct Limits {
     sessions: LoggedInSessions,
     usage: LimitUsage,
     quotas: Quotas,
+    stored_bytes: StoredBytesQuotas,
     /// Sessions have got rate limits, or have lost them, since [`Limits::take_quota_changes`].
     quotas_changed: bool,
     logins: Logins,
@@ -59,6 +62,7 @@ impl Limits {
             sessions: LoggedInSessions::default(),
             usage: LimitUsage::default(),
             quotas: Quotas::default(),
+            stored_bytes: StoredBytesQuotas::default(),
             quotas_changed: false,
             logins: Logins::new(key),
             counters: Counters::default(),
@@ -246,6 +250,9 @@ impl Limits {
             false => self.usage.forget_publishing(&subject),
         }
         self.refresh_quota(now, tree, &subject);
+        if let LimitSubject::Vhost(name) = &subject {
+            self.stored_bytes.refresh(now, tree, name);
+        }
         self.usage.note(tree, subject);
     }
 
@@ -264,6 +271,7 @@ impl Limits {
     pub(crate) fn handle_new_tree(&mut self, now: Time, tree: &Tree) {
         self.counters.keep_vhosts(|name| tree.vhost_exists(name));
         self.announce_all_usage(tree);
+        self.stored_bytes.refresh_all(now, tree);
         let (users, vhosts) = self.sessions.names();
         let users = users.cloned().map(LimitSubject::User);
         let with_sessions = users.chain(vhosts.cloned().map(LimitSubject::Vhost));
@@ -278,6 +286,7 @@ impl Limits {
 
     pub(crate) fn handle_vhost_removed(&mut self, now: Time, tree: &Tree, name: Name) {
         self.counters.vhost_removed(&name);
+        self.stored_bytes.forget(&name);
         let subject = LimitSubject::Vhost(name.clone());
         self.usage.forget(&subject);
         self.refresh_quota(now, tree, &subject);
@@ -307,10 +316,12 @@ impl Limits {
         self.handle_node_down(ctx.now(), node);
         let here = (&self.sessions, &self.quotas);
         self.usage.send_to(ctx, tree, here, (node, shards));
+        self.stored_bytes.send_to(ctx, (node, shards));
     }
 
     pub(crate) fn handle_node_down(&mut self, now: Time, node: NodeId) {
         self.usage.forget_node(node);
+        self.stored_bytes.forget_node(node);
         for subject in self.quotas.subjects() {
             self.update_share(now, &subject);
         }
@@ -406,6 +417,27 @@ impl Limits {
     /// The time for which connections were paused because of rate limits.
     pub(crate) fn quota_paused(&self, now: Time) -> Duration {
         self.quotas.paused(now)
+    }
+
+    /// The quotas of stored bytes.
+    pub(crate) fn stored_bytes(&self) -> &StoredBytesQuotas {
+        &self.stored_bytes
+    }
+
+    /// As [`Self::stored_bytes`].
+    pub(crate) fn stored_bytes_mut(&mut self) -> &mut StoredBytesQuotas {
+        &mut self.stored_bytes
+    }
+
+    /// Another shard announces what it stores.
+    pub(crate) fn handle_stored_bytes(&mut self, from: NodeId, frame: StoredBytesFrame) {
+        self.stored_bytes.hear(from, frame);
+    }
+
+    /// Why the publishers of a session's virtual host are blocked, other than by an alarm.
+    pub(crate) fn blocked_by_quota(&self, number: u64) -> Option<&'static str> {
+        let vhost = self.sessions.vhost_of(key_of(number))?;
+        self.stored_bytes.blocked(vhost)
     }
 
     pub(crate) fn handle_usage_frame(&mut self, from: NodeId, frame: LimitUsageFrame) {
@@ -546,6 +578,7 @@ impl Limits {
             self.logins.wake_at(),
             self.usage.wake_at(),
             self.quotas.wake_at(),
+            self.stored_bytes.wake_at(),
         ];
         times.into_iter().flatten().min()
     }

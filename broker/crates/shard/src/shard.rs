@@ -347,6 +347,9 @@ impl Shard {
                 }
             }
             Frame::LimitUsage(told) => self.state.limits.handle_usage_frame(from, told),
+            Frame::StoredBytes(frame) => {
+                self.state.limits.handle_stored_bytes(from, frame);
+            }
             Frame::PublisherActivity(frame) => {
                 let now = self.state.ctx.now();
                 self.state.limits.handle_activity_frame(now, from, frame);
@@ -365,9 +368,7 @@ impl Shard {
         if self.state.cluster.alarms_mut().set(reason, node, on)
             && self.state.cluster.alarms().in_force() != before
         {
-            self.notify_all(&ControlEvent::Blocked(
-                self.state.cluster.alarms().in_force(),
-            ));
+            self.announce_blocked();
         }
     }
 
@@ -483,6 +484,9 @@ impl ShardDriver for Shard {
         }
         if self.state.limits.quotas_are_due(now) {
             self.release_throttled(now);
+        }
+        if self.state.limits.stored_bytes().is_due(now) {
+            self.measure_stored_bytes();
         }
         self.tick_sessions();
     }
@@ -601,9 +605,7 @@ impl ShardDriver for Shard {
         let before = self.state.cluster.alarms().in_force();
         self.state.peer_down(node);
         if self.state.cluster.alarms().in_force() != before {
-            self.notify_all(&ControlEvent::Blocked(
-                self.state.cluster.alarms().in_force(),
-            ));
+            self.announce_blocked();
         }
     }
 
@@ -727,6 +729,9 @@ impl ShardDriver for Shard {
             let sessions = (&self.sessions, state.services.states());
             state.reports.walk(&mut state.ctx, queues, sessions);
             state.route_reports();
+        }
+        if self.state.limits.stored_bytes_mut().take_changes() {
+            self.announce_blocked();
         }
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);

@@ -281,3 +281,81 @@ fn shard_that_is_out_of_reach_gives_its_share_to_others() {
     let alone = run(&mut c, &mut publishers[..1], MINUTE)[0];
     assert_near(alone, 60 * RATE);
 }
+
+/// Body bytes of a message, and the messages that the quota of stored bytes permits.
+const BODY: usize = 1000;
+const STORED: u64 = 500;
+/// Messages that a publisher sends in each step.
+const AT_ONCE: usize = 5;
+/// What publishers send until their shard knows that the quota is reached.
+const OVERSHOOT: u64 = 25 * AT_ONCE as u64;
+
+/// A publisher sends messages for some time. Returns the number that it has written.
+fn publish_for(c: &mut Cluster, publisher: &mut Publisher, time: Duration) -> u64 {
+    let (end, mut sent) = (c.age() + time, 0);
+    while c.age() < end {
+        // The socket takes no more while the node does not read.
+        while publisher.unread() < AT_ONCE as u64 {
+            publisher.client.write_publish("q", &[1; BODY]);
+            sent += 1;
+        }
+        publisher.client.be_read(c);
+        c.pass(STEP);
+    }
+    sent
+}
+
+#[track_caller]
+fn assert_at_quota(c: &mut Cluster) {
+    let stored = c.ready(0, "q");
+    let range = STORED..=STORED + OVERSHOOT;
+    assert!(range.contains(&stored), "{stored} are stored");
+}
+
+#[track_caller]
+fn stored_bytes_are_bounded(mut c: Cluster, queue_type: &str, publisher: Option<usize>) {
+    let mut consumer = c.client(0);
+    consumer.declare(&mut c, "q", &[("x-queue-type", queue_type.into())]);
+    let publisher = publisher.unwrap_or_else(|| (c.owner_shard("q") + 1) % 2);
+    let mut early = Publisher::new(c.client(publisher), "q", 1, &[1; BODY]);
+    limit_vhost(
+        &mut c,
+        "max-stored-bytes",
+        Some((STORED * BODY as u64) as i64),
+    );
+    let mut sent = 2 + publish_for(&mut c, &mut early, Duration::from_secs(5));
+    assert_at_quota(&mut c);
+    // A connection that comes now is blocked with its first message.
+    let stored = c.ready(0, "q");
+    let mut late = Publisher::new(c.client(publisher), "q", 1, &[1; BODY]);
+    sent += publish_for(&mut c, &mut late, Duration::from_secs(2));
+    assert_eq!(c.ready(0, "q"), stored);
+    // Consumers make room, and publishers fill it.
+    let consumed = stored - (STORED - 100);
+    for _ in 0..consumed {
+        let got = consumer.must_get(&mut c, "q");
+        consumer.acknowledge(&mut c, got.tag);
+    }
+    sent += publish_for(&mut c, &mut late, Duration::from_secs(2));
+    assert_at_quota(&mut c);
+    limit_vhost(&mut c, "max-stored-bytes", None);
+    sent += publish_for(&mut c, &mut late, Duration::from_secs(1));
+    sent += publish_for(&mut c, &mut early, Duration::from_secs(1));
+    assert_eq!((early.unread(), late.unread()), (0, 0));
+    assert_eq!(c.ready(0, "q"), sent - consumed, "no message is lost");
+}
+
+#[test]
+fn stored_bytes_of_a_classic_queue_are_bounded() {
+    stored_bytes_are_bounded(Cluster::new(1), "classic", Some(0));
+}
+
+#[test]
+fn stored_bytes_of_a_quorum_queue_are_bounded() {
+    stored_bytes_are_bounded(Cluster::new(3), "quorum", Some(0));
+}
+
+#[test]
+fn publisher_on_another_shard_than_the_queue_is_blocked() {
+    stored_bytes_are_bounded(Cluster::of_shards(2), "classic", None);
+}

@@ -62,6 +62,7 @@ fn rate_limits_need_the_feature_flag() {
         limit("max-message-rate", Some(100)),
         limit("max-byte-rate", Some(-1)),
         limit("max-channels", Some(10)),
+        limit("max-stored-bytes", Some(1 << 30)),
         user_limit("max-message-rate", Some(100)),
         user_limit("max-byte-rate", Some(100)),
     ] {
@@ -89,11 +90,20 @@ fn rate_limits_need_the_feature_flag() {
     log.ok(limit("max-message-rate", Some(100)));
     log.ok(limit("max-byte-rate", Some(-1)));
     log.ok(limit("max-channels", Some(10)));
+    log.ok(limit("max-stored-bytes", Some(1 << 30)));
     log.ok(user_limit("max-message-rate", Some(100)));
     log.ok(Change::PutUser(with_limit));
     let record = log.tree.vhost("/").unwrap();
-    let found = ["max-message-rate", "max-byte-rate", "max-channels"].map(|l| record.limit(l));
-    assert_eq!(found, [Some(100), None, Some(10)]);
+    let limits = [
+        "max-message-rate",
+        "max-byte-rate",
+        "max-channels",
+        "max-stored-bytes",
+    ];
+    assert_eq!(
+        limits.map(|l| record.limit(l)),
+        [Some(100), None, Some(10), Some(1 << 30)]
+    );
 }
 
 #[test]
@@ -103,6 +113,16 @@ fn rate_of_zero_is_refused_and_names_the_limit() {
     assert_eq!(
         log.refused(limit("max-byte-rate", Some(0))).to_string(),
         "max-byte-rate of vhost '/' must not be 0, because publishers would wait for ever: set at least 1, or -1 for no limit"
+    );
+    let refused = log.refused(limit("max-stored-bytes", Some(0)));
+    assert!(
+        refused.to_string().contains("'/' must not be 0"),
+        "{refused}"
+    );
+    let unknown = log.refused(user_limit("max-stored-bytes", Some(1)));
+    assert!(
+        unknown.to_string().contains("unrecognised user limit"),
+        "{unknown}"
     );
     let refused = log.refused(user_limit("max-message-rate", Some(0)));
     assert!(

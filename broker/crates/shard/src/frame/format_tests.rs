@@ -45,6 +45,7 @@ golden::variant_names! {
         Frame::Service(_) => "service",
         Frame::LimitUsage(_) => "uses",
         Frame::PublisherActivity(_) => "publisher-activity",
+        Frame::StoredBytes(_) => "stored-bytes",
         Frame::Replica { .. } => "replica",
         Frame::CursorRequests { .. } => "cursor-requests",
         Frame::CursorEvents { .. } => "cursor-events",
@@ -293,6 +294,10 @@ fn other_frames() -> Vec<Frame> {
                 (LimitSubject::User("user é".into()), true),
                 (LimitSubject::Vhost("/".into()), false),
             ],
+        }),
+        Frame::StoredBytes(StoredBytesFrame {
+            shard: 300,
+            vhosts: vec![("vhost é".into(), 70_000), ("/".into(), 0)],
         }),
     ]
 }

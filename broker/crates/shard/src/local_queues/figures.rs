@@ -109,6 +109,13 @@ impl LocalQueues {
         queues.iter().filter_map(details).collect()
     }
 
+    /// The body bytes of all messages of each queue that is led or lives here, in any order.
+    pub(crate) fn stored_bytes(&self) -> impl Iterator<Item = (QueueId, u64)> {
+        let bytes =
+            |(id, owned): (&QueueId, &QueueReplica)| Some((*id, owned.stats()?.all_bytes()));
+        self.queues.iter().filter_map(bytes)
+    }
+
     /// What a shard tells of these queues. `counting`: and which of them count this node.
     pub fn told(&self, queues: &[QueueId], counting: Option<NodeId>) -> ShardStats {
         ShardStats {

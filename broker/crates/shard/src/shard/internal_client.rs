@@ -17,7 +17,7 @@ impl ShardState {
         build: BuildMessage,
         reply: Reply<Result<PublishResult, ChangeError>>,
     ) {
-        let alarm = self.cluster.alarms().in_force();
+        let alarm = self.blocked_in_vhost(publisher.0);
         let begun = self.internal_client.begin_publish(
             &self.ctx,
             self.metadata.tree(),

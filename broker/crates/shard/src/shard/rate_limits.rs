@@ -1,11 +1,12 @@
-//! Connections under rate limits: their input is handled in pieces that the limits permit, and they are not read while a limit
-//! is exceeded. [`crate::quotas`] has the limits.
+//! Connections under quotas. With rate limits, their input is handled in pieces that the limits permit, and they are not read while a limit
+//! is exceeded. [`crate::quotas`] has these limits, [`crate::stored_bytes`] those of stored bytes, which block publishers.
 
-use super::Shard;
+use super::{Shard, ShardState};
 use crate::ConnectionKey;
 use bytes::BytesMut;
 use env::Time;
-use session::SessionState;
+use metadata::Name;
+use session::{ControlEvent, SessionState};
 
 impl Shard {
     /// Passes input to a session with rate limits, and throttles its connection when a limit is exceeded. The rest of the input
@@ -112,5 +113,45 @@ impl Shard {
         for (key, slot) in self.sessions.iter_mut() {
             slot.marks.set_rate_limited(limits.has_quota(key));
         }
+    }
+
+    /// Measures the queues of virtual hosts with a quota of stored bytes.
+    #[cold]
+    pub(crate) fn measure_stored_bytes(&mut self) {
+        let state = &mut self.state;
+        let tree = state.metadata.tree();
+        let stored = state.queues.local().stored_bytes();
+        let by_vhost =
+            stored.filter_map(|(queue, bytes)| Some((&tree.queue_by_id(queue)?.vhost, bytes)));
+        let peers = state.cluster.peers();
+        let quotas = state.limits.stored_bytes_mut();
+        quotas.measured(&mut state.ctx, peers, by_vhost);
+    }
+
+    /// Tells each session whether its publishers are blocked.
+    #[cold]
+    pub(crate) fn announce_blocked(&mut self) {
+        let keys: Vec<_> = self.sessions.iter_mut().map(|(key, _)| key).collect();
+        for key in keys {
+            let number = self.sessions.number(key);
+            let alarm = number.and_then(|number| self.state.blocked_reason(number));
+            self.step(key, |s, view, out| {
+                s.session_event(ControlEvent::Blocked(alarm).into(), view, out)
+            });
+        }
+    }
+}
+
+impl ShardState {
+    /// Why a session's publishers are blocked, if they are: an alarm of a node, or the quota of their virtual host.
+    pub(crate) fn blocked_reason(&self, number: u64) -> Option<&'static str> {
+        let alarm = self.cluster.alarms().in_force();
+        alarm.or_else(|| self.limits.blocked_by_quota(number))
+    }
+
+    /// As [`Self::blocked_reason`], for messages to a virtual host that no client publishes.
+    pub(crate) fn blocked_in_vhost(&self, vhost: &Name) -> Option<&'static str> {
+        let alarm = self.cluster.alarms().in_force();
+        alarm.or_else(|| self.limits.stored_bytes().blocked(vhost))
     }
 }

@@ -191,7 +191,7 @@ impl Broker for View<'_> {
     }
 
     fn publishers_blocked(&self) -> Option<&'static str> {
-        self.state.cluster.alarms().in_force()
+        self.state.blocked_reason(self.number)
     }
 
     fn is_throttled(&self) -> bool {

@@ -11,6 +11,7 @@ export const VHOST_LIMITS = [
   ['max-channels', 'channels'],
   ['max-message-rate', 'messages per second'],
   ['max-byte-rate', 'bytes per second'],
+  ['max-stored-bytes', 'bytes stored'],
 ];
 export const USER_LIMITS = [
   ['max-connections', 'connections'],
