@@ -85,6 +85,11 @@ type VhostLimits struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	MaxByteRate *int64 `json:"maxByteRate,omitempty"`
+	// MaxStoredBytes is the number of bytes of messages that the queues may store. The broker blocks publishers at
+	// this limit until consumers have made room. It needs the feature flag quotas.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	MaxStoredBytes *int64 `json:"maxStoredBytes,omitempty"`
 }
 
 // VhostStatus is the observed state.

@@ -128,6 +128,7 @@ func byName(spec posthornv1.VhostLimits) map[string]*int64 {
 	return map[string]*int64{
 		broker.MaxConnections: wide(spec.MaxConnections), broker.MaxQueues: wide(spec.MaxQueues), broker.MaxChannels: wide(spec.MaxChannels),
 		broker.MaxMessageRate: spec.MaxMessageRate, broker.MaxByteRate: spec.MaxByteRate,
+		broker.MaxStoredBytes: spec.MaxStoredBytes,
 	}
 }
 
@@ -135,6 +136,7 @@ func byName(spec posthornv1.VhostLimits) map[string]*int64 {
 var limitNames = []struct{ limit, name string }{
 	{broker.MaxConnections, "connections"}, {broker.MaxQueues, "queues"}, {broker.MaxChannels, "channels"},
 	{broker.MaxMessageRate, "messages per second"}, {broker.MaxByteRate, "bytes per second"},
+	{broker.MaxStoredBytes, "stored bytes"},
 }
 
 func (w *work) Create(ctx context.Context, b broker.Client) error {

@@ -163,7 +163,7 @@ func useVhost(t *testing.T, client broker.Client, vhost string, is isFunc, same 
 	want.Tags, want.Tracing, want.Limits = broker.Tags{}, false, map[string]int64{"max-queues": 7}
 	same("changed vhost", found, want)
 	same("limits", found.CurrentLimits(), broker.Limits{broker.MaxQueues: 7})
-	all := broker.Limits{broker.MaxConnections: 3, broker.MaxChannels: 4, broker.MaxMessageRate: 5, broker.MaxByteRate: 1 << 40}
+	all := broker.Limits{broker.MaxConnections: 3, broker.MaxChannels: 4, broker.MaxMessageRate: 5, broker.MaxByteRate: 1 << 40, broker.MaxStoredBytes: 1 << 41}
 	is("set all limits", client.SetVhostLimits(ctx, vhost, all), 0, "")
 	found, err = client.GetVhost(ctx, vhost)
 	is("get with all limits", err, 0, "")

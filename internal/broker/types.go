@@ -277,7 +277,7 @@ type MaintenanceState struct {
 // Drained reports whether nothing is left to move.
 func (m MaintenanceState) Drained() bool { return m.State == "drained" }
 
-// Names of limits of a virtual host or a user. Only virtual hosts have a limit of queues.
+// Names of limits of a virtual host or a user. Only virtual hosts have limits of queues and of stored bytes.
 const (
 	MaxConnections = "max-connections"
 	MaxChannels    = "max-channels"
@@ -286,6 +286,8 @@ const (
 	MaxMessageRate = "max-message-rate"
 	// MaxByteRate is in bytes per second.
 	MaxByteRate = "max-byte-rate"
+	// MaxStoredBytes is the number of bytes of messages in the queues of a virtual host.
+	MaxStoredBytes = "max-stored-bytes"
 )
 
 // Limits of a virtual host or a user by name. An absent limit is no limit.

@@ -120,9 +120,9 @@ func TestLimitsOfATenantsVhostAreOnlyLowered(t *testing.T) {
 		{topology.Tenant{VhostLimits: &bound}, limits(new(int32(0)), nil), limits(new(int32(0)), nil)},
 		{topology.Tenant{VhostLimits: &bound, Home: true}, limits(new(int32(9)), nil), limits(new(int32(9)), nil)},
 		{
-			topology.Tenant{VhostLimits: &posthornv1.VhostLimits{MaxChannels: new(int32(5)), MaxMessageRate: new(int64(100)), MaxByteRate: new(int64(1 << 40))}},
-			posthornv1.VhostLimits{MaxMessageRate: new(int64(200)), MaxByteRate: new(int64(7))},
-			posthornv1.VhostLimits{MaxChannels: new(int32(5)), MaxMessageRate: new(int64(100)), MaxByteRate: new(int64(7))},
+			topology.Tenant{VhostLimits: &posthornv1.VhostLimits{MaxChannels: new(int32(5)), MaxMessageRate: new(int64(100)), MaxByteRate: new(int64(1 << 40)), MaxStoredBytes: new(int64(9))}},
+			posthornv1.VhostLimits{MaxMessageRate: new(int64(200)), MaxByteRate: new(int64(7)), MaxStoredBytes: new(int64(10))},
+			posthornv1.VhostLimits{MaxChannels: new(int32(5)), MaxMessageRate: new(int64(100)), MaxByteRate: new(int64(7)), MaxStoredBytes: new(int64(9))},
 		},
 		{topology.Tenant{}, limits(new(int32(9)), nil), limits(new(int32(9)), nil)},
 	} {

@@ -95,6 +95,7 @@ func (t Tenant) LimitsOfVhost(asked posthornv1.VhostLimits) posthornv1.VhostLimi
 		MaxChannels:    lowerOf(asked.MaxChannels, t.VhostLimits.MaxChannels),
 		MaxMessageRate: lowerOf(asked.MaxMessageRate, t.VhostLimits.MaxMessageRate),
 		MaxByteRate:    lowerOf(asked.MaxByteRate, t.VhostLimits.MaxByteRate),
+		MaxStoredBytes: lowerOf(asked.MaxStoredBytes, t.VhostLimits.MaxStoredBytes),
 	}
 }
 

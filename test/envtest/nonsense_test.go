@@ -245,6 +245,7 @@ var _ = DescribeTable("a nonsense Vhost is refused by the API server", refuses("
 	Entry("an unknown limit", `unknown field "spec.limits.maxExchanges"`, `{clusterRef: {name: c}, limits: {maxExchanges: 1}}`),
 	Entry("negative channels", `spec.limits.maxChannels`, `{clusterRef: {name: c}, limits: {maxChannels: -1}}`),
 	Entry("a rate of zero", `spec.limits.maxMessageRate`, `{clusterRef: {name: c}, limits: {maxMessageRate: 0}}`),
+	Entry("no stored byte", `spec.limits.maxStoredBytes`, `{clusterRef: {name: c}, limits: {maxStoredBytes: 0}}`),
 	Entry("half a byte", `spec.limits.maxByteRate`, `{clusterRef: {name: c}, limits: {maxByteRate: 0.5}}`),
 	Entry("limits that are a list", `spec.limits`, `{clusterRef: {name: c}, limits: [1]}`),
 	Entry("tags that are a string", `spec.tags`, `{clusterRef: {name: c}, tags: production}`),

@@ -48,10 +48,10 @@ var _ = Describe("Vhost", func() {
 			Name: "shop", DefaultQueueType: "quorum", Tags: broker.Tags{}, Limits: map[string]int64{"max-queues": 6},
 		}))
 		change(v, func(v *posthornv1.Vhost) {
-			v.Spec.Limits = posthornv1.VhostLimits{MaxQueues: new(int32(6)), MaxChannels: new(int32(7)), MaxMessageRate: new(int64(8)), MaxByteRate: new(int64(1 << 40))}
+			v.Spec.Limits = posthornv1.VhostLimits{MaxQueues: new(int32(6)), MaxChannels: new(int32(7)), MaxMessageRate: new(int64(8)), MaxByteRate: new(int64(1 << 40)), MaxStoredBytes: new(int64(1 << 41))}
 		})
 		limits := func() map[string]int64 { made, _ := w.broker.Vhost("shop"); return made.Limits }
-		Eventually(limits).Should(Equal(map[string]int64{"max-queues": 6, "max-channels": 7, "max-message-rate": 8, "max-byte-rate": 1 << 40}))
+		Eventually(limits).Should(Equal(map[string]int64{"max-queues": 6, "max-channels": 7, "max-message-rate": 8, "max-byte-rate": 1 << 40, "max-stored-bytes": 1 << 41}))
 		Eventually(ready(v)).Should(HavePrefix("True"))
 		Expect(eventsOf(v, "DriftCorrected")()).To(BeZero())
 		writes := len(w.broker.Calls("/api/vhost", http.MethodPut, http.MethodDelete))

@@ -150,7 +150,7 @@ func (s *Server) serveVhostLimits(r *request) reply {
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		return badRequest("json")
 	}
-	if !contains([]string{"max-connections", "max-queues", "max-channels", "max-message-rate", "max-byte-rate"}, limit) {
+	if !contains([]string{"max-connections", "max-queues", "max-channels", "max-message-rate", "max-byte-rate", "max-stored-bytes"}, limit) {
 		return badRequest(fmt.Sprintf("Validation failed\n\nUnrecognised terms [{<<\"%s\">>,%d}] in limits\n", limit, in.Value))
 	}
 	vhost.Limits[limit] = in.Value
