@@ -59,6 +59,7 @@ class Walk:
         self.consumers = 0
         self.busy = set()  # channels that have not answered yet
         self.consumed = {}  # consumer tag -> queue
+        self.priorities = {}  # consumer tag -> x-priority
 
     # What is known of a channel.
     def fresh(self):
@@ -91,9 +92,10 @@ class Walk:
     def leave(self):
         """Ends the connection, and gives the broker time to find out. Without consumers: while the channels of a RabbitMQ end one by one, those that
         still have consumers are given what the others held, and fail with it."""
-        for channel, state in self.channels.items():
-            while state["consumers"]:
-                self.cancel(channel, state)
+        open_ones = [(self.priorities[tag], channel, tag) for channel, state in self.channels.items() for tag in state["consumers"]]
+        for _, channel, tag in sorted(open_ones):
+            if tag in self.channels[channel]["consumers"]:
+                self.end_consumer(channel, self.channels[channel], tag)
                 self.drain()
         holding = [channel for channel, state in self.channels.items() if state["held"]]
         for channel in holding[1:]:
@@ -305,14 +307,28 @@ class Walk:
         self.wire.send(channel, spec.Basic.Consume(queue=self.names[queue], consumer_tag=tag, no_ack=no_ack, exclusive=exclusive, arguments=arguments))
         state["consumers"].append(tag)
         self.consumed[tag] = queue
+        self.priorities[tag] = arguments.get("x-priority", 0)
         return f"{queue} {tag} {arguments}{' exclusive' if exclusive else ''}"
 
     def cancel(self, channel, state):
         if not state["consumers"]:
             return "nothing"
-        tag = state["consumers"].pop(self.random.randrange(len(state["consumers"])))
+        tag = self.random.choice(state["consumers"])
+        if self.kind == "quorum-sac" and self.is_above_another(tag):
+            return f"not {tag}"
+        return self.end_consumer(channel, state, tag)
+
+    def end_consumer(self, channel, state, tag):
+        state["consumers"].remove(tag)
         self.wire.send(channel, spec.Basic.Cancel(consumer_tag=tag))
         return tag
+
+    def is_above_another(self, tag):
+        """Whether a consumer has a higher priority than another one of its queue. When it is cancelled while the other one has yet to settle
+        its deliveries, RabbitMQ gives the other one nothing until then."""
+        queue = self.consumed[tag]
+        others = [other for state in self.channels.values() for other in state["consumers"] if self.consumed[other] == queue]
+        return any(self.priorities[other] < self.priorities[tag] for other in others)
 
     def choose(self, state):
         """A delivery to settle and whether all before it are meant, or None. Of the deliveries of one step those of several sources have no
