@@ -207,6 +207,7 @@ fn mqtt(config: &Config) -> MqttProtocol {
         anonymous: anonymous(config).filter(|_| config.mqtt.allow_anonymous),
         name_without_password: config.mqtt.name_without_password,
         by_certificate: config.mqtt.by_certificate,
+        unauthorized: config.mqtt.unauthorized,
         has_external_backend: config.backends.has_external(),
         has_internal_backend: config.backends.has_internal(),
         interceptors: config.interceptors,

@@ -37,5 +37,5 @@ mod unanswered_publishes;
 
 pub use protocol::MqttProtocol;
 pub use session::MqttSession;
-pub use settings::{MqttSettings, SessionConfig, SessionLimits};
+pub use settings::{MqttSettings, SessionConfig, SessionLimits, UnauthorizedAction};
 pub use shard_service::{MqttService, MqttShard};

@@ -4,6 +4,7 @@
 use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
 use crate::session::{ConnectionFailure, PacketResult};
 use crate::session_queue::is_session_queue;
+use crate::settings::UnauthorizedAction;
 use crate::shard_service::{self, RouterAccess};
 use bytes::BytesMut;
 use codec_mqtt::{
@@ -76,14 +77,15 @@ impl ClientConnection {
         }
         self.open_publish(qos, id)?;
         if is_reserved(topic) {
-            return self.acknowledge_reserved(qos, id, cx);
+            // Bridges do this, so the client must not be disconnected.
+            return self.acknowledge_dropped(qos, id, cx);
         }
         let key = RoutingKey::of(topic);
         let key = key.as_str();
         if !self.may_publish(cx.broker.tree(), key) {
             let text = format!("the user may not publish to '{topic}'");
             self.note_refusal(("topic", topic), "write", &text, cx);
-            return self.refuse(qos, id, ReasonCode::NotAuthorized, text, cx);
+            return self.refuse_unauthorized(qos, id, text, cx);
         }
         let interceptors = self.settings.interceptors;
         let is_changed = interceptors.is_incoming() || interceptors.mqtt_client_id;
@@ -140,14 +142,28 @@ impl ClientConnection {
         self.route(topic, key, (qos, id), pending_retain, message, cx)
     }
 
-    /// Acknowledges a publish to a reserved topic without routing it. Bridges do this, so the
-    /// client must not be disconnected.
-    fn acknowledge_reserved(
+    /// Refuses a publish for which the user has no permission.
+    #[cold]
+    fn refuse_unauthorized(
         &mut self,
         qos: Qos,
         id: u16,
+        text: String,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
+        let reason = ReasonCode::NotAuthorized;
+        match self.settings.unauthorized {
+            UnauthorizedAction::AnswerOrDisconnect => self.refuse(qos, id, reason, text, cx),
+            UnauthorizedAction::Answer => self.acknowledge_dropped(qos, id, cx),
+            UnauthorizedAction::Disconnect => {
+                self.forget(qos, id);
+                Err(ConnectionFailure::new(reason, text))
+            }
+        }
+    }
+
+    /// Acknowledges a publish without routing it.
+    fn acknowledge_dropped(&mut self, qos: Qos, id: u16, cx: &mut StepContext<'_>) -> PacketResult {
         let reason = match self.is_5() {
             true => ReasonCode::NotAuthorized,
             // 3.1.1: [MQTT-3.3.5-2]

@@ -76,6 +76,18 @@ impl Default for SessionLimits {
     }
 }
 
+/// What happens to a client without the permission for what it requests (`mqtt.disconnect_on_unauthorized`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnauthorizedAction {
+    /// The connection is closed if the protocol has no other answer.
+    #[default]
+    AnswerOrDisconnect,
+    /// The connection is closed, after the SUBACK of a subscription.
+    Disconnect,
+    /// The connection stays open. A publish that has no negative answer is acknowledged and dropped.
+    Answer,
+}
+
 /// The settings of all MQTT connections of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MqttSettings {
@@ -99,6 +111,8 @@ pub struct MqttSettings {
     pub interceptors: Interceptors,
     /// The certificate of a client without a user name names its user (`mqtt.ssl_cert_login`).
     pub by_certificate: bool,
+    /// What a refused publish or subscription means for the connection.
+    pub unauthorized: UnauthorizedAction,
     /// Passwords may be checked by external backends, which decide about the name of the user.
     pub has_external_backend: bool,
     /// Users of the metadata may log in.
@@ -120,6 +134,7 @@ impl Default for MqttSettings {
             name_without_password: false,
             interceptors: Interceptors::default(),
             by_certificate: false,
+            unauthorized: UnauthorizedAction::default(),
             has_external_backend: false,
             has_internal_backend: true,
         }

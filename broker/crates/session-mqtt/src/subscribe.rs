@@ -3,6 +3,7 @@
 use crate::client_connection::{ClientConnection, StepContext};
 use crate::session::{ConnectionFailure, PacketResult};
 use crate::session_queue::{binding_key, is_same};
+use crate::settings::UnauthorizedAction;
 use crate::shard_service::RouterAccess;
 use crate::stream_subscriptions::{StreamRequest, StreamStart};
 use codec_mqtt::{
@@ -341,6 +342,13 @@ impl ClientConnection {
             }
         }
         self.count_consumer(cx);
+        let mut all = requests.iter();
+        if self.settings.unauthorized == UnauthorizedAction::Disconnect
+            && all.any(|request| request.reason == ReasonCode::NotAuthorized)
+        {
+            let text = "the user may not subscribe to all of the filters";
+            return Err(ConnectionFailure::new(ReasonCode::NotAuthorized, text));
+        }
         for delivery in retained {
             self.deliver(delivery, cx)?;
         }

@@ -9,7 +9,7 @@ use codec_mqtt::{
 };
 use fake::{World, confirm_all, refuse_all};
 use session::{ControlEvent, FlowState};
-use session_mqtt::{MqttSettings, SessionLimits};
+use session_mqtt::{MqttSettings, SessionLimits, UnauthorizedAction};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
@@ -584,19 +584,12 @@ fn topic_order_is_preserved() {
     assert_eq!(seen, (1..=25).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
-#[test]
-fn publish_needs_topic_permission() {
-    // 3.1.1: [MQTT-3.3.5-2]
-    let mut w = World::default();
-    let enter = |w: &mut World, version| {
-        let p = w.open(version);
-        w.connect(p, |connect| {
-            connect.user_name = Some("other:small");
-            connect.password = Some(b"small");
-        });
-        w.output(p);
-        p
-    };
+/// A world with a client that may publish to topics below "b" only.
+fn with_permission_for_b(unauthorized: UnauthorizedAction) -> World {
+    let mut w = World::new(MqttSettings {
+        unauthorized,
+        ..MqttSettings::default()
+    });
     w.node.apply(metadata::Change::PutTopicPermission(
         metadata::TopicPermissionRecord {
             user: "small".into(),
@@ -606,6 +599,24 @@ fn publish_needs_topic_permission() {
             read: ".*".into(),
         },
     ));
+    w
+}
+
+/// Connects that client. Returns its connection.
+fn enter(w: &mut World, version: Version) -> usize {
+    let p = w.open(version);
+    w.connect(p, |connect| {
+        connect.user_name = Some("other:small");
+        connect.password = Some(b"small");
+    });
+    w.output(p);
+    p
+}
+
+#[test]
+fn publish_needs_topic_permission() {
+    // 3.1.1: [MQTT-3.3.5-2]
+    let mut w = with_permission_for_b(UnauthorizedAction::AnswerOrDisconnect);
     let p = enter(&mut w, Version::V5);
     w.publish(p, "b/c", Qos::AtLeastOnce, 1, "x");
     w.publish(p, "a", Qos::AtLeastOnce, 2, "x");
@@ -619,6 +630,47 @@ fn publish_needs_topic_permission() {
     let p = enter(&mut w, Version::V311);
     w.publish(p, "a", Qos::AtLeastOnce, 2, "x");
     assert_eq!(w.output(p), ["END"]);
+}
+
+/// As with `mqtt.disconnect_on_unauthorized = true` in RabbitMQ, its default.
+#[test]
+fn publish_without_permission_may_close_the_connection() {
+    let mut w = with_permission_for_b(UnauthorizedAction::Disconnect);
+    for qos in [Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce] {
+        let id = u16::from(qos != Qos::AtMostOnce);
+        let p = enter(&mut w, Version::V5);
+        w.publish(p, "a", qos, id, "x");
+        assert_eq!(w.output(p), ["DISCONNECT 0x87", "END"]);
+        let p = enter(&mut w, Version::V311);
+        w.publish(p, "a", qos, id, "x");
+        assert_eq!(w.output(p), ["END"]);
+    }
+}
+
+/// As with `mqtt.disconnect_on_unauthorized = false` in RabbitMQ.
+#[test]
+fn publish_without_permission_may_leave_the_connection_open() {
+    let mut w = with_permission_for_b(UnauthorizedAction::Answer);
+    for (version, code) in [(Version::V311, ""), (Version::V5, " 0x87")] {
+        let p = enter(&mut w, version);
+        w.publish(p, "a", Qos::AtMostOnce, 0, "x");
+        assert_eq!(w.output(p), [""; 0]);
+        w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+        w.publish(p, "a", Qos::ExactlyOnce, 2, "x");
+        assert_eq!(
+            w.output(p),
+            [format!("PUBACK 1{code}"), format!("PUBREC 2{code}")]
+        );
+        w.publish(p, "b/c", Qos::AtLeastOnce, 3, "x");
+        let answer = match version {
+            Version::V5 => "PUBACK 3 0x10",
+            _ => "PUBACK 3",
+        };
+        assert_eq!(w.output(p), [answer]);
+    }
+    let counters = w.node.all_counters.values().map(|c| c.publishes);
+    let dropped: u64 = counters.map(|c| c.unroutable_dropped).sum();
+    assert_eq!(dropped, 2, "the other messages were not routed");
 }
 
 #[test]

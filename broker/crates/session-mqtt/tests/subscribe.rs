@@ -9,7 +9,7 @@ use codec_mqtt::{
     SubscriptionFilters, Version,
 };
 use fake::World;
-use session_mqtt::{MqttSettings, SessionLimits};
+use session_mqtt::{MqttSettings, SessionLimits, UnauthorizedAction};
 use std::time::Duration;
 use topics::MqttRouter;
 
@@ -432,7 +432,21 @@ fn shared_subscriptions_are_independent_of_others() {
 #[test]
 fn subscribe_needs_topic_permission() {
     // [MQTT-3.9.3-2]
-    let mut w = World::default();
+    let actions = [
+        (UnauthorizedAction::AnswerOrDisconnect, false),
+        (UnauthorizedAction::Answer, false),
+        (UnauthorizedAction::Disconnect, true),
+    ];
+    for (unauthorized, ends) in actions {
+        subscribe_without_permission(unauthorized, ends);
+    }
+}
+
+fn subscribe_without_permission(unauthorized: UnauthorizedAction, ends: bool) {
+    let mut w = World::new(MqttSettings {
+        unauthorized,
+        ..MqttSettings::default()
+    });
     for (version, refused) in [
         (Version::V311, "SUBACK 1 [128]"),
         (Version::V5, "SUBACK 1 [135]"),
@@ -446,7 +460,13 @@ fn subscribe_needs_topic_permission() {
             });
             w.output(c);
             w.subscribe_with(c, "a", options(Qos::AtMostOnce), None);
-            assert_eq!(w.output(c), [output]);
+            let mut expected = vec![output];
+            if ends && output == refused {
+                // As in RabbitMQ, the client gets the answer first.
+                expected.extend((version == Version::V5).then_some("DISCONNECT 0x87"));
+                expected.push("END");
+            }
+            assert_eq!(w.output(c), expected);
             w.cut(c);
         }
     }

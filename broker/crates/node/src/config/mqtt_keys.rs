@@ -2,7 +2,7 @@
 
 use super::keys::{BOOL, ConfigKey, LISTEN, filled, number};
 use super::values::{Listen, parse_bool, parse_bytes, parse_ms};
-use session_mqtt::{MqttSettings, SessionLimits};
+use session_mqtt::{MqttSettings, SessionLimits, UnauthorizedAction};
 use std::time::Duration;
 
 /// MQTT settings.
@@ -22,6 +22,8 @@ pub struct MqttConfig {
     pub allow_anonymous: bool,
     /// Clients may connect with a user name and no password.
     pub name_without_password: bool,
+    /// What a refused publish or subscription means for the connection.
+    pub unauthorized: UnauthorizedAction,
     /// The name of the user comes from the client certificate.
     pub by_certificate: bool,
     /// Limits of a session.
@@ -39,6 +41,7 @@ impl Default for MqttConfig {
             sys_interval: Some(Duration::from_secs(10)),
             allow_anonymous: true,
             name_without_password: settings.name_without_password,
+            unauthorized: settings.unauthorized,
             by_certificate: settings.by_certificate,
             limits: settings.limits,
         }
@@ -129,6 +132,22 @@ pub(super) const MQTT_KEYS: &[ConfigKey] = &[
         doc: "Lets MQTT clients with any user name and no password log in as \
               `anonymous_login_user`, which needs `mqtt.allow_anonymous`.",
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.name_without_password = on),
+    },
+    ConfigKey {
+        name: "mqtt.disconnect_on_unauthorized",
+        accepts: BOOL,
+        default: "",
+        doc: "Closes connections of MQTT clients without the permission for a publish or a \
+              subscription, or keeps them open. Unset: a publish closes the connection if it \
+              cannot be refused otherwise.",
+        set: |c, _, v| {
+            parse_bool(v).map(|on| {
+                c.mqtt.unauthorized = match on {
+                    true => UnauthorizedAction::Disconnect,
+                    false => UnauthorizedAction::Answer,
+                }
+            })
+        },
     },
     ConfigKey {
         name: "mqtt.ssl_cert_login",
