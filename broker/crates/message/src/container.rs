@@ -311,6 +311,39 @@ impl Message {
         builder.build_with(&extras, body.len(), [body])
     }
 
+    /// The same message with the first `len` bytes of its body. Copies them.
+    pub fn shortened(&self, len: usize) -> Result<Message, DecodeError> {
+        if len >= self.body_len() {
+            return Ok(self.to_keep());
+        }
+        let body = self.body as usize;
+        let head = self.raw.get(..body + len).ok_or(DecodeError::Short)?;
+        Message::decode(Bytes::copy_from_slice(head))
+    }
+
+    /// The same message as it is published again to another exchange: with `routing_key`, if any, instead of its own
+    /// keys, without a time to live, and with its history and annotations. Copies the body once.
+    pub fn moved(&self, exchange: &str, routing_key: &str) -> Result<Message, DecodeError> {
+        let deaths = self.deaths();
+        let builder = MessageBuilder {
+            protocol: self.protocol(),
+            durable: self.durable(),
+            priority: self.priority(),
+            ttl_ms: self.ttl_ms(),
+            received: self.received(),
+            exchange,
+            routing_keys: &[routing_key],
+            properties: self.properties(),
+        };
+        let body = self.body();
+        let extras = Extras {
+            blind_keys: 0,
+            deaths: deaths.as_ref(),
+            annotations: self.annotations().unwrap_or_default(),
+        };
+        builder.build_with(&extras, body.len(), [body])
+    }
+
     /// The routing keys that may be shown, without those of BCC. A BCC key that also appears openly is listed
     /// once, at its later position, as in RabbitMQ.
     pub fn open_routing_keys(&self) -> Vec<&str> {

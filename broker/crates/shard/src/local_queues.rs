@@ -430,6 +430,7 @@ impl LocalQueues {
         // A consumer that comes and goes within a turn uses it, too.
         if let QueueMessage::Request(request) = &message
             && let RequestBody::Get { .. }
+            | RequestBody::GetAt(_)
             | RequestBody::Stat
             | RequestBody::Consume { .. }
             | RequestBody::TakeOver(_)
