@@ -321,9 +321,21 @@ impl Message {
         Message::decode(Bytes::copy_from_slice(head))
     }
 
-    /// The same message as it is published again to another exchange: with `routing_key`, if any, instead of its own
-    /// keys, without a time to live, and with its history and annotations. Copies the body once.
-    pub fn moved(&self, exchange: &str, routing_key: &str) -> Result<Message, DecodeError> {
+    /// The same message as it is published again to an exchange, with other routing keys or with its own. It keeps its
+    /// time to live, its history and its annotations. Copies the body once.
+    pub fn republished(
+        &self,
+        exchange: &str,
+        routing_keys: Option<&[&str]>,
+    ) -> Result<Message, DecodeError> {
+        let own: Vec<&str>;
+        let (keys, blind) = match routing_keys {
+            Some(keys) => (keys, 0),
+            None => {
+                own = self.routing_keys().collect();
+                (own.as_slice(), self.blind_keys())
+            }
+        };
         let deaths = self.deaths();
         let builder = MessageBuilder {
             protocol: self.protocol(),
@@ -332,12 +344,12 @@ impl Message {
             ttl_ms: self.ttl_ms(),
             received: self.received(),
             exchange,
-            routing_keys: &[routing_key],
+            routing_keys: keys,
             properties: self.properties(),
         };
         let body = self.body();
         let extras = Extras {
-            blind_keys: 0,
+            blind_keys: blind,
             deaths: deaths.as_ref(),
             annotations: self.annotations().unwrap_or_default(),
         };

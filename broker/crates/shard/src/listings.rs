@@ -2,7 +2,8 @@
 //! the connection that one of them is to close.
 
 use control::{
-    ConnectionFacts, ConsumerFacts, Counters, Reply, ShardFacts, StreamReplicaFacts, TrafficFacts,
+    BrowseFacts, ConnectionFacts, ConsumerFacts, Counters, Reply, ShardFacts, StreamReplicaFacts,
+    TrafficFacts,
 };
 use env::{NodeId, Time};
 use session::DeliveryCounters;
@@ -23,6 +24,7 @@ pub(crate) enum ListingTarget {
     Service(usize, Box<Counters>),
     Traffic(TrafficFacts, Reply<TrafficFacts>),
     Streams(Vec<StreamReplicaFacts>, Reply<Vec<StreamReplicaFacts>>),
+    Browsed(Option<Box<BrowseFacts>>, Reply<Option<BrowseFacts>>),
     Closed(bool, Reply<bool>),
 }
 
@@ -43,6 +45,9 @@ impl ListingTarget {
                 let theirs = part.into_iter();
                 all.extend(theirs.map(|s| StreamReplicaFacts { node: from, ..s }));
             }
+            (ListingTarget::Browsed(all, _), ShardFacts::Browsed(Some(page))) => {
+                *all = Some(page);
+            }
             (ListingTarget::Closed(any, _), ShardFacts::Closed(one)) => *any |= one,
             // Not what was asked for.
             _ => {}
@@ -57,6 +62,7 @@ impl ListingTarget {
             ListingTarget::Counters(all, reply) => reply(all.into_iter().collect()),
             ListingTarget::Traffic(all, reply) => reply(all),
             ListingTarget::Streams(all, reply) => reply(all),
+            ListingTarget::Browsed(page, reply) => reply(page.map(|page| *page)),
             ListingTarget::Closed(any, reply) => reply(any),
             ListingTarget::Service(at, sum) => return Some((at, sum)),
         }

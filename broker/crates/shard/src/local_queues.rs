@@ -1,5 +1,6 @@
 //! The queues that this shard owns or holds a replica of, and the consensus host behind the quorum queues.
 
+mod browse;
 mod event_buffer;
 mod figures;
 mod leading;
