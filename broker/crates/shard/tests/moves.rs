@@ -226,9 +226,9 @@ fn message_that_its_target_does_not_take_stays() {
     ready(&mut c, 0, "from", 3);
 }
 
-/// Begins a move of 200 messages, and kills the leader of a queue some turns later. Returns true if the move was still
+/// Begins a move of 200 messages, and kills the leader of a queue some rounds later. Returns true if the move was still
 /// running.
-fn move_while_the_leader_of_goes(victim: &str, turns: usize) -> bool {
+fn move_while_the_leader_of_goes(victim: &str, rounds: usize) -> bool {
     let mut c = Cluster::new(3);
     let mut client = c.client(0);
     client.declare(&mut c, "from", &kind("quorum"));
@@ -245,8 +245,8 @@ fn move_while_the_leader_of_goes(victim: &str, turns: usize) -> bool {
     let request = request(from, &listed, to_queue("to"));
     let to = id(&mut c, at, "to");
     c.begin(at, ControlRequest::Move { request, reply });
-    for turn in 0..turns {
-        c.turn(turn % 3);
+    for _ in 0..rounds {
+        c.round();
     }
     let early = outcomes.try_recv().ok();
     let is_running = early.is_none();
@@ -281,8 +281,8 @@ fn move_while_the_leader_of_goes(victim: &str, turns: usize) -> bool {
 }
 
 fn move_while_the_leader_of_goes_at_any_time(victim: &str) {
-    let runs = (1..40).step_by(3);
-    let interrupted = runs.filter(|turns| move_while_the_leader_of_goes(victim, *turns));
+    let runs = 1..30;
+    let interrupted = runs.filter(|rounds| move_while_the_leader_of_goes(victim, *rounds));
     let interrupted = interrupted.count();
     assert!(interrupted >= 5, "{interrupted} moves were running");
 }
