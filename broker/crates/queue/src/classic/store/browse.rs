@@ -18,6 +18,9 @@ use std::io;
 /// Most messages that may be out of order at a time; see [`ClassicStore::early`](super::ClassicStore).
 const MAX_EARLY: usize = 65_536;
 
+/// Calls a function for each message that is with a consumer.
+type EachUnsettled<'a> = dyn Fn(&mut dyn FnMut(&Item, DeliveryCounts)) + 'a;
+
 /// A message that may go into a page.
 enum Candidate {
     /// Unsettled or requeued, or in the write buffer.
@@ -46,7 +49,7 @@ impl ClassicStore {
     pub(in crate::classic) fn browse(
         &mut self,
         request: &BrowseRequest,
-        unsettled: &dyn Fn(&mut dyn FnMut(&Item, DeliveryCounts)),
+        unsettled: &EachUnsettled<'_>,
     ) -> io::Result<BrowsePage> {
         let top = self.levels.len().saturating_sub(1);
         let top = u8::try_from(top).unwrap_or(u8::MAX);
@@ -77,7 +80,7 @@ impl ClassicStore {
         &mut self,
         request: &BrowseRequest,
         from: &BrowsePosition,
-        unsettled: &dyn Fn(&mut dyn FnMut(&Item, DeliveryCounts)),
+        unsettled: &EachUnsettled<'_>,
         page: &mut PageBuilder,
         has_read: &mut bool,
     ) -> io::Result<Option<BrowsePosition>> {
@@ -158,7 +161,7 @@ impl ClassicStore {
         level: u8,
         numbers: std::ops::RangeInclusive<u64>,
         limit: usize,
-        unsettled: &dyn Fn(&mut dyn FnMut(&Item, DeliveryCounts)),
+        unsettled: &EachUnsettled<'_>,
     ) -> BTreeMap<u64, Candidate> {
         let mut first: BTreeMap<u64, Candidate> = BTreeMap::new();
         let mut offer = |number: u64, candidate: Candidate| {
