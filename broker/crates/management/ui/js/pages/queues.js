@@ -169,7 +169,7 @@ function Details({ queue: q, can }) {
       ['Unacknowledged', format.count(q.messages_unacknowledged)],
       ['Bytes', format.bytes(q.message_bytes)],
       ['Dead letters in transit', q.messages_dlx > 0 && format.count(q.messages_dlx)],
-      ['Age of the first message', q.head_message_age_seconds !== undefined && format.duration(q.head_message_age_seconds * 1000)],
+      ['Age of the head', q.head_message_age_seconds !== undefined && html`<span class="figure">${format.duration(q.head_message_age_seconds * 1000)}</span>`],
       ['Consumers', format.count(q.consumers)],
       ['Single active consumer', q.single_active_consumer_tag],
       ['Policy', policy(q.policy, 'policies')],
