@@ -4,8 +4,10 @@ use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
 use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
+use crate::messages::ShownContent;
 use crate::{messages, queues};
 use control::{BrowseFilter, ControlRequest};
+use message::{Message, Protocol};
 use metadata::QueueId;
 use queue::{
     BROWSE_BODY_BYTES, BROWSE_PAGE_MESSAGES, BrowsePage, BrowsePosition, BrowseRequest,
@@ -194,15 +196,45 @@ fn state_name(state: BrowsedState) -> &'static str {
     }
 }
 
+/// The constructors of the section `data` of AMQP 1.0 (part 3, section 3.2.6), and the bytes of the length behind each.
+const DATA_SECTIONS: [([u8; 4], usize); 2] =
+    [([0x00, 0x53, 0x75, 0xa0], 1), ([0x00, 0x53, 0x75, 0xb0], 4)];
+
+/// Where the payload begins in a body that was cut off. The end of a section of AMQP 1.0 is missing, so it cannot be decoded.
+fn payload_start(message: &Message) -> usize {
+    if message.protocol() != Protocol::Amqp10 {
+        return 0;
+    }
+    let begins = |(constructor, _): &&([u8; 4], usize)| message.body().starts_with(constructor);
+    let section = DATA_SECTIONS.iter().find(begins);
+    section.map_or(0, |(constructor, length)| constructor.len() + length)
+}
+
+/// Properties and payload of a message whose body may have been cut off.
+fn content(browsed: &BrowsedMessage, auto: bool) -> ShownContent {
+    let message = &browsed.message;
+    let counts = (browsed.failed.unwrap_or(0), browsed.acquired);
+    let is_truncated = (message.body_len() as u64) < browsed.body_len;
+    let without_body = message.shortened(0).ok().filter(|_| is_truncated);
+    let Some(without_body) = without_body else {
+        return messages::show_content(message, auto, counts.0, counts.1);
+    };
+    let start = payload_start(message);
+    let part = message.body().get(start..).unwrap_or_default();
+    let (payload, payload_encoding) = messages::encode_payload(part, auto, true);
+    let bytes = usize::try_from(browsed.body_len).unwrap_or(usize::MAX);
+    ShownContent {
+        payload,
+        payload_encoding,
+        payload_bytes: bytes.saturating_sub(start),
+        ..messages::show_content(&without_body, auto, counts.0, counts.1)
+    }
+}
+
 fn show(browsed: &BrowsedMessage, auto: bool) -> Json {
     let message = &browsed.message;
-    let shown =
-        messages::show_content(message, auto, browsed.failed.unwrap_or(0), browsed.acquired);
+    let shown = content(browsed, auto);
     let is_truncated = (message.body_len() as u64) < browsed.body_len;
-    let bytes = match is_truncated {
-        true => browsed.body_len,
-        false => shown.payload_bytes as u64,
-    };
     object!({
         // A string: JSON numbers of many programs have no 64 bits.
         "position": browsed.at.number.to_string(),
@@ -213,7 +245,7 @@ fn show(browsed: &BrowsedMessage, auto: bool) -> Json {
         "exchange": message.exchange(),
         "routing_key": message.routing_key(),
         "properties": shown.properties,
-        "payload_bytes": bytes,
+        "payload_bytes": shown.payload_bytes,
         "payload_truncated": is_truncated,
         "payload": shown.payload,
         "payload_encoding": shown.payload_encoding,
@@ -232,7 +264,7 @@ pub(crate) async fn show_head(api: &Api, shown: &mut Json, queue: QueueId) {
             return;
         };
         if let Some(head) = page.messages.first() {
-            let content = messages::show_content(&head.message, true, 0, 0);
+            let content = content(head, true);
             let age = api
                 .moment()
                 .wall
@@ -256,6 +288,56 @@ const MAX_HEAD_PAGES: usize = 4;
 #[cfg(test)]
 mod unit {
     use super::*;
+    use env::WallTime;
+    use message::MessageBuilder;
+
+    fn cut(protocol: Protocol, properties: &[u8], body: &[u8], len: usize) -> BrowsedMessage {
+        let builder = MessageBuilder {
+            protocol,
+            durable: true,
+            priority: None,
+            ttl_ms: None,
+            received: WallTime(0),
+            exchange: "",
+            routing_keys: &["q"],
+            properties,
+        };
+        let message = builder.build(body.len(), [body]).unwrap();
+        BrowsedMessage {
+            at: BrowsePosition::default(),
+            state: BrowsedState::Ready,
+            redelivered: false,
+            failed: None,
+            acquired: 0,
+            body_len: message.body_len() as u64,
+            message: message.shortened(len).unwrap(),
+        }
+    }
+
+    #[test]
+    fn truncated_message_of_amqp_1_0_keeps_its_properties() {
+        // The section `application-properties` {"k": "v"}, and a section `data`.
+        let properties = b"\x00\x53\x74\xc1\x07\x02\xa1\x01k\xa1\x01v";
+        let body = b"\x00\x53\x75\xa0\x0bhello world";
+        for (len, payload) in [(body.len(), "hello world"), (10, "hello"), (0, "")] {
+            let shown = show(&cut(Protocol::Amqp10, properties, body, len), true);
+            assert_eq!(shown["payload"], payload, "{shown}");
+            assert_eq!(shown["properties"]["headers"]["k"], "v", "{shown}");
+            assert_eq!(shown["payload_truncated"], len < body.len());
+        }
+        let shown = show(&cut(Protocol::Amqp10, properties, body, 10), true);
+        assert_eq!(shown["payload_bytes"], 11);
+    }
+
+    #[test]
+    fn text_is_cut_off_between_characters() {
+        let text = "añb".as_bytes();
+        let shown = show(&cut(Protocol::Amqp091, &[0, 0], text, 2), true);
+        assert_eq!(shown["payload"], "a");
+        assert_eq!(shown["payload_encoding"], "string");
+        let shown = show(&cut(Protocol::Amqp091, &[0, 0], &text[..2], 2), true);
+        assert_eq!(shown["payload_encoding"], "base64");
+    }
 
     #[test]
     fn cursor_is_restored_and_an_invalid_one_refused() {

@@ -392,16 +392,28 @@ fn show_part(
     let encoded = amqp091::convert(message);
     let body = encoded.body.bytes();
     let part = body.get(..truncate.unwrap_or(body.len())).unwrap_or(body);
-    let (payload, payload_encoding) = match std::str::from_utf8(part) {
-        Ok(text) if auto => (text.to_owned(), "string"),
-        _ => (STANDARD.encode(part), "base64"),
-    };
+    let (payload, payload_encoding) = encode_payload(part, auto, part.len() < body.len());
     let deaths = message.deaths();
     ShownContent {
         properties: properties(&encoded.properties, deaths.as_ref(), counts),
         payload,
         payload_encoding,
         payload_bytes: body.len(),
+    }
+}
+
+/// A payload as text if it may be and is UTF-8, otherwise in base64. `is_cut`: the last character may be incomplete.
+pub(crate) fn encode_payload(bytes: &[u8], auto: bool, is_cut: bool) -> (String, &'static str) {
+    let text = match std::str::from_utf8(bytes) {
+        Err(error) if is_cut && error.error_len().is_none() => {
+            let whole = bytes.get(..error.valid_up_to()).unwrap_or_default();
+            std::str::from_utf8(whole)
+        }
+        text => text,
+    };
+    match text {
+        Ok(text) if auto => (text.to_owned(), "string"),
+        _ => (STANDARD.encode(bytes), "base64"),
     }
 }
 
