@@ -124,7 +124,16 @@ pub(crate) struct InternalClient {
 }
 
 impl InternalClient {
+    /// Returns true if nothing is pending, as in most turns.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.publishing.is_empty() && self.taking.is_empty() && self.moves.is_empty()
+    }
+
     pub(crate) fn wake_at(&self) -> Option<Time> {
+        if self.is_idle() {
+            return None;
+        }
         let publishing = self.publishing.values();
         let publishing = publishing.filter(|p| matches!(p.reply, PublishReply::Requester(_)));
         publishing
@@ -528,10 +537,10 @@ impl InternalClient {
 
     /// Answers the requests whose time is up.
     pub(crate) fn tick(&mut self, now: Time) {
-        self.tick_moves(now);
-        if self.publishing.is_empty() && self.taking.is_empty() {
+        if self.is_idle() {
             return;
         }
+        self.tick_moves(now);
         let is_late = |_: &u64, p: &mut PendingPublish| {
             now >= p.until && matches!(p.reply, PublishReply::Requester(_))
         };
