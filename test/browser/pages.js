@@ -117,6 +117,26 @@ async function operate(tab, suffix) {
   await holds(`queues/%2F/${queue}`, (q) => q.messages_ready === 1, 'the message');
 
   await tab.go(`#/queues/%2F/${queue}`, `Queue ${queue}`);
+  await tab.unfold('Browse messages');
+  await tab.submit('Browse messages', { count: '5' });
+  await page.getByRole('button', { name: /^Delete message/ }).waitFor();
+  assert.match(await page.locator('article.message pre').first().innerText(), /"n": 7/);
+  assert.deepEqual(await tab.overflow(), []);
+  await api('PUT', `queues/%2F/${queue}-moved`, {});
+  await page.getByRole('checkbox', { name: /^Choose message/ }).check();
+  await tab.unfold('Move messages to another queue');
+  await tab.submit('Move messages', { to: `${queue}-moved`, which: 'chosen' });
+  await tab.says('1 messages are moved.');
+  await holds(`queues/%2F/${queue}-moved`, (q) => q.messages_ready === 1, 'the message is moved');
+  await api('POST', `queues/%2F/${queue}-moved/messages/move`, { destination_queue: queue });
+  await api('DELETE', `queues/%2F/${queue}-moved`);
+  await holds(`queues/%2F/${queue}`, (q) => q.messages_ready === 1, 'the message is back');
+  await api('POST', 'exchanges/%2F/amq.default/publish', { routing_key: queue, payload: 'extra', payload_encoding: 'string', properties: {} });
+  await tab.submit('Browse messages', { count: '5' });
+  await page.getByRole('button', { name: /^Delete message/ }).nth(1).click();
+  await tab.confirm('Delete');
+  await holds(`queues/%2F/${queue}`, (q) => q.messages_ready === 1, 'the second message is deleted');
+  await tab.unfold('Browse messages');
   await tab.unfold('Get messages');
   await tab.submit('Get messages', { count: '5' });
   await page.getByRole('heading', { name: 'Message 1', exact: true }).waitFor();

@@ -49,6 +49,9 @@ operations! {
     BindingDelete = "binding.delete", "A removed binding.";
     MessagePublish = "message.publish", "A message published over HTTP.";
     MessageGet = "message.get", "Messages got over HTTP.";
+    MessageDelete = "message.delete", "A message deleted from a queue over HTTP.";
+    MessageMove = "message.move", "Messages moved from a queue to an exchange or another queue.";
+    MessageRedrive = "message.redrive", "Dead letters sent back to the queues where they died first.";
     UserPut = "user.put", "A user created or changed.";
     UserDelete = "user.delete", "A user deleted.";
     UserLimitSet = "user_limit.set", "A limit of a user set.";

@@ -10,6 +10,7 @@ pub use streams::{
     StreamTrackingFacts,
 };
 
+use crate::browse::{BrowseFacts, BrowseFilter};
 use env::NodeId;
 use queue::{
     ByQueueType, DeadLettering, DeadReason, DeathCounts, DeliveryCounters, QueueStats, QueueType,
@@ -836,6 +837,9 @@ pub enum ShardQuery {
     Traffic(TrafficFilter),
     /// Replicas of streams of the shard.
     Streams(StreamFilter),
+    /// A page of the messages of a queue that the shard leads or stores. Versions that do not know it answer that they
+    /// have nothing.
+    Browse(BrowseFilter),
     /// Closes the connection with this name.
     Close {
         /// Name of the connection ([`ConnectionFacts::name`]).
@@ -858,6 +862,8 @@ pub enum ShardFacts {
     Traffic(TrafficFacts),
     /// A part of the answer to [`ShardQuery::Streams`].
     Streams(Vec<StreamReplicaFacts>),
+    /// The answer to [`ShardQuery::Browse`]; `None`: the shard does not lead or store the queue.
+    Browsed(Option<Box<BrowseFacts>>),
     /// The answer to [`ShardQuery::Close`]: true if the shard had the connection.
     Closed(bool),
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs, unreachable_pub)]
 
+mod browse;
 mod by_queue_type;
 mod facts;
 pub mod json;
@@ -13,6 +14,7 @@ mod membership;
 mod timings;
 mod walk;
 
+pub use browse::{BrowseFacts, BrowseFilter, MAX_MOVED, MoveOutcome, MoveRequest, MoveTarget};
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
@@ -156,6 +158,20 @@ pub enum ControlRequest {
         settle: queue::SettlementOutcome,
         /// Called with the response.
         reply: Reply<Result<Vec<Delivery>, ChangeError>>,
+    },
+    /// A page of the messages of a queue, from the shard that leads or stores it. `None`: none has answered in time.
+    Browse {
+        /// The queue and the page.
+        of: BrowseFilter,
+        /// Called with the response.
+        reply: Reply<Option<BrowseFacts>>,
+    },
+    /// Takes messages out of a queue, to delete them or to publish them elsewhere.
+    Move {
+        /// The messages and what happens to them.
+        request: MoveRequest,
+        /// Called with the response.
+        reply: Reply<Result<MoveOutcome, ChangeError>>,
     },
     /// Closes the connection with this [`ConnectionFacts::name`] on any node. False if there is
     /// none.

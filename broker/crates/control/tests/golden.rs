@@ -2,15 +2,19 @@
 #![forbid(unsafe_code)]
 
 use control::{
-    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
-    ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
-    NodeResources, ProtocolCounters, QueueTotals, RaftCounters, ShardFacts, ShardQuery,
-    StreamConsumerFacts, StreamFilter, StreamFollowerFacts, StreamProtocolCounters,
-    StreamPublisherFacts, StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts,
-    StreamTrackingFacts, TrafficCounts, TrafficFacts, TrafficFilter,
+    BrowseFacts, BrowseFilter, ChannelFacts, ConnectionFacts, ConsumerFacts, Counters,
+    DeadLetterReasons, DeadLetterTotals, ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts,
+    MessageCounts, MqttCounters, NodeResources, ProtocolCounters, QueueTotals, RaftCounters,
+    ShardFacts, ShardQuery, StreamConsumerFacts, StreamFilter, StreamFollowerFacts,
+    StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts, StreamReplicaFacts,
+    StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts, TrafficFilter,
 };
-use env::NodeId;
-use queue::{ByQueueType, QueueType};
+use env::{NodeId, WallTime};
+use message::{MessageBuilder, Protocol};
+use metadata::QueueId;
+use queue::{
+    BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState, ByQueueType, QueueType,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -23,6 +27,7 @@ golden::variant_names! {
         ShardQuery::Counters => "counters",
         ShardQuery::Traffic(_) => "traffic",
         ShardQuery::Streams(_) => "streams",
+        ShardQuery::Browse(_) => "browse",
         ShardQuery::Close { .. } => "close",
     }
     fn facts_name(ShardFacts) {
@@ -31,6 +36,7 @@ golden::variant_names! {
         ShardFacts::Counters(_) => "counters",
         ShardFacts::Traffic(_) => "traffic",
         ShardFacts::Streams(_) => "streams",
+        ShardFacts::Browsed(_) => "browsed",
         ShardFacts::Closed(_) => "closed",
     }
 }
@@ -395,6 +401,65 @@ fn stream_counters() -> Counters {
     counters
 }
 
+fn browse_request() -> BrowseRequest {
+    BrowseRequest {
+        from: Some(browse_position()),
+        least: 3,
+        most: u64::MAX,
+        messages: 100,
+        body_bytes: 4096,
+    }
+}
+
+fn browse_position() -> BrowsePosition {
+    BrowsePosition {
+        level: 4,
+        number: 1 << 40,
+        segment: 7,
+        offset: 300,
+    }
+}
+
+fn browse_page() -> BrowsePage {
+    let builder = MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority: None,
+        ttl_ms: None,
+        received: WallTime(1_000),
+        exchange: "events",
+        routing_keys: &["a.b"],
+        properties: &[],
+    };
+    let states = [
+        BrowsedState::Ready,
+        BrowsedState::Unacknowledged,
+        BrowsedState::Delayed,
+    ];
+    let message = |state| BrowsedMessage {
+        at: browse_position(),
+        state,
+        redelivered: true,
+        failed: Some(2),
+        acquired: 3,
+        body_len: 1_000,
+        message: builder.build(4, [&b"body"[..]]).unwrap(),
+    };
+    BrowsePage {
+        messages: states.map(message).into(),
+        next: Some(browse_position()),
+    }
+}
+
+#[test]
+fn browsed_page_is_restored() {
+    let page = browse_page();
+    let facts = BrowseFacts::new(Ok(page.clone()));
+    assert_eq!(facts.into_page(), Ok(page));
+    let request = browse_request();
+    assert_eq!(BrowseFilter::new(QueueId(9), &request).request(), request);
+}
+
 #[test]
 fn queries_of_version_0_2_are_decoded() {
     let samples = [
@@ -411,6 +476,7 @@ fn queries_of_version_0_2_are_decoded() {
             readers: true,
         }),
         ShardQuery::Streams(StreamFilter::default()),
+        ShardQuery::Browse(BrowseFilter::new(QueueId(9), &browse_request())),
         ShardQuery::Close {
             name: "a -> b".into(),
             reason: "closed by an operator".into(),
@@ -449,6 +515,9 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Counters(Box::new(delayed_counters())),
         ShardFacts::Counters(Box::new(raft_counters())),
         ShardFacts::Counters(Box::new(quota_counters())),
+        ShardFacts::Browsed(None),
+        ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Ok(browse_page()))))),
+        ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Err("it is away".into()))))),
     ];
     golden::verify(CRATE, "0.2/shard-facts", |files| {
         let decode = |raw: &[u8]| ShardFacts::decode(raw).ok_or("not an answer");

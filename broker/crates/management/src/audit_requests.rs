@@ -128,6 +128,21 @@ const OPERATIONS: &[(&str, &str, Operation)] = {
         ("POST", "queues/{vhost}/{queue}/actions", O::QueueAction),
         ("POST", "queues/{vhost}/{queue}/get", O::MessageGet),
         (
+            "DELETE",
+            "queues/{vhost}/{queue}/messages/{position}",
+            O::MessageDelete,
+        ),
+        (
+            "POST",
+            "queues/{vhost}/{queue}/messages/move",
+            O::MessageMove,
+        ),
+        (
+            "POST",
+            "queues/{vhost}/{queue}/messages/redrive",
+            O::MessageRedrive,
+        ),
+        (
             "POST",
             "bindings/{vhost}/e/{source}/q/{destination}",
             O::BindingCreate,

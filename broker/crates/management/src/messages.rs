@@ -16,7 +16,7 @@ use codec_amqp091::{HeaderEdit, Properties};
 use control::ControlRequest;
 use conversion::amqp091;
 use env::WallTime;
-use message::{Message, MessageBuilder, Protocol};
+use message::{Deaths, Message, MessageBuilder, Protocol};
 use metadata::Right;
 use operations::{Caller, Resource};
 use queue::{Delivery, SettlementOutcome};
@@ -241,8 +241,50 @@ fn access_refused(error: ApiError) -> ApiError {
     }
 }
 
-/// The checks of an AMQP publish: write permission, topic permission, not an internal exchange,
-/// `user_id` is the user's name.
+/// The checks of an AMQP publish: write permission, topic permission, not an internal exchange.
+pub(crate) async fn check_publish(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    exchange: &str,
+    key: &str,
+) -> Result<(), ApiError> {
+    check_target(api, call, vhost, exchange, Some(key.to_owned())).await
+}
+
+/// As [`check_publish`], without a routing key.
+pub(crate) async fn check_write(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    exchange: &str,
+) -> Result<(), ApiError> {
+    check_target(api, call, vhost, exchange, None).await
+}
+
+async fn check_target(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    exchange: &str,
+    key: Option<String>,
+) -> Result<(), ApiError> {
+    let exchange = exchange.to_owned();
+    let check = move |caller: Caller<'_>| {
+        caller.check(Right::Write, Resource::Exchange(&exchange))?;
+        match (caller.exchange_to_publish(&exchange)?, &key) {
+            (Some(record), Some(key)) => caller.check_topic(Right::Write, record, key),
+            _ => Ok(()),
+        }
+    };
+    let permitted = api.operate(call, vhost, check).await;
+    permitted.map_err(|error| match error.status {
+        StatusCode::NOT_FOUND => ApiError::missing("exchange_not_found"),
+        _ => access_refused(error),
+    })
+}
+
+/// The checks of an AMQP publish, and that `user_id` is the user's name.
 async fn check_publish_permissions(
     api: &Api,
     call: &AuthenticatedRequest,
@@ -250,19 +292,7 @@ async fn check_publish_permissions(
     request: &PublishRequest,
     encoded: &EncodedProperties,
 ) -> Result<(), ApiError> {
-    let (exchange, key) = (request.exchange.clone(), request.key.clone());
-    let check = move |caller: Caller<'_>| {
-        caller.check(Right::Write, Resource::Exchange(&exchange))?;
-        match caller.exchange_to_publish(&exchange)? {
-            Some(record) => caller.check_topic(Right::Write, record, &key),
-            None => Ok(()),
-        }
-    };
-    let permitted = api.operate(call, vhost, check).await;
-    permitted.map_err(|error| match error.status {
-        StatusCode::NOT_FOUND => ApiError::missing("exchange_not_found"),
-        _ => access_refused(error),
-    })?;
+    check_publish(api, call, vhost, &request.exchange, &request.key).await?;
     match &encoded.user_id {
         Some(claimed) if **claimed != *call.user.name => {
             let why = format!(
@@ -335,29 +365,76 @@ pub(crate) async fn get(
     json(Json::Array(shown.collect()))
 }
 
-fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
-    let message = &delivery.message;
+/// Properties and payload of a message, as an AMQP 0-9-1 client would receive them.
+pub(crate) struct ShownContent {
+    pub(crate) properties: Json,
+    pub(crate) payload: String,
+    pub(crate) payload_encoding: &'static str,
+    pub(crate) payload_bytes: usize,
+}
+
+/// `auto`: the payload is shown as text if it is UTF-8. `attempts`, `acquired`: counts of deliveries, 0 if unknown.
+pub(crate) fn show_content(
+    message: &Message,
+    auto: bool,
+    attempts: u32,
+    acquired: u32,
+) -> ShownContent {
+    show_part(message, auto, None, (attempts, acquired))
+}
+
+fn show_part(
+    message: &Message,
+    auto: bool,
+    truncate: Option<usize>,
+    counts: (u32, u32),
+) -> ShownContent {
     let encoded = amqp091::convert(message);
     let body = encoded.body.bytes();
     let part = body.get(..truncate.unwrap_or(body.len())).unwrap_or(body);
-    let (payload, encoding) = match std::str::from_utf8(part) {
-        Ok(text) if auto => (text.to_owned(), "string"),
-        _ => (STANDARD.encode(part), "base64"),
+    let (payload, payload_encoding) = encode_payload(part, auto, part.len() < body.len());
+    let deaths = message.deaths();
+    ShownContent {
+        properties: properties(&encoded.properties, deaths.as_ref(), counts),
+        payload,
+        payload_encoding,
+        payload_bytes: body.len(),
+    }
+}
+
+/// A payload as text if it may be and is UTF-8, otherwise in base64. `is_cut`: the last character may be incomplete.
+pub(crate) fn encode_payload(bytes: &[u8], auto: bool, is_cut: bool) -> (String, &'static str) {
+    let text = match std::str::from_utf8(bytes) {
+        Err(error) if is_cut && error.error_len().is_none() => {
+            let whole = bytes.get(..error.valid_up_to()).unwrap_or_default();
+            std::str::from_utf8(whole)
+        }
+        text => text,
     };
+    match text {
+        Ok(text) if auto => (text.to_owned(), "string"),
+        _ => (STANDARD.encode(bytes), "base64"),
+    }
+}
+
+fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
+    let message = &delivery.message;
+    let counts = (delivery.attempts.unwrap_or(0), delivery.acquired);
+    let shown = show_part(message, auto, truncate, counts);
     object!({
-        "payload_bytes": body.len(),
+        "payload_bytes": shown.payload_bytes,
         "redelivered": delivery.redelivered,
         "exchange": message.exchange(),
         "routing_key": message.routing_key(),
         "message_count": delivery.left,
-        "properties": properties(&encoded.properties, delivery),
-        "payload": payload,
-        "payload_encoding": encoding,
+        "properties": shown.properties,
+        "payload": shown.payload,
+        "payload_encoding": shown.payload_encoding,
     })
 }
 
 /// The message's properties, including the headers that an AMQP client would receive.
-fn properties(raw: &[u8], delivery: &Delivery) -> Json {
+fn properties(raw: &[u8], deaths: Option<&Deaths>, (attempts, acquired): (u32, u32)) -> Json {
     let mut shown = Map::new();
     let Ok(decoded) = Properties::received(raw) else {
         return Json::Object(shown);
@@ -366,11 +443,16 @@ fn properties(raw: &[u8], delivery: &Delivery) -> Json {
         Ok(table) => control::json::object(&table),
         Err(_) => Map::new(),
     };
-    if let Some(attempts) = delivery.attempts.filter(|n| *n > 0) {
+    for edit in deaths.map(amqp091::death_edits).unwrap_or_default() {
+        if let Some(value) = edit.value {
+            headers.insert(edit.key.to_owned(), control::json::value(&value));
+        }
+    }
+    if attempts > 0 {
         headers.insert("x-delivery-count".to_owned(), object!(attempts));
     }
-    if delivery.acquired > 0 {
-        headers.insert("x-acquired-count".to_owned(), object!(delivery.acquired));
+    if acquired > 0 {
+        headers.insert("x-acquired-count".to_owned(), object!(acquired));
     }
     for (name, text) in [
         ("content_type", decoded.content_type),

@@ -2,6 +2,7 @@
 
 use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
+use crate::browse;
 use crate::connections;
 use crate::consumers;
 use crate::dispatch::{ApiResult, json, no_content, put};
@@ -328,6 +329,12 @@ pub(crate) async fn get(
     };
     if let Some(owner) = view.record.exclusive {
         show_owner(api, &mut shown, owner).await?;
+    }
+    let has_messages = facts
+        .and_then(|facts| facts.stats.as_ref())
+        .is_some_and(|stats| stats.ready + stats.unacknowledged > 0);
+    if has_messages && !view.record.kind.descriptor().cursors {
+        browse::show_head(api, &mut shown, id).await;
     }
     shown["consumer_details"] = Json::Array(consumers);
     // As for exchanges, counts per channel are not kept.

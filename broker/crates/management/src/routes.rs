@@ -7,9 +7,9 @@ use crate::bindings::BindingEnds;
 use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
 use crate::{
-    auth_paths, bindings, channels, cluster_health, connections, consumers, definitions, exchanges,
-    features, health, limits, messages, mqtt, nodes, overview, parameters, permissions, policies,
-    queues, replicas, sessions, stream_protocol, streams, users, vhosts,
+    auth_paths, bindings, browse, channels, cluster_health, connections, consumers, definitions,
+    exchanges, features, health, limits, messages, moves, mqtt, nodes, overview, parameters,
+    permissions, policies, queues, replicas, sessions, stream_protocol, streams, users, vhosts,
 };
 use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker};
 use metadata::PolicyScope;
@@ -328,6 +328,14 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, [vhost, queue]| bindings::of_queue(api, call, vhost, queue).await),
     route!("POST", "queues/{vhost}/{queue}/actions", Administrator, "Actions of RabbitMQ's mirrored queues: none is supported",
         |api, call, [vhost, queue]| queues::reject_action(api, call, vhost, queue).await),
+    route!("GET", "queues/{vhost}/{queue}/messages", Management, "Messages of a queue, which are not consumed: count, cursor, position, truncate, encoding",
+        |api, call, [vhost, queue]| browse::list(api, call, vhost, queue).await),
+    route!("DELETE", "queues/{vhost}/{queue}/messages/{position}", Management, "Deletes a ready message",
+        |api, call, [vhost, queue, position]| moves::delete(api, call, vhost, queue, position).await),
+    route!("POST", "queues/{vhost}/{queue}/messages/move", Management, "Moves ready messages to another queue or exchange of the virtual host",
+        |api, call, [vhost, queue]| moves::move_messages(api, call, vhost, queue).await),
+    route!("POST", "queues/{vhost}/{queue}/messages/redrive", Management, "Sends dead letters back to the queues where they died first",
+        |api, call, [vhost, queue]| moves::redrive(api, call, vhost, queue).await),
     route!("POST", "queues/{vhost}/{queue}/get", Management, "Gets messages from the head of a queue",
         |api, call, [vhost, queue]| messages::get(api, call, vhost, queue).await),
     route!("GET", "bindings", Management, "Bindings",

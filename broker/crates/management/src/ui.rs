@@ -60,6 +60,7 @@ pub(crate) const FILES: &[File] = &[
     file!(SCRIPT, "js/values.js"),
     file!(SCRIPT, "js/wrong.js"),
     file!(SCRIPT, "js/pages/bindings.js"),
+    file!(SCRIPT, "js/pages/browse.js"),
     file!(SCRIPT, "js/pages/clients.js"),
     file!(SCRIPT, "js/pages/cluster.js"),
     file!(SCRIPT, "js/pages/exchanges.js"),

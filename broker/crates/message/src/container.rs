@@ -311,6 +311,51 @@ impl Message {
         builder.build_with(&extras, body.len(), [body])
     }
 
+    /// The same message with the first `len` bytes of its body. Copies them.
+    pub fn shortened(&self, len: usize) -> Result<Message, DecodeError> {
+        if len >= self.body_len() {
+            return Ok(self.to_keep());
+        }
+        let body = self.body as usize;
+        let head = self.raw.get(..body + len).ok_or(DecodeError::Short)?;
+        Message::decode(Bytes::copy_from_slice(head))
+    }
+
+    /// The same message as it is published again to an exchange, with other routing keys or with its own. It keeps its
+    /// time to live, its history and its annotations. Copies the body once.
+    pub fn republished(
+        &self,
+        exchange: &str,
+        routing_keys: Option<&[&str]>,
+    ) -> Result<Message, DecodeError> {
+        let own: Vec<&str>;
+        let (keys, blind) = match routing_keys {
+            Some(keys) => (keys, 0),
+            None => {
+                own = self.routing_keys().collect();
+                (own.as_slice(), self.blind_keys())
+            }
+        };
+        let deaths = self.deaths();
+        let builder = MessageBuilder {
+            protocol: self.protocol(),
+            durable: self.durable(),
+            priority: self.priority(),
+            ttl_ms: self.ttl_ms(),
+            received: self.received(),
+            exchange,
+            routing_keys: keys,
+            properties: self.properties(),
+        };
+        let body = self.body();
+        let extras = Extras {
+            blind_keys: blind,
+            deaths: deaths.as_ref(),
+            annotations: self.annotations().unwrap_or_default(),
+        };
+        builder.build_with(&extras, body.len(), [body])
+    }
+
     /// The routing keys that may be shown, without those of BCC. A BCC key that also appears openly is listed
     /// once, at its later position, as in RabbitMQ.
     pub fn open_routing_keys(&self) -> Vec<&str> {

@@ -131,6 +131,13 @@ pub const MESSAGE_GROUPS: Feature = Feature {
     description: "Quorum queues deliver messages of one group in order to one consumer at a time (x-message-groups)",
 };
 
+/// Messages are taken from a queue by their position, to delete or to move them: a request to a queue, which is in the
+/// commands of a quorum queue's log.
+pub const MESSAGE_MOVES: Feature = Feature {
+    name: "message_moves",
+    description: "Messages of classic and quorum queues can be deleted, moved and redriven",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
 pub const KNOWN: &[Feature] = &[
@@ -139,6 +146,7 @@ pub const KNOWN: &[Feature] = &[
     CONSISTENT_HASH_TREE,
     CONSUMER_ACTIVITY,
     MESSAGE_GROUPS,
+    MESSAGE_MOVES,
     MODULUS_AND_RANDOM_EXCHANGES,
     PUBLISHER_DEDUPLICATION,
     QUEUE_ARGUMENT_CHECKS,

@@ -2,6 +2,7 @@
 
 mod administration;
 mod bench;
+mod browse;
 mod changes;
 mod checks;
 mod client;
@@ -129,6 +130,8 @@ pub(crate) enum Command {
     Bench(bench::Options),
     #[command(flatten)]
     Messages(messages::Command),
+    #[command(flatten)]
+    Browse(browse::Command),
     #[command(flatten)]
     Topology(topology::Command),
     #[command(flatten)]
@@ -474,6 +477,7 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::Top(options) => top::top(client, output, options),
         Command::Bench(options) => bench::bench(client, output, options),
         Command::Messages(command) => messages::perform(client, output, command),
+        Command::Browse(command) => browse::perform(client, output, command),
         Command::Topology(command) => topology::perform(client, output, command),
         Command::Health => checks::health(client, output),
         Command::ListQueues { of, chosen } => {

@@ -268,6 +268,24 @@ fn http_requests() -> Vec<HttpRequest> {
         ),
         (
             "POST",
+            "queues/%2F/hq/messages/move",
+            json!({"destination_exchange": "hx", "count": 1}),
+            ("message.move", "/", "hq"),
+        ),
+        (
+            "POST",
+            "queues/%2F/hq/messages/redrive",
+            json!({"count": 1}),
+            ("message.redrive", "/", "hq"),
+        ),
+        (
+            "DELETE",
+            "queues/%2F/hq/messages/7",
+            none(),
+            ("message.delete", "/", "hq"),
+        ),
+        (
+            "POST",
             "queues/%2F/hq/actions",
             json!({"action": "sync"}),
             ("queue.action", "/", "hq"),

@@ -163,6 +163,8 @@ impl Fake {
                 taken: true,
             })),
             ControlRequest::Get { reply, .. } => reply(Ok(Vec::new())),
+            ControlRequest::Browse { reply, .. } => reply(None),
+            ControlRequest::Move { reply, .. } => reply(Ok(control::MoveOutcome::default())),
             ControlRequest::CloseConnection {
                 name,
                 reason,

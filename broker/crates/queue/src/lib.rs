@@ -10,6 +10,7 @@
 #![deny(missing_docs, unreachable_pub)]
 
 mod annotations;
+mod browse;
 mod checkout;
 pub mod classic;
 pub mod client;
@@ -33,6 +34,10 @@ use cursor::{StreamBatch, StreamReply, StreamRequest};
 pub use annotations::{
     Annotations, AnnotationsError, DELIVERY_DELAY, MAX_ANNOTATION_BYTES,
     MAX_QUEUE_ANNOTATION_BYTES, is_internal_annotation, schedule,
+};
+pub use browse::{
+    BROWSE_BODY_BYTES, BROWSE_PAGE_BYTES, BROWSE_PAGE_MESSAGES, BrowsePage, BrowsePosition,
+    BrowseRequest, BrowsedMessage, BrowsedState,
 };
 pub use checkout::{FLOW_WINDOW, FlowWindow};
 pub use deaths::DeathCounts;
@@ -247,6 +252,8 @@ pub enum RequestBody {
         /// Settle the message when the session has received it.
         no_ack: bool,
     },
+    /// As `Get`, with a message of the session's choice.
+    GetAt(Box<PositionedGet>),
     /// Requeues all unsettled deliveries of a consumer (basic.recover).
     Recover {
         /// The consumer.
@@ -269,6 +276,20 @@ pub enum RequestBody {
     },
     /// Ends the session: its consumers end, its deliveries are requeued, and its request numbers are forgotten.
     Close,
+}
+
+/// Takes the ready message at a position. [`QueueReply::Empty`] if there is none: it has left the queue, or it is
+/// unacknowledged or delayed, or it is one of a message group.
+///
+/// Sent only once the cluster has enabled it: older versions cannot read it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PositionedGet {
+    /// Number of a consumer that exists for this message only.
+    pub consumer: ConsumerId,
+    /// Settle the message when the session has received it.
+    pub no_ack: bool,
+    /// The message, as a listing told it.
+    pub at: BrowsePosition,
 }
 
 /// The outcome `modified` of AMQP 1.0.

@@ -2,13 +2,15 @@
 //! settlements, time and limits, as simple as possible.
 
 use crate::{
-    AddressedEvent, Annotations, ConsumerId, ConsumerSpec, DELIVERY_DELAY, DeadReason,
-    DelayedDetails, DelayedRetry, DelayedReturns, EpochConsumer, FlowMode, FlowWindow,
-    Modification, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings, QueueType,
-    ReadyDetails, RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome, schedule,
+    AddressedEvent, Annotations, BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage,
+    BrowsedState, ConsumerId, ConsumerSpec, DELIVERY_DELAY, DeadReason, DelayedDetails,
+    DelayedRetry, DelayedReturns, EpochConsumer, FlowMode, FlowWindow, Modification, Overflow,
+    PositionedGet, QueueEvent, QueueOutput, QueueReply, QueueSettings, QueueType, ReadyDetails,
+    RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome, schedule,
 };
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use proptest::prelude::*;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Bytes of a body of default size.
@@ -116,6 +118,10 @@ pub(crate) struct ModelQueue {
     schedules: bool,
     joined: u64,
     turn: u8,
+    /// The message that the next request takes by its position.
+    picked: Option<u64>,
+    /// Classic: messages that were taken before others of their level that were never delivered.
+    early: Vec<u64>,
     /// Quorum: strict priorities.
     is_strict: bool,
     /// Quorum: only failures count towards the delivery limit.
@@ -151,6 +157,8 @@ impl ModelQueue {
             schedules: false,
             joined: 0,
             turn: 0,
+            picked: None,
+            early: Vec::new(),
             is_strict: false,
             counts_deliveries: false,
             blocked: false,
@@ -560,8 +568,10 @@ impl ModelQueue {
                 return;
             }
             c.sent = id;
-            let last = self.delivered.entry(message.level).or_default();
-            *last = message.n.max(*last);
+            if !self.early.contains(&message.n) {
+                let last = self.delivered.entry(message.level).or_default();
+                *last = message.n.max(*last);
+            }
             let annotations = self.notes.get(&message.n).cloned().unwrap_or_default();
             self.deliveries.push(AssignedDelivery {
                 by: key.0,
@@ -879,6 +889,30 @@ impl ModelQueue {
                     self.assign((by, consumer.0), message);
                 }
             }
+            RequestBody::GetAt(get) => {
+                let picked = self.picked.take();
+                let is_picked = |w: &Waiting| Some(w.n) == picked;
+                let message = match self.returned.iter().position(is_picked) {
+                    Some(at) => Some(self.returned.remove(at)),
+                    None => {
+                        let at = self.waiting.iter().position(is_picked);
+                        at.map(|at| self.waiting.remove(at))
+                    }
+                };
+                if let Some(message) = message {
+                    let delivered = self.delivered.get(&message.level).copied();
+                    let is_new = |w: &Waiting| {
+                        let is_taken = delivered.is_some_and(|last| w.n <= last);
+                        !is_taken && !self.early.contains(&w.n)
+                    };
+                    let is_before = |w: &Waiting| w.level == message.level && w.n < message.n;
+                    if self.waiting.iter().any(|w| is_before(w) && is_new(w)) {
+                        self.early.push(message.n);
+                    }
+                    self.add(by, get.consumer.0, None);
+                    self.assign((by, get.consumer.0), message);
+                }
+            }
             RequestBody::Purge => {
                 self.returned.clear();
                 self.waiting.clear();
@@ -888,6 +922,19 @@ impl ModelQueue {
             other => panic!("{other:?} is not modelled"),
         }
         self.finish();
+    }
+
+    /// The messages of the queue and their states, by number.
+    fn listing(&self) -> Vec<(u64, BrowsedState, u64)> {
+        let ready = self.returned.iter().chain(&self.waiting);
+        let ready = ready.map(|w| (w.n, BrowsedState::Ready, w.body));
+        let delayed = self.delayed.iter();
+        let delayed = delayed.map(|(_, w)| (w.n, BrowsedState::Delayed, w.body));
+        let out = self.consumers.iter().flat_map(|c| &c.out);
+        let out = out.map(|(_, w)| (w.n, BrowsedState::Unacknowledged, w.body));
+        let mut all: Vec<_> = ready.chain(delayed).chain(out).collect();
+        all.sort_unstable_by_key(|(n, ..)| *n);
+        all
     }
 
     fn finish(&mut self) {
@@ -970,6 +1017,11 @@ impl ModelQueue {
             self.waiting.extend(c.out.into_iter().map(|(_, w)| w));
         }
         let mut waiting = std::mem::take(&mut self.waiting);
+        let early = std::mem::take(&mut self.early);
+        for message in waiting.iter().filter(|w| early.contains(&w.n)) {
+            let last = self.delivered.entry(message.level).or_default();
+            *last = message.n.max(*last);
+        }
         for message in &mut waiting {
             let last = self.delivered.get(&message.level);
             message.redelivered = last.is_some_and(|last| message.n <= *last);
@@ -1073,6 +1125,11 @@ pub(crate) enum Step {
     Get {
         by: u64,
     },
+    /// Takes a listed message; `pick` chooses it.
+    GetAt {
+        by: u64,
+        pick: u8,
+    },
     Received {
         by: u64,
         pick: u8,
@@ -1129,6 +1186,7 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
             .prop_map(|(by, pick, several, delivery_failed, undeliverable_here, note, delay)| Step::Modify { by, pick, several, delivery_failed, undeliverable_here, note, delay }),
         8 => (by.clone(), 0u8..7, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
         2 => by.clone().prop_map(|by| Step::Get { by }),
+        3 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::GetAt { by, pick }),
         4 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::Received { by, pick }),
         1 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::TimeOut { by, pick }),
         1 => by.prop_map(|by| Step::Close { by }),
@@ -1178,6 +1236,8 @@ pub(crate) trait QueueUnderTest {
     fn ready_details(&self) -> Option<ReadyDetails> {
         None
     }
+    /// A page of the messages.
+    fn browse(&mut self, request: &BrowseRequest) -> BrowsePage;
     fn clock(&self) -> u64;
     /// The session with this number.
     fn session(&self, by: u64) -> SessionId;
@@ -1189,6 +1249,8 @@ pub(crate) trait QueueUnderTest {
 pub(crate) struct Pair<R> {
     pub real: R,
     model: ModelQueue,
+    /// The listing after the last step.
+    listed: Vec<BrowsedMessage>,
     next_message: u64,
     next_consumer: u32,
     /// A closed session is replaced by a new one.
@@ -1204,6 +1266,7 @@ impl<R: QueueUnderTest> Pair<R> {
         Pair {
             real,
             model: ModelQueue::new(kind, settings, clock),
+            listed: Vec::new(),
             next_message: 1,
             next_consumer: 1,
             sessions: vec![10, 11, 12, 13],
@@ -1327,6 +1390,19 @@ impl<R: QueueUnderTest> Pair<R> {
                 self.next_consumer += 1;
                 let no_ack = false;
                 (by, RequestBody::Get { consumer, no_ack })
+            }
+            Step::GetAt { by, pick } => {
+                let Some(listed) = self.listed.get(pick as usize % self.listed.len().max(1)) else {
+                    return Ok(());
+                };
+                self.model.picked = Some(number(&listed.message));
+                let get = PositionedGet {
+                    consumer: ConsumerId(self.next_consumer),
+                    no_ack: false,
+                    at: listed.at,
+                };
+                self.next_consumer += 1;
+                (session(by), RequestBody::GetAt(Box::new(get)))
             }
             Step::Close { by } => {
                 let closed = session(by);
@@ -1504,6 +1580,53 @@ impl<R: QueueUnderTest> Pair<R> {
         self.compare(&out)
     }
 
+    /// Lists the messages page by page, and compares them with those of the model.
+    fn compare_listing(&mut self) -> Result<(), TestCaseError> {
+        let mut request = BrowseRequest {
+            from: None,
+            least: 0,
+            most: u64::MAX,
+            messages: 1 + (self.next_message % 4) as u32,
+            body_bytes: 10,
+        };
+        self.listed.clear();
+        loop {
+            let page = self.real.browse(&request);
+            prop_assert!(page.messages.len() <= request.messages as usize);
+            self.listed.extend(page.messages);
+            let Some(next) = page.next else { break };
+            let key = |at: &BrowsePosition| (Reverse(at.level), at.number, at.segment, at.offset);
+            let advances = request.from.is_none_or(|from| key(&from) < key(&next));
+            prop_assert!(advances, "{:?} {next:?}", request.from);
+            request.from = Some(next);
+        }
+        let place = |b: &BrowsedMessage| (Reverse(b.at.level), b.at.number);
+        prop_assert!(self.listed.is_sorted_by(|a, b| place(a) < place(b)));
+        let listed = self.listed.iter();
+        let listed = listed.map(|b| (number(&b.message), b.state, b.body_len));
+        let mut listed: Vec<_> = listed.collect();
+        listed.sort_unstable_by_key(|(n, ..)| *n);
+        prop_assert_eq!(listed, self.model.listing());
+        let is_cut = |b: &BrowsedMessage| b.message.body_len() as u64 == b.body_len.min(10);
+        prop_assert!(self.listed.iter().all(is_cut));
+        // One of them, by its number alone.
+        let nth = self.next_consumer as usize % self.listed.len().max(1);
+        if let Some(wanted) = self.listed.get(nth) {
+            request.from = None;
+            (request.least, request.most) = (wanted.at.number, wanted.at.number);
+            let found = loop {
+                let page = self.real.browse(&request);
+                match page.next.filter(|_| page.messages.is_empty()) {
+                    Some(next) => request.from = Some(next),
+                    None => break page.messages,
+                }
+            };
+            let found: Vec<u64> = found.iter().map(|b| number(&b.message)).collect();
+            prop_assert_eq!(found, vec![number(&wanted.message)]);
+        }
+        Ok(())
+    }
+
     fn compare(&mut self, out: &QueueOutput) -> Result<(), TestCaseError> {
         let mut delivered = Vec::new();
         for addressed in &out.events {
@@ -1570,6 +1693,6 @@ impl<R: QueueUnderTest> Pair<R> {
         prop_assert_eq!(&out.faults, &Vec::<String>::new());
         self.model.deliveries.clear();
         self.model.dead.clear();
-        Ok(())
+        self.compare_listing()
     }
 }

@@ -12,11 +12,16 @@
 //!
 //! [`InternalSession::InternalClient`]: crate::sessions::InternalSession::InternalClient
 
+mod moves;
+
+pub(crate) use moves::{MovePublish, MovedMessage};
+
 use crate::context::Context;
 use control::{PublishResult, Reply};
 use env::{Time, WallTime};
 use message::Message;
 use metadata::{ChangeError, Name, QueueId, RouteResult, Tree};
+use moves::Moves;
 use queue::client::ClientEvent;
 use queue::{ConsumerId, Delivery, Modification, QueueReply, RequestBody, SettlementOutcome};
 use routing::RoutingInput;
@@ -38,7 +43,14 @@ struct PendingPublish {
     left: usize,
     taken: bool,
     until: Time,
-    reply: Reply<Result<PublishResult, ChangeError>>,
+    reply: PublishReply,
+}
+
+/// Who learns the result of a publish.
+pub(crate) enum PublishReply {
+    Requester(Reply<Result<PublishResult, ChangeError>>),
+    /// The move that the message belongs to. It waits as long as it takes.
+    Move(MovedMessage),
 }
 
 struct PendingGet {
@@ -65,7 +77,7 @@ pub(crate) struct RoutedPublish {
     user: Name,
     pub message: Message,
     pub routes: Vec<QueueId>,
-    reply: Reply<Result<PublishResult, ChangeError>>,
+    reply: PublishReply,
 }
 
 /// What the loop does for the internal client.
@@ -75,7 +87,9 @@ pub(crate) enum InternalClientOutput {
         tag: PublishTag,
         message: Message,
     },
-    /// `get`: the get that waits for the answer; see [`InternalClient::note_request`].
+    /// A message of a move is to be published.
+    Move(Box<MovePublish>),
+    /// `get`: the get or move that waits for the answer; see [`InternalClient::note_request`].
     Request {
         queue: QueueId,
         body: RequestBody,
@@ -105,14 +119,27 @@ pub(crate) struct InternalClient {
     next_consumer: u32,
     publishing: BTreeMap<u64, PendingPublish>,
     taking: BTreeMap<u64, PendingGet>,
+    moves: Moves,
     outputs: VecDeque<InternalClientOutput>,
 }
 
 impl InternalClient {
+    /// Returns true if nothing is pending, as in most turns.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.publishing.is_empty() && self.taking.is_empty() && self.moves.is_empty()
+    }
+
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        let publishing = self.publishing.values().map(|p| p.until);
+        if self.is_idle() {
+            return None;
+        }
+        let publishing = self.publishing.values();
+        let publishing = publishing.filter(|p| matches!(p.reply, PublishReply::Requester(_)));
         publishing
+            .map(|p| p.until)
             .chain(self.taking.values().map(|t| t.until))
+            .chain(self.moves.wake_at())
             .min()
     }
 
@@ -166,10 +193,10 @@ impl InternalClient {
         alarm: Option<&'static str>,
         (vhost, user): (&Name, &Name),
         build: BuildMessage,
-        reply: Reply<Result<PublishResult, ChangeError>>,
+        reply: PublishReply,
     ) -> Option<RoutedPublish> {
-        let routed = match self.publishing.len() {
-            MAX_PENDING.. => Err(too_many()),
+        let routed = match (self.publishing.len(), &reply) {
+            (MAX_PENDING.., PublishReply::Requester(_)) => Err(too_many()),
             _ => route(ctx, tree, alarm, vhost, build),
         };
         match routed {
@@ -182,10 +209,60 @@ impl InternalClient {
                 reply,
             }),
             Err(refused) => {
-                reply(Err(refused));
+                self.answer_publish(reply, Err(refused));
                 None
             }
         }
+    }
+
+    fn answer_publish(&mut self, reply: PublishReply, result: Result<PublishResult, ChangeError>) {
+        match reply {
+            PublishReply::Requester(reply) => reply(result),
+            PublishReply::Move(moved) => self.handle_moved(moved, result),
+        }
+    }
+
+    /// Routes a message of a move. Returns `None` if it cannot be published; then it stays in its queue.
+    pub(crate) fn begin_moved_publish(
+        &mut self,
+        ctx: &Context,
+        tree: &Tree,
+        alarm: Option<&'static str>,
+        publish: MovePublish,
+    ) -> Option<RoutedPublish> {
+        let MovePublish {
+            moved,
+            source,
+            vhost,
+            user,
+            message,
+            to,
+        } = publish;
+        let reply = PublishReply::Move(moved);
+        let begun = match to {
+            Some(queue) if alarm.is_none() => Some(RoutedPublish {
+                tag: PublishTag(self.tag()),
+                vhost,
+                user,
+                message,
+                routes: vec![queue],
+                reply,
+            }),
+            _ => {
+                let build = Box::new(move |_| Ok(message));
+                self.begin_publish(ctx, tree, alarm, (&vhost, &user), build, reply)
+            }
+        }?;
+        if begun.routes.contains(&source) {
+            let name = tree.queue_by_id(source).map(|queue| queue.name.to_string());
+            let text = format!(
+                "the target leads back to queue '{}': choose another exchange or routing key",
+                name.unwrap_or_default()
+            );
+            self.answer_publish(begun.reply, Err(ChangeError::PreconditionFailed(text)));
+            return None;
+        }
+        Some(begun)
     }
 
     /// Publishes a message that was announced to subscribers without a queue.
@@ -217,10 +294,11 @@ impl InternalClient {
         });
         let left = routes.len() + announced.awaited;
         if left == 0 {
-            return reply(Ok(PublishResult {
+            let result = PublishResult {
                 routed: routed > 0,
                 taken: !announced.refused,
-            }));
+            };
+            return self.answer_publish(reply, Ok(result));
         }
         let publishing = PendingPublish {
             vhost,
@@ -291,7 +369,10 @@ impl InternalClient {
     }
 
     /// The request of a get has this number.
-    pub(crate) fn note_request(&mut self, token: u64, seq: u64) {
+    pub(crate) fn note_request(&mut self, token: u64, consumer: Option<ConsumerId>, seq: u64) {
+        if let Some(consumer) = consumer {
+            self.note_move_request(token, consumer, seq);
+        }
         if let Some(taking) = self.taking.get_mut(&token) {
             taking.asked.1 = seq;
         }
@@ -302,9 +383,9 @@ impl InternalClient {
         queue: QueueId,
         consumer: ConsumerId,
         outcome: SettlementOutcome,
-        delivery: &Delivery,
+        id: u64,
     ) {
-        let ids = vec![(delivery.id, delivery.id)];
+        let ids = vec![(id, id)];
         let body = match outcome {
             // `reject_requeue_true` in the HTTP API, which is like basic.reject.
             SettlementOutcome::Requeue => RequestBody::Modify {
@@ -331,7 +412,7 @@ impl InternalClient {
             return;
         };
         for (consumer, delivery) in &taking.taken {
-            self.settle(taking.queue, *consumer, taking.settle, delivery);
+            self.settle(taking.queue, *consumer, taking.settle, delivery.id);
         }
         let deliveries: Vec<Delivery> = taking.taken.into_iter().map(|(_, d)| d).collect();
         (taking.reply)(match refused {
@@ -359,6 +440,9 @@ impl InternalClient {
                 }
             }
             ClientEvent::Answer { seq, answer } => {
+                if !self.moves.is_empty() && self.handle_move_answer(queue, seq, &answer) {
+                    return;
+                }
                 let asked = |t: &PendingGet| t.queue == queue && t.asked.1 == seq;
                 if let Some(token) = self.find(asked) {
                     let refused = match answer {
@@ -389,10 +473,11 @@ impl InternalClient {
             self.count(&done.vhost, |counted| {
                 counted.publishes.confirmed += u64::from(done.taken);
             });
-            (done.reply)(Ok(PublishResult {
+            let result = PublishResult {
                 routed: true,
                 taken: done.taken,
-            }));
+            };
+            self.answer_publish(done.reply, Ok(result));
         }
     }
 
@@ -405,10 +490,17 @@ impl InternalClient {
     ) {
         let asked = |t: &PendingGet| t.queue == queue && t.asked.0 == consumer;
         let Some(token) = self.find(asked) else {
-            // Its requester has got an answer already.
-            return self.settle(queue, consumer, SettlementOutcome::Released, &delivery);
+            if let Some(delivery) = self.handle_move_delivery(tree, queue, consumer, delivery) {
+                // Its requester has got an answer already.
+                self.settle(queue, consumer, SettlementOutcome::Released, delivery.id);
+            }
+            return;
         };
-        self.report_delivery(tree, token, &delivery);
+        if let Some(taking) = self.taking.get(&token) {
+            let is_settled = taking.settle == SettlementOutcome::Accepted;
+            let user = taking.user.clone();
+            self.report_delivery(tree, queue, &user, is_settled, &delivery);
+        }
         if let Some(taking) = self.taking.get_mut(&token) {
             taking.left -= 1;
             taking.bytes = taking.bytes.saturating_sub(delivery.message.body_len());
@@ -418,13 +510,15 @@ impl InternalClient {
     }
 
     /// Counts and traces a message that was got from a queue.
-    fn report_delivery(&mut self, tree: &Tree, token: u64, delivery: &Delivery) {
-        let Some(taking) = self.taking.get(&token) else {
-            return;
-        };
-        let is_settled = taking.settle == SettlementOutcome::Accepted;
-        let user = taking.user.clone();
-        let Some(record) = tree.queue_by_id(taking.queue) else {
+    fn report_delivery(
+        &mut self,
+        tree: &Tree,
+        queue: QueueId,
+        user: &Name,
+        is_settled: bool,
+        delivery: &Delivery,
+    ) {
+        let Some(record) = tree.queue_by_id(queue) else {
             return;
         };
         self.count(&record.vhost, |counted| {
@@ -433,7 +527,7 @@ impl InternalClient {
             counts.get_no_ack = u64::from(is_settled);
             counts.redeliver = u64::from(delivery.redelivered);
         });
-        self.trace(tree, (&record.vhost, &user), &delivery.message, || {
+        self.trace(tree, (&record.vhost, user), &delivery.message, || {
             TracedEvent::Delivered {
                 queue: record.name.clone(),
                 redelivered: delivery.redelivered,
@@ -443,14 +537,18 @@ impl InternalClient {
 
     /// Answers the requests whose time is up.
     pub(crate) fn tick(&mut self, now: Time) {
-        if self.publishing.is_empty() && self.taking.is_empty() {
+        if self.is_idle() {
             return;
         }
-        let is_late = |_: &u64, p: &mut PendingPublish| now >= p.until;
+        self.tick_moves(now);
+        let is_late = |_: &u64, p: &mut PendingPublish| {
+            now >= p.until && matches!(p.reply, PublishReply::Requester(_))
+        };
         let publishing: Vec<_> = self.publishing.extract_if(.., is_late).collect();
         for (_, publishing) in publishing {
             let text = "not every queue confirmed the message in time; it may still arrive";
-            (publishing.reply)(Err(ChangeError::Unavailable(text.into())));
+            let late = Err(ChangeError::Unavailable(text.into()));
+            self.answer_publish(publishing.reply, late);
         }
         let late = self.taking.iter().filter(|(_, t)| now >= t.until);
         let late: Vec<u64> = late.map(|(token, _)| *token).collect();
@@ -461,6 +559,7 @@ impl InternalClient {
     }
 
     pub(crate) fn handle_queue_removed(&mut self, queue: QueueId) {
+        self.end_moves_of(queue);
         while let Some(token) = self.find(|t| t.queue == queue) {
             let gone = ChangeError::NotFound("the queue is gone".into());
             self.end_get(token, Some(gone));
@@ -483,9 +582,10 @@ fn route(
     let message = build(ctx.wall()).map_err(ChangeError::Invalid)?;
     let mut routes = Vec::new();
     let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
+    let deaths = message.deaths();
     let envelope = conversion::MessageEnvelope {
         message: &message,
-        deaths: None,
+        deaths: deaths.as_ref(),
     };
     let result = tree.publish(vhost, message.exchange(), &keys, &envelope, &mut routes);
     drop(keys);

@@ -2,7 +2,8 @@
 //! the connection that one of them is to close.
 
 use control::{
-    ConnectionFacts, ConsumerFacts, Counters, Reply, ShardFacts, StreamReplicaFacts, TrafficFacts,
+    BrowseFacts, ConnectionFacts, ConsumerFacts, Counters, Reply, ShardFacts, StreamReplicaFacts,
+    TrafficFacts,
 };
 use env::{NodeId, Time};
 use session::DeliveryCounters;
@@ -23,6 +24,7 @@ pub(crate) enum ListingTarget {
     Service(usize, Box<Counters>),
     Traffic(TrafficFacts, Reply<TrafficFacts>),
     Streams(Vec<StreamReplicaFacts>, Reply<Vec<StreamReplicaFacts>>),
+    Browsed(Option<Box<BrowseFacts>>, Reply<Option<BrowseFacts>>),
     Closed(bool, Reply<bool>),
 }
 
@@ -43,10 +45,18 @@ impl ListingTarget {
                 let theirs = part.into_iter();
                 all.extend(theirs.map(|s| StreamReplicaFacts { node: from, ..s }));
             }
+            (ListingTarget::Browsed(all, _), ShardFacts::Browsed(Some(page))) => {
+                *all = Some(page);
+            }
             (ListingTarget::Closed(any, _), ShardFacts::Closed(one)) => *any |= one,
             // Not what was asked for.
             _ => {}
         }
+    }
+
+    /// Returns true if no further answer is needed: only the owner of a queue lists its messages.
+    fn is_complete(&self) -> bool {
+        matches!(self, ListingTarget::Browsed(Some(_), _))
     }
 
     /// Answers the requester. Returns the counters that are for a service, and its position.
@@ -57,6 +67,7 @@ impl ListingTarget {
             ListingTarget::Counters(all, reply) => reply(all.into_iter().collect()),
             ListingTarget::Traffic(all, reply) => reply(all),
             ListingTarget::Streams(all, reply) => reply(all),
+            ListingTarget::Browsed(page, reply) => reply(page.map(|page| *page)),
             ListingTarget::Closed(any, reply) => reply(any),
             ListingTarget::Service(at, sum) => return Some((at, sum)),
         }
@@ -121,6 +132,9 @@ impl Listings {
             gathering.facts.take(from, facts);
         }
         gathering.left -= usize::from(last && gathering.left > 0);
+        if gathering.facts.is_complete() {
+            gathering.left = 0;
+        }
         if gathering.left == 0
             && let Some(done) = self.open.remove(&token)
         {
@@ -191,6 +205,24 @@ mod tests {
         listings.tick(Time::ZERO + GATHER_WITHIN);
         assert_eq!(late.try_recv(), Ok(false));
         assert_eq!(listings.wake_at(), None);
+    }
+
+    #[test]
+    fn page_of_a_queue_needs_the_answer_of_its_owner_only() {
+        let mut listings = Listings::default();
+        let (tx, rx) = mpsc::channel();
+        let reply = Box::new(move |page: Option<BrowseFacts>| {
+            let _ = tx.send(page.is_some());
+        });
+        let token = listings.begin(Time::ZERO, 3, ListingTarget::Browsed(None, reply));
+        let from = (NodeId(1), Time::ZERO);
+        listings.take(token, from, true, Some(ShardFacts::Browsed(None)));
+        assert!(rx.try_recv().is_err());
+        let page = BrowseFacts::new(Ok(queue::BrowsePage::default()));
+        let page = Some(ShardFacts::Browsed(Some(Box::new(page))));
+        listings.take(token, from, true, page);
+        assert_eq!(rx.try_recv(), Ok(true));
+        listings.take(token, from, true, Some(ShardFacts::Browsed(None)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The queues that this shard owns or holds a replica of, and the consensus host behind the quorum queues.
 
+mod browse;
 mod event_buffer;
 mod figures;
 mod leading;
@@ -435,6 +436,7 @@ impl LocalQueues {
         // A consumer that comes and goes within a turn uses it, too.
         if let QueueMessage::Request(request) = &message
             && let RequestBody::Get { .. }
+            | RequestBody::GetAt(_)
             | RequestBody::Stat
             | RequestBody::Consume { .. }
             | RequestBody::TakeOver(_)

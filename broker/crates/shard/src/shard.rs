@@ -446,6 +446,10 @@ impl Shard {
                 let facts = ListingTarget::Streams(vec![], reply);
                 self.gather(&ShardQuery::Streams(of), everywhere, facts);
             }
+            ControlRequest::Browse { of, reply } => {
+                let facts = ListingTarget::Browsed(None, reply);
+                self.gather(&ShardQuery::Browse(of), true, facts);
+            }
             ControlRequest::Traffic { of, reply } => {
                 let facts = ListingTarget::Traffic(TrafficFacts::default(), reply);
                 self.gather(&ShardQuery::Traffic(of), true, facts);

@@ -223,6 +223,7 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
             ("consistent_hash_tree", "enabled"),
             ("consumer_activity", "enabled"),
             ("message_groups", "enabled"),
+            ("message_moves", "enabled"),
             ("modulus_and_random_exchanges", "enabled"),
             ("publisher_deduplication", "enabled"),
             ("queue_argument_checks", "enabled"),

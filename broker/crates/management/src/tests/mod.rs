@@ -2,6 +2,7 @@
 
 mod api;
 mod authorisation;
+mod browse;
 mod clients;
 mod documents;
 mod messages;
@@ -18,17 +19,21 @@ use crate::{Config, LiveSettings, Node, prometheus, router, serve};
 use auth::HashAlgorithm;
 use base64::Engine as _;
 use control::{
-    ConnectionFacts, ConsumerFacts, ControlRequest, Counters, ForgetProgress, MaintenanceProgress,
-    MemberChange, MemberOutcome, MembershipRequest, NodeFacts, PublishResult, QueueFacts,
-    Readiness, ReplicaFacts, ReplicaStatus, VotingState,
+    BrowseFacts, BrowseFilter, ConnectionFacts, ConsumerFacts, ControlRequest, Counters,
+    ForgetProgress, MaintenanceProgress, MemberChange, MemberOutcome, MembershipRequest,
+    MoveOutcome, MoveRequest, MoveTarget, NodeFacts, PublishResult, QueueFacts, Readiness,
+    ReplicaFacts, ReplicaStatus, VotingState,
 };
 use env::{NodeId, WallTime};
 use message::Message;
 use metadata::features::{Version, VersionFacts};
 use metadata::{Change, ChangeError, NodeRecord, QueueId, QueueType, Tree, UserRecord};
-use queue::{Delivery, Losses, QueueReply, QueueStats, RequestBody, SettlementOutcome};
+use queue::{
+    BrowsePage, BrowsePosition, BrowsedMessage, BrowsedState, Delivery, Losses, QueueReply,
+    QueueStats, RequestBody, SettlementOutcome,
+};
 use serde_json::{Value as Json, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -52,6 +57,10 @@ pub(crate) struct FakeNode {
     pub(crate) other_counters: Vec<(NodeId, Counters)>,
     /// Messages per queue, in order.
     pub(crate) messages: BTreeMap<QueueId, Vec<Message>>,
+    /// Unacknowledged messages, by queue and position.
+    pub(crate) unacknowledged: BTreeSet<(QueueId, u64)>,
+    /// No queue has a leader that answers.
+    pub(crate) is_leaderless: bool,
     pub(crate) requests: Vec<RequestBody>,
     /// Requests are dropped, as by a stopping node.
     pub(crate) stopping: bool,
@@ -258,6 +267,81 @@ impl FakeNode {
         delivered.into_iter().enumerate().map(delivery).collect()
     }
 
+    /// The position of a message is its index plus one.
+    fn browse(&self, of: &BrowseFilter) -> BrowsePage {
+        let queue = QueueId(of.queue);
+        let request = of.request();
+        let all = self.messages.get(&queue).map_or(&[][..], Vec::as_slice);
+        let from = request
+            .from
+            .map_or(0, |from| from.number)
+            .max(request.least);
+        let numbered = all.iter().zip(1u64..);
+        let mut listed = numbered.filter(|(_, number)| (from..=request.most).contains(number));
+        let browsed = |(message, number): (&Message, u64)| BrowsedMessage {
+            at: BrowsePosition {
+                number,
+                ..BrowsePosition::default()
+            },
+            state: match self.unacknowledged.contains(&(queue, number)) {
+                true => BrowsedState::Unacknowledged,
+                false => BrowsedState::Ready,
+            },
+            redelivered: false,
+            failed: Some(0),
+            acquired: 0,
+            body_len: message.body_len() as u64,
+            message: message.shortened(request.body_bytes as usize).unwrap(),
+        };
+        let messages = listed.by_ref().take(request.messages as usize);
+        let messages = messages.map(browsed).collect();
+        let next = listed.next().map(|(_, number)| BrowsePosition {
+            number,
+            ..BrowsePosition::default()
+        });
+        BrowsePage { messages, next }
+    }
+
+    fn move_messages(&mut self, request: MoveRequest) -> MoveOutcome {
+        let mut outcome = MoveOutcome::default();
+        let vhost = self.tree.queue_by_id(request.queue).unwrap().vhost.clone();
+        let mut left = Vec::new();
+        for (at, _) in &request.messages {
+            let index = at.number as usize - 1;
+            let message = self.messages[&request.queue][index].clone();
+            let published = match &request.target {
+                MoveTarget::Nothing => Ok(PublishResult {
+                    routed: true,
+                    taken: true,
+                }),
+                MoveTarget::Exchange {
+                    exchange,
+                    routing_key,
+                } => {
+                    let key = routing_key.as_deref();
+                    let keys = key.as_ref().map(std::slice::from_ref);
+                    let message = message.republished(exchange, keys).unwrap();
+                    self.publish(&vhost, Box::new(move |_| Ok(message)))
+                }
+                MoveTarget::FirstDeath => {
+                    let queue = message.deaths().unwrap().first().unwrap().queue.clone();
+                    let message = message.republished("", Some(&[&queue])).unwrap();
+                    self.publish(&vhost, Box::new(move |_| Ok(message)))
+                }
+            };
+            match published.unwrap().routed {
+                true => left.push(index),
+                false => outcome.unroutable += 1,
+            }
+        }
+        outcome.moved = left.len() as u64;
+        let messages = self.messages.get_mut(&request.queue).unwrap();
+        for index in left.into_iter().rev() {
+            messages.remove(index);
+        }
+        outcome
+    }
+
     fn queue_request(&mut self, queue: QueueId, body: RequestBody) -> QueueReply {
         self.requests.push(body.clone());
         let stats = self.stats.entry(queue).or_default();
@@ -437,6 +521,11 @@ impl FakeNode {
                 reply,
                 ..
             } => reply(Ok(self.get(queue, count, settle))),
+            ControlRequest::Browse { of, reply } => {
+                let page = BrowseFacts::new(Ok(self.browse(&of)));
+                reply((!self.is_leaderless).then_some(page));
+            }
+            ControlRequest::Move { request, reply } => reply(Ok(self.move_messages(request))),
             ControlRequest::CloseConnection { name, reply, .. } => {
                 let before = self.connections.len();
                 self.connections.retain(|c| c.name != name);
@@ -516,6 +605,8 @@ fn fake() -> FakeNode {
         counters: Counters::default(),
         other_counters: Vec::new(),
         messages: BTreeMap::new(),
+        unacknowledged: BTreeSet::new(),
+        is_leaderless: false,
         requests: Vec::new(),
         stopping: false,
         held_requests: None,

@@ -63,6 +63,12 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
         ("PUT" | "DELETE", "queues/{vhost}/{queue}" | "exchanges/{vhost}/{exchange}")
         | ("DELETE", "queues/{vhost}/{queue}/contents")
         | ("POST", "queues/{vhost}/{queue}/get")
+        | ("GET", "queues/{vhost}/{queue}/messages")
+        | ("DELETE", "queues/{vhost}/{queue}/messages/{position}")
+        | (
+            "POST",
+            "queues/{vhost}/{queue}/messages/move" | "queues/{vhost}/{queue}/messages/redrive",
+        )
         | ("POST", "exchanges/{vhost}/{exchange}/publish")
         | (
             "POST",
@@ -116,6 +122,7 @@ fn with_names(path: &str, vhost: &str) -> String {
         "{destination}" if path.contains("/q/") => "q",
         "{destination}" => "y",
         "{key}" => "~",
+        "{position}" => "1",
         "{stream}" => "s",
         "{reference}" => "app",
         parameter if parameter.starts_with('{') => "absent",
@@ -176,6 +183,9 @@ fn body(method: &str, path: &str) -> Json {
         ("POST", "queues/{vhost}/{queue}/get") => {
             json!({"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"})
         }
+        ("POST", "queues/{vhost}/{queue}/messages/move") => {
+            json!({"destination_queue": "q", "positions": []})
+        }
         ("POST", "exchanges/{vhost}/{exchange}/publish") => {
             json!({"properties": {}, "routing_key": "k", "payload": "x", "payload_encoding": "string"})
         }
@@ -193,6 +203,13 @@ fn operations_require_permission_on_the_named_object() {
             assert_eq!(server.put(&path, json!({"type": "direct"})), 201);
         }
         server.stream("s");
+        for _ in 0..2 {
+            let message = json!({
+                "properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string",
+            });
+            let path = "/api/exchanges/%2F/amq.default/publish";
+            assert_eq!(server.ask("POST", path, Some(message)).status, 200);
+        }
         server.add_user("m", &["administrator"]);
         let right = if is_granted { ".*" } else { "^nothing$" };
         let rights = json!({"configure": right, "write": right, "read": right});
@@ -205,7 +222,7 @@ fn operations_require_permission_on_the_named_object() {
         // Deletions come last, bindings before the objects they bind.
         routes
             .sort_by_key(|(method, path, _)| (*method == "DELETE", std::cmp::Reverse(path.len())));
-        assert_eq!(routes.len(), 14);
+        assert_eq!(routes.len(), 18);
         for (method, path, _) in routes {
             let address = with_names(path, "%2F");
             let request_body = Some(body(method, path));

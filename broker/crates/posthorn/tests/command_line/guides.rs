@@ -44,6 +44,25 @@ fn commands_of_the_guide_to_message_groups_work() -> Result<()> {
 }
 
 #[test]
+fn commands_of_the_guide_to_browsing_work() -> Result<()> {
+    let node = Single::start("browsing", &[])?;
+    let shown = run("browsing-and-moving-messages.md", &node)?;
+    let rows = cells(&shown);
+    let listed = |payload: &[&str]| rows.iter().any(|row| row.ends_with(payload));
+    assert!(
+        listed(&["invoice", "3"]) && listed(&["order", "1"]),
+        "{shown}"
+    );
+    assert!(rows.contains(&vec!["parked", "2"]), "{shown}");
+    assert!(rows.contains(&vec!["invoices", "0"]), "{shown}");
+    assert!(
+        shown.contains("Moved 1 message of queue 'failed'"),
+        "{shown}"
+    );
+    Ok(())
+}
+
+#[test]
 fn commands_of_the_guide_to_delayed_messages_work() -> Result<()> {
     let node = Single::start("delayed", &[])?;
     let shown = run("delayed-messages.md", &node)?;

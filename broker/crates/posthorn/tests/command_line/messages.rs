@@ -213,3 +213,156 @@ fn exchanges_and_bindings_are_declared_and_deleted() -> Result<()> {
     );
     Ok(())
 }
+
+/// The positions and payloads that `browse` lists.
+fn browse(node: &Single, queue: &str) -> Result<Vec<(String, String)>> {
+    let listed = node.ctl(&["browse", queue, "--output", "json"])?.json()?;
+    let text = |message: &Json, key: &str| message[key].as_str().unwrap_or_default().to_owned();
+    let all = listed.as_array().ok_or("no list")?.iter();
+    Ok(all
+        .map(|m| (text(m, "position"), text(m, "payload")))
+        .collect())
+}
+
+fn payloads(listed: &[(String, String)]) -> Vec<&str> {
+    listed.iter().map(|(_, payload)| payload.as_str()).collect()
+}
+
+#[test]
+fn messages_are_browsed_deleted_and_moved() -> Result<()> {
+    let node = Single::start("browse", &[])?;
+    for kind in ["classic", "quorum"] {
+        let (queue, other) = (format!("from-{kind}"), format!("to-{kind}"));
+        node.ctl(&["declare_queue", &queue, "--type", kind])?.ok();
+        for payload in ["one", "two", "three", "four"] {
+            node.ctl(&["publish", &queue, payload])?.ok();
+        }
+        let listed = browse(&node, &queue)?;
+        assert_eq!(payloads(&listed), ["one", "two", "three", "four"]);
+        let table = node
+            .ctl(&["browse", &queue, "--count", "2", "--truncate", "2"])?
+            .ok();
+        let rows = cells(&table);
+        assert_eq!(rows.len(), 3, "{table}");
+        assert_eq!(
+            rows[1],
+            [
+                &*listed[0].0,
+                "ready",
+                "false",
+                "-",
+                &queue,
+                "3",
+                "string",
+                "on"
+            ]
+        );
+        let from = node.ctl(&["browse", &queue, "--from", &listed[2].0, "--output", "json"])?;
+        assert_eq!(from.json()?.as_array().map(Vec::len), Some(2));
+
+        let delete = ["delete_message", &queue, &listed[1].0];
+        let deleted = node.ctl(&delete)?.ok();
+        assert!(deleted.starts_with("Deleted message "), "{deleted}");
+        let again = node.ctl(&delete)?;
+        assert_eq!(again.code, 1);
+        assert!(
+            again.stderr.contains("has no ready message"),
+            "{}",
+            again.stderr
+        );
+        let left = browse(&node, &queue)?;
+        assert_eq!(payloads(&left), ["one", "three", "four"]);
+
+        let unroutable = node.ctl(&["move_messages", &queue, "--count", "1", "--to", &other])?;
+        assert_eq!(unroutable.code, 1);
+        assert!(
+            unroutable.stderr.contains("no queue gets 1 message"),
+            "{}",
+            unroutable.stderr
+        );
+        node.ctl(&["declare_queue", &other, "--type", kind])?.ok();
+        let chosen = [
+            "move_messages",
+            &queue,
+            "--position",
+            &listed[2].0,
+            "--to",
+            &other,
+        ];
+        let moved = node.ctl(&chosen)?.ok();
+        let expected =
+            format!("Moved 1 message of queue '{queue}' in vhost '/' to queue '{other}'\n");
+        assert_eq!(moved, expected);
+        let all = [
+            "move_messages",
+            &queue,
+            "--all",
+            "--to-exchange",
+            "amq.default",
+            "--routing-key",
+            &other,
+            "--output",
+            "json",
+        ];
+        let moved = node.ctl(&all)?.json()?;
+        assert_eq!((&moved["moved"], &moved["error"]), (&json!(2), &Json::Null));
+        assert_eq!(payloads(&browse(&node, &queue)?), Vec::<&str>::new());
+        assert_eq!(payloads(&browse(&node, &other)?), ["three", "one", "four"]);
+        // Moved with more than one request, and each message once.
+        node.ctl(&["publish", &queue, "more", "--count", "250"])?
+            .ok();
+        let moved = node
+            .ctl(&["move_messages", &queue, "--all", "--to", &other])?
+            .ok();
+        assert!(moved.starts_with("Moved 250 messages"), "{moved}");
+        let count = ["browse", &other, "--count", "1000", "--output", "json"];
+        let listed = node.ctl(&count)?.json()?;
+        assert_eq!(listed.as_array().map(Vec::len), Some(253));
+    }
+    let usage = node.ctl(&["move_messages", "from-quorum", "--to", "to-quorum"])?;
+    assert_eq!(usage.code, 2, "{}", usage.stderr);
+    let missing = node.ctl(&["browse", "nothing"])?;
+    assert_eq!(missing.code, 1);
+    assert!(
+        missing.stderr.contains("queue 'nothing'"),
+        "{}",
+        missing.stderr
+    );
+    Ok(())
+}
+
+#[test]
+fn dead_letters_are_redriven() -> Result<()> {
+    let node = Single::start("redrive", &[])?;
+    node.ctl(&["declare_queue", "dead", "--type", "quorum"])?
+        .ok();
+    let arguments = r#"{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 1}"#;
+    let work = [
+        "declare_queue",
+        "work",
+        "--type",
+        "quorum",
+        "--arguments",
+        arguments,
+    ];
+    node.ctl(&work)?.ok();
+    for payload in ["one", "two"] {
+        node.ctl(&["publish", "work", payload])?.ok();
+    }
+    crate::program::eventually("the dead letters", || {
+        let listed = browse(&node, "dead").ok()?;
+        (listed.len() == 2).then_some(())
+    })?;
+    node.ctl(&["publish", "dead", "no history"])?.ok();
+    let redriven = node
+        .ctl(&["redrive", "dead", "--all", "--output", "json"])?
+        .json()?;
+    let counts = (&redriven["moved"], &redriven["without_history"]);
+    assert_eq!(counts, (&json!(2), &json!(1)));
+    // They expire in their queue again.
+    crate::program::eventually("the dead letters again", || {
+        let listed = browse(&node, "dead").ok()?;
+        (payloads(&listed) == ["no history", "one", "two"]).then_some(())
+    })?;
+    Ok(())
+}

@@ -22,8 +22,9 @@ pub(crate) use rotation::{ConsumerRotation, WaitingConsumer};
 pub(crate) use sessions::{Admission, SessionRecord, starts_numbering_epoch};
 
 use crate::{
-    Annotations, ConsumerId, ConsumerRules, DeadIncarnation, DeadReason, DeliveryCounts, FlowMode,
-    Name, QueueCounters, QueueEvent, QueueType, RequestBody, SessionId, SettlementOutcome,
+    Annotations, BrowsePosition, ConsumerId, ConsumerRules, DeadIncarnation, DeadReason,
+    DeliveryCounts, FlowMode, Name, QueueCounters, QueueEvent, QueueType, RequestBody, SessionId,
+    SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
@@ -127,6 +128,8 @@ pub(crate) trait MessageStore {
     fn take_free(&mut self, _consumer: u64) -> Option<Dequeued<Self::Item>> {
         self.take()
     }
+    /// The ready message at this position, wherever it is in the order. `None`: there is none.
+    fn take_at(&mut self, at: &BrowsePosition) -> Option<Dequeued<Self::Item>>;
     /// Returns true if a ready message can go to this consumer.
     fn has_message_for(&self, _consumer: u64) -> bool {
         self.ready() > 0
@@ -287,6 +290,7 @@ impl<I: Weighed> Checkout<I> {
             RequestBody::Get { consumer, no_ack } => {
                 self.get(store, session, seq, consumer, no_ack);
             }
+            RequestBody::GetAt(get) => self.get_at(store, session, seq, &get),
             RequestBody::Recover { consumer } => {
                 let all = [(0, u64::MAX)];
                 self.settle(store, session, consumer, SettlementOutcome::Requeue, &all);

@@ -1,9 +1,9 @@
 //! Requests with an answer: consume, get, purge, stat and delete.
 
-use super::{Checkout, Consumer, KnownEpoch, MessageStore, Weighed};
+use super::{Checkout, Consumer, Dequeued, KnownEpoch, MessageStore, Weighed};
 use crate::{
-    ConsumerId, ConsumerSpec, EpochConsumer, FlowMode, QueueEvent, QueueReply, SessionEpoch,
-    SessionId, Settlement,
+    ConsumerId, ConsumerSpec, EpochConsumer, FlowMode, PositionedGet, QueueEvent, QueueReply,
+    SessionEpoch, SessionId, Settlement,
 };
 use env::planted::{self, Bug};
 use message::Table;
@@ -199,11 +199,47 @@ impl<I: Weighed> Checkout<I> {
             let refused = self.get_not_supported();
             return self.answer(store, session, seq, refused);
         }
+        match store.take_free(self.next_consumer) {
+            Some(dequeued) => self.hand_out(store, session, (id, no_ack), dequeued),
+            None => {
+                self.counters.deliveries.get_empty += 1;
+                self.answer(store, session, seq, QueueReply::Empty);
+            }
+        }
+    }
+
+    /// Takes the message that a `GetAt` names.
+    #[cold]
+    pub(super) fn get_at<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        get: &PositionedGet,
+    ) {
+        if self.deleted {
+            return self.answer(store, session, seq, self.not_found());
+        }
+        if self.consumer_number(session, get.consumer).is_some() {
+            return self.answer(store, session, seq, consumer_number_reused());
+        }
+        match store.take_at(&get.at) {
+            Some(dequeued) => {
+                self.hand_out(store, session, (get.consumer, get.no_ack), dequeued);
+            }
+            None => self.answer(store, session, seq, QueueReply::Empty),
+        }
+    }
+
+    /// Delivers a message to a consumer that exists for it only.
+    fn hand_out<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        (id, no_ack): (ConsumerId, bool),
+        dequeued: Dequeued<I>,
+    ) {
         let counts = &mut self.counters.deliveries;
-        let Some(dequeued) = store.take_free(self.next_consumer) else {
-            counts.get_empty += 1;
-            return self.answer(store, session, seq, QueueReply::Empty);
-        };
         counts.redeliver += u64::from(dequeued.counts.is_redelivery());
         counts.get += u64::from(!no_ack);
         counts.get_no_ack += u64::from(no_ack);

@@ -190,19 +190,10 @@ impl<I: Weighed> Checkout<I> {
                 consumer, drain, ..
             } => self.repeat_credit_answer(store, session, seq, *consumer, *drain),
             RequestBody::Get { consumer, .. } => {
-                let window = self.flow_window;
-                match self.consumer(session, *consumer) {
-                    Some(c) if !c.out.is_empty() => c.resend_from(store, 0, window),
-                    // Its message was requeued since. The session takes another one with a new request, since a
-                    // late copy of this request must take nothing. Older versions do not repeat the request and
-                    // report `Empty` to the client.
-                    _ => {
-                        let consumer = *consumer;
-                        store.event(session, QueueEvent::Resumed { consumer, next: 2 });
-                        let answer = QueueReply::Empty;
-                        store.event(session, QueueEvent::Answer { seq, answer });
-                    }
-                }
+                self.repeat_get_answer(store, session, seq, *consumer);
+            }
+            RequestBody::GetAt(get) => {
+                self.repeat_get_answer(store, session, seq, get.consumer);
             }
             RequestBody::Consume { .. }
             | RequestBody::TakeOver(_)
@@ -219,6 +210,27 @@ impl<I: Weighed> Checkout<I> {
                 },
             ),
             _ => {}
+        }
+    }
+
+    fn repeat_get_answer<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        consumer: ConsumerId,
+    ) {
+        let window = self.flow_window;
+        match self.consumer(session, consumer) {
+            Some(c) if !c.out.is_empty() => c.resend_from(store, 0, window),
+            // Its message was requeued since. The session takes another one with a new request, since a
+            // late copy of this request must take nothing. Older versions do not repeat the request and
+            // report `Empty` to the client.
+            _ => {
+                store.event(session, QueueEvent::Resumed { consumer, next: 2 });
+                let answer = QueueReply::Empty;
+                store.event(session, QueueEvent::Answer { seq, answer });
+            }
         }
     }
 

@@ -11,6 +11,8 @@
 //! whole queue: a limit drops messages of high priority first, and messages of low priority expire only once
 //! there are none of higher priority.
 
+#[cfg(test)]
+mod browse_tests;
 mod clean_stop;
 mod dead_letter_buffer;
 #[cfg(test)]
@@ -45,9 +47,10 @@ pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, MessageStore, starts_numbering_epoch};
 use crate::{
-    ConsumerInfo, DeadIncarnation, DeadLettering, Name, Overflow, PendingSet, Queue, QueueCounters,
-    QueueEvent, QueueId, QueueMessage, QueueOutput, QueueReply, QueueSettings, QueueStats,
-    QueueType, RejectReason, Request, RequestBody, SessionId, SettlementOutcome, Timestamps,
+    BrowsePage, BrowseRequest, ConsumerInfo, DeadIncarnation, DeadLettering, DeliveryCounts, Name,
+    Overflow, PendingSet, Queue, QueueCounters, QueueEvent, QueueId, QueueMessage, QueueOutput,
+    QueueReply, QueueSettings, QueueStats, QueueType, RejectReason, Request, RequestBody,
+    SessionId, SettlementOutcome, Timestamps,
 };
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::Message;
@@ -266,6 +269,26 @@ impl ClassicQueue {
         self.at.now.0 / 1_000_000
     }
 
+    /// A page of the messages of the queue. Fails if they cannot be read at the moment.
+    pub fn browse(&mut self, request: &BrowseRequest) -> Result<BrowsePage, String> {
+        let consumers = &self.checkout.consumers;
+        let unsettled = |offer: &mut dyn FnMut(&Item, DeliveryCounts)| {
+            for consumer in consumers.values() {
+                for out in consumer.out.values() {
+                    offer(&out.item, out.counts);
+                }
+            }
+        };
+        let page = match self.unopened {
+            true => Err(io::Error::other("its files cannot be opened now")),
+            false => self.store.browse(request, &unsettled),
+        };
+        let label = &self.checkout.label;
+        page.map_err(|error| {
+            format!("{label} cannot be read at the moment: {error}: try again later")
+        })
+    }
+
     /// Moves dead letters to [`QueueOutput::dead`]: at most `most` and about `most_bytes`.
     pub fn take_dead(
         &mut self,
@@ -356,6 +379,7 @@ impl ClassicQueue {
     fn refusal(&mut self, body: &RequestBody) -> Option<String> {
         let readable = match body {
             RequestBody::Get { .. } => !self.unopened && self.store.can_read_head(),
+            RequestBody::GetAt(_) => !self.unopened,
             RequestBody::Stat | RequestBody::Purge | RequestBody::Delete { .. } => !self.unopened,
             _ => true,
         };

@@ -2,7 +2,10 @@
 
 use super::tests::{Rig, session, settings};
 use crate::model::{FLOW, Pair, QueueUnderTest, step};
-use crate::{ConsumerId, Queue, QueueOutput, QueueSettings, QueueType, RequestBody, SessionId};
+use crate::{
+    BrowsePage, BrowseRequest, ConsumerId, Queue, QueueOutput, QueueSettings, QueueType,
+    RequestBody, SessionId,
+};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -33,6 +36,10 @@ impl QueueUnderTest for Rig {
         self.queue.flush(self.at, &mut out);
         self.take_dead(&mut out);
         out
+    }
+
+    fn browse(&mut self, request: &BrowseRequest) -> BrowsePage {
+        self.queue.browse(request).unwrap()
     }
 
     fn session(&self, by: u64) -> SessionId {

@@ -7,6 +7,8 @@
 //! Nothing here is synced: a classic queue survives a crash of the process, but not always one of the machine.
 //! A segment is deleted when all messages in it are settled.
 
+mod picking;
+
 use super::clean_stop::{self, FirstUndelivered};
 use super::inventory::{Inventory, SegmentCounts};
 use super::location::{LoadedMessage, MessageLocation, PendingWrite, SegmentId, SegmentWrite};
@@ -22,6 +24,7 @@ use bytes::BytesMut;
 use env::{Disk, File, Incarnation};
 use ids::QueueId;
 use message::Message;
+use picking::PickedMessages;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -80,6 +83,8 @@ pub(super) struct Segments {
     acks: Vec<(SegmentId, u64)>,
     /// The settled messages of the recovered segment that is being read, by priority.
     settled: BTreeMap<u8, (SegmentId, Ranges)>,
+    /// Messages that left their segments ahead of others.
+    picked: PickedMessages,
     /// The directory exists.
     dir_exists: bool,
     inventory: Inventory,
@@ -124,6 +129,7 @@ impl Segments {
             last_number: BTreeMap::new(),
             acks: Vec::new(),
             settled: BTreeMap::new(),
+            picked: PickedMessages::default(),
             dir_exists: false,
         }
     }
@@ -573,15 +579,8 @@ impl Segments {
         if remaining == 0 {
             return Ok((Vec::new(), None));
         }
-        let priority = number.priority();
-        if recovered
-            && self
-                .settled
-                .get(&priority)
-                .is_none_or(|(n, _)| *n != number)
-        {
-            let (ranges, _) = self.read_acks(number, &mut Vec::new())?;
-            self.settled.insert(priority, (number, ranges));
+        if recovered {
+            self.read_settled(number)?;
         }
         let path = self.path(number, "seg");
         let file = self.disk.open(&path)?;
@@ -595,16 +594,32 @@ impl Segments {
         // The file is shorter than what was written to it: its end is lost.
         let is_truncated = (raw.len() as u64) < remaining.min(ahead as u64);
         let reaches_end = is_truncated || raw.len() as u64 == remaining;
-        let settled = self.settled.get(&priority).filter(|_| recovered);
+        let has_picked = !self.picked.is_empty();
         let skips = |h: &RecordHeader| {
             h.footer
-                || recovered && !h.persistent
-                || settled.is_some_and(|(n, r)| *n == number && r.contains(h.seq))
+                || recovered && (!h.persistent || self.is_settled(number, h.seq))
+                || has_picked && self.picked.contains(number, h.seq)
         };
         let mut reader = RecordReader::new(raw, number, offset, path);
         let loaded = reader.read_all(reaches_end, &skips, faults);
         let next = offset + reader.at() as u64;
         Ok((loaded, (next < len && !is_truncated).then_some(next)))
+    }
+
+    /// Reads which messages of a recovered segment were settled, unless that is known.
+    fn read_settled(&mut self, number: SegmentId) -> io::Result<()> {
+        let known = self.settled.get(&number.priority());
+        if known.is_none_or(|(n, _)| *n != number) {
+            let (ranges, _) = self.read_acks(number, &mut Vec::new())?;
+            self.settled.insert(number.priority(), (number, ranges));
+        }
+        Ok(())
+    }
+
+    /// Returns true if a message of the recovered segment that is being read was settled.
+    fn is_settled(&self, number: SegmentId, seq: u64) -> bool {
+        let settled = self.settled.get(&number.priority());
+        settled.is_some_and(|(n, ranges)| *n == number && ranges.contains(seq))
     }
 
     /// Reads the message at a location.
@@ -673,6 +688,7 @@ impl Segments {
             self.active.remove(&number.priority());
         }
         self.list.remove(&number);
+        self.picked.forget(number);
         self.acks.retain(|(n, _)| *n != number);
         self.remove_files(number)
     }
@@ -735,6 +751,7 @@ impl Segments {
         unsettled: &BTreeMap<u64, MessageLocation>,
     ) -> io::Result<()> {
         self.settled.clear();
+        self.picked = PickedMessages::default();
         let numbers: Vec<SegmentId> = self.list.keys().copied().collect();
         for number in numbers {
             let unsettled_seqs: Vec<u64> = unsettled
@@ -765,6 +782,7 @@ impl Segments {
         self.acks.clear();
         self.active.clear();
         self.settled.clear();
+        self.picked = PickedMessages::default();
         self.dir_exists = false;
         // The inventory goes first: without the directory it would report losses.
         self.inventory.destroy(&*self.disk)?;

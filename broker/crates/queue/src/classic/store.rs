@@ -5,6 +5,7 @@
 //! Memory is bounded at any queue depth: the write buffer, one read-ahead window for each priority in use, and
 //! the unsettled messages (once written, only their locations).
 
+mod browse;
 mod priority_levels;
 
 use super::dead_letter_buffer::DeadLetterBuffer;
@@ -13,15 +14,15 @@ use super::pacing::WritePacing;
 use super::segments::Segments;
 use crate::checkout::{Dequeued, HandedOut, MessageStore, Requeue, RequeueReason, Weighed};
 use crate::{
-    Annotations, DeadReason, Delivery, DeliveryCounts, Losses, PendingSet, QueueEvent, QueueOutput,
-    SessionId,
+    Annotations, BrowsePosition, DeadReason, Delivery, DeliveryCounts, Losses, PendingSet,
+    QueueEvent, QueueOutput, SessionId,
 };
 use env::planted::{self, Bug};
 use env::{Disk, Incarnation, WallTime};
 use ids::QueueId;
 use message::Message;
 use priority_levels::PriorityLevel;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
@@ -79,6 +80,10 @@ pub(super) struct ClassicStore {
     incarnation: Incarnation,
     /// The record of a clean stop is on disk.
     has_clean_stop: bool,
+    /// Messages that were taken before others of their level that were never delivered.
+    early: BTreeSet<u64>,
+    /// The next delivery revokes the record of a clean stop, or may be one of `early`.
+    delivers_carefully: bool,
     /// The write buffer, by consecutive message numbers from `base`.
     slots: VecDeque<Slot>,
     base: u64,
@@ -128,6 +133,8 @@ impl ClassicStore {
             segments: Segments::new(disk, queue),
             incarnation,
             has_clean_stop: false,
+            early: BTreeSet::new(),
+            delivers_carefully: false,
             slots: VecDeque::new(),
             base: 1,
             buffered: 0,
@@ -326,11 +333,13 @@ impl ClassicStore {
         if !self.levels.iter().any(new) {
             return self.revoke_clean_stop();
         }
+        self.mark_early_as_delivered();
         let levels = (0..=u8::MAX).zip(&self.levels);
         let levels = levels.map(|(number, level)| (number, level.undelivered));
         self.segments
             .record_clean_stop(self.incarnation, &levels.collect())?;
         self.has_clean_stop = true;
+        self.delivers_carefully = true;
         Ok(())
     }
 
@@ -485,6 +494,10 @@ impl MessageStore for ClassicStore {
         }
     }
 
+    fn take_at(&mut self, at: &BrowsePosition) -> Option<Dequeued<Item>> {
+        self.take_position(at)
+    }
+
     /// Requeues a message at its original position within its priority.
     fn requeue(&mut self, item: Item, _counts: DeliveryCounts, how: Requeue) {
         let redelivered = match how.reason {
@@ -518,12 +531,12 @@ impl MessageStore for ClassicStore {
     }
 
     fn deliver(&mut self, delivery: HandedOut, item: &Item) {
-        if self.has_clean_stop {
-            let revoked = self.revoke_clean_stop();
-            self.report_error(revoked);
-        }
+        let delivered_to = match self.delivers_carefully {
+            true => self.prepare_delivery(item),
+            false => item.seq.saturating_add(1),
+        };
         if let Some(level) = self.level(item.priority) {
-            level.undelivered = level.undelivered.max(item.seq.saturating_add(1));
+            level.undelivered = level.undelivered.max(delivered_to);
         }
         match self.message(item.seq) {
             Ok(message) => self.output.deliver(

@@ -344,6 +344,10 @@ impl<T: Copy> QueueClient<T> {
                 self.consumers
                     .insert(*consumer, new_progress(*no_ack, Some(get)));
             }
+            RequestBody::GetAt(get) => {
+                let progress = new_progress(get.no_ack, Some(GetRequest::new(seq)));
+                self.consumers.insert(get.consumer, progress);
+            }
             RequestBody::Cancel { consumer } | RequestBody::CancelAndRequeue { consumer } => {
                 if let Some(progress) = self.consumers.get_mut(consumer) {
                     progress.cancelled = Some(seq);
@@ -1116,6 +1120,7 @@ fn consumer_created_by(body: &RequestBody) -> Option<ConsumerId> {
             Some(*consumer)
         }
         RequestBody::TakeOver(epoch_consumer) => Some(epoch_consumer.consumer),
+        RequestBody::GetAt(get) => Some(get.consumer),
         _ => None,
     }
 }
@@ -1126,6 +1131,7 @@ fn has_answer(body: &RequestBody) -> bool {
         RequestBody::Consume { .. }
             | RequestBody::TakeOver(_)
             | RequestBody::Get { .. }
+            | RequestBody::GetAt(_)
             | RequestBody::Credit { .. }
             | RequestBody::Purge
             | RequestBody::Stat

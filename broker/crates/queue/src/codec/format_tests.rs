@@ -6,9 +6,10 @@ use crate::cursor::{
     StreamRequest, StreamStats,
 };
 use crate::{
-    Annotations, ConsumerId, ConsumerSpec, Delivery, DeliveryProgress, EpochConsumer, FlowMode,
-    Modification, QueueEvent, QueueMessage, QueueReply, RefusedPublishes, RejectReason, Request,
-    RequestBody, ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
+    Annotations, BrowsePosition, ConsumerId, ConsumerSpec, Delivery, DeliveryProgress,
+    EpochConsumer, FlowMode, Modification, PositionedGet, QueueEvent, QueueMessage, QueueReply,
+    RefusedPublishes, RejectReason, Request, RequestBody, ResumeConsumer, SessionEpoch, SessionId,
+    Settlement, SettlementOutcome,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -29,6 +30,7 @@ golden::variant_names! {
         QueueMessage::Request(Request { body: RequestBody::Settle { .. }, .. }) => "settle",
         QueueMessage::Request(Request { body: RequestBody::Modify { .. }, .. }) => "modify",
         QueueMessage::Request(Request { body: RequestBody::Get { .. }, .. }) => "get",
+        QueueMessage::Request(Request { body: RequestBody::GetAt(_), .. }) => "get-at",
         QueueMessage::Request(Request { body: RequestBody::Recover { .. }, .. }) => "recover",
         QueueMessage::Request(Request { body: RequestBody::PublishBatch(_), .. }) => "publish-batch",
         QueueMessage::Request(Request { body: RequestBody::Stream(_), .. }) => "stream",
@@ -226,6 +228,16 @@ fn request_bodies() -> Vec<RequestBody> {
             consumer: CONSUMER,
             no_ack: true,
         },
+        RequestBody::GetAt(Box::new(PositionedGet {
+            consumer: CONSUMER,
+            no_ack: true,
+            at: BrowsePosition {
+                level: 4,
+                number: 1 << 40,
+                segment: 1 << 32 | 7,
+                offset: 300,
+            },
+        })),
         RequestBody::Recover { consumer: CONSUMER },
         RequestBody::Purge,
         RequestBody::Stat,

@@ -2,9 +2,9 @@
 
 use crate::cursor::{StreamBatch, StreamRequest};
 use crate::{
-    Annotations, ConsumerId, ConsumerSpec, DeadIncarnation, DeliveryProgress, EpochConsumer,
-    FlowMode, Modification, Name, QueueMessage, Request, RequestBody, ResumeConsumer, SessionEpoch,
-    SessionId, Settlement, SettlementOutcome,
+    Annotations, BrowsePosition, ConsumerId, ConsumerSpec, DeadIncarnation, DeliveryProgress,
+    EpochConsumer, FlowMode, Modification, Name, PositionedGet, QueueMessage, Request, RequestBody,
+    ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
 use bytes::BytesMut;
 use env::{Incarnation, NodeId};
@@ -55,6 +55,19 @@ wire_enum!(RequestBody, "a queue request" {
     15 = Modify { consumer: ConsumerId, ids: Vec<(u64, u64)> as RangeList, modification: Box<Modification> },
     16 = PublishBatch(batch: StreamBatch),
     17 = Stream(request: StreamRequest),
+    18 = GetAt(get: Box<PositionedGet>),
+});
+
+wire_struct!(PositionedGet {
+    consumer: ConsumerId,
+    no_ack: bool,
+    at: BrowsePosition,
+});
+wire_struct!(BrowsePosition {
+    level: u8,
+    number: u64 as Varint,
+    segment: u64 as Varint,
+    offset: u64 as Varint,
 });
 
 wire_newtype!(ConsumerId(u32 as Varint));

@@ -1,9 +1,9 @@
 use super::*;
 use crate::{
-    Annotations, ConsumerId, ConsumerSpec, DeadLettering, Delivery, DeliveryProgress,
-    EpochConsumer, FlowMode, Modification, Overflow, QueueEvent, QueueMessage, QueueReply,
-    QueueSettings, RefusedPublishes, RejectReason, Request, RequestBody, ResumeConsumer,
-    SessionEpoch, SessionId, Settlement, SettlementOutcome,
+    Annotations, BrowsePosition, ConsumerId, ConsumerSpec, DeadLettering, Delivery,
+    DeliveryProgress, EpochConsumer, FlowMode, Modification, Overflow, PositionedGet, QueueEvent,
+    QueueMessage, QueueReply, QueueSettings, RefusedPublishes, RejectReason, Request, RequestBody,
+    ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
@@ -175,6 +175,21 @@ fn body() -> impl Strategy<Value = RequestBody> {
         }),
         (consumer(), any::<bool>())
             .prop_map(|(consumer, no_ack)| RequestBody::Get { consumer, no_ack }),
+        (consumer(), any::<bool>(), any::<(u8, u64, u64, u64)>()).prop_map(
+            |(consumer, no_ack, (level, number, segment, offset))| {
+                let at = BrowsePosition {
+                    level,
+                    number,
+                    segment,
+                    offset,
+                };
+                RequestBody::GetAt(Box::new(PositionedGet {
+                    consumer,
+                    no_ack,
+                    at,
+                }))
+            }
+        ),
         consumer().prop_map(|consumer| RequestBody::Recover { consumer }),
         Just(RequestBody::Purge),
         Just(RequestBody::Stat),

@@ -23,7 +23,7 @@ pub struct LogLocation {
 }
 
 /// Bits of an offset in [`LogLocation::number`].
-const OFFSET_BITS: u32 = 21;
+pub(super) const OFFSET_BITS: u32 = 21;
 // A command of this size takes no further message.
 const _: () = assert!(MAX_BATCH_BYTES < 1 << OFFSET_BITS);
 
@@ -286,17 +286,17 @@ impl Effects {
 }
 
 /// Reads commands. Consecutive messages of one entry need one read.
-struct CommandReader<'r> {
+pub(super) struct CommandReader<'r> {
     read: &'r mut dyn FnMut(u64) -> LogRead,
     entry: Option<(u64, LogRead)>,
 }
 
 impl<'r> CommandReader<'r> {
-    fn new(read: &'r mut dyn FnMut(u64) -> LogRead) -> CommandReader<'r> {
+    pub(super) fn new(read: &'r mut dyn FnMut(u64) -> LogRead) -> CommandReader<'r> {
         CommandReader { read, entry: None }
     }
 
-    fn message(&mut self, at: LogLocation) -> Result<Message, ReadError> {
+    pub(super) fn message(&mut self, at: LogLocation) -> Result<Message, ReadError> {
         let entry = self.entry.take().filter(|(index, _)| *index == at.index);
         let (_, command) = self
             .entry

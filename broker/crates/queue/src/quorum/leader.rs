@@ -376,7 +376,9 @@ impl QuorumQueue {
             self.closing_sessions.push(session);
         }
         let request = match request.body {
-            RequestBody::Get { .. } if self.effects.is_short() => self.refuse_get(request, out),
+            RequestBody::Get { .. } | RequestBody::GetAt(_) if self.effects.is_short() => {
+                self.refuse_get(request, out)
+            }
             _ => request,
         };
         self.batch.push(&request);

@@ -15,10 +15,10 @@ use crate::checkout::{
 use crate::deduplication::deduplication_id;
 use crate::groups::{GroupId, group_of};
 use crate::{
-    Annotations, ConsumerInfo, DeadIncarnation, DeadReason, DelayedDetails, DelayedRetry,
-    DeliveryCounts, DeliveryProgress, Name, Overflow, QueueCounters, QueueEvent, QueueSettings,
-    QueueStats, QueueType, QuorumFeatures, ReadyDetails, RejectReason, RequestBody, ResumeConsumer,
-    SessionId,
+    Annotations, BrowsePosition, ConsumerInfo, DeadIncarnation, DeadReason, DelayedDetails,
+    DelayedRetry, DeliveryCounts, DeliveryProgress, Name, Overflow, QueueCounters, QueueEvent,
+    QueueSettings, QueueStats, QueueType, QuorumFeatures, ReadyDetails, RejectReason, RequestBody,
+    ResumeConsumer, SessionId,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -186,6 +186,13 @@ impl MessageStore for LogStore<'_> {
     fn take_free(&mut self, consumer: u64) -> Option<Dequeued<LogMessage>> {
         self.drop_expired();
         let dequeued = self.ready.pop_free(consumer)?;
+        *self.out_bytes += u64::from(dequeued.item.body);
+        Some(dequeued)
+    }
+
+    fn take_at(&mut self, at: &BrowsePosition) -> Option<Dequeued<LogMessage>> {
+        self.drop_expired();
+        let dequeued = self.ready.take_at(LogLocation::of_number(at.number))?;
         *self.out_bytes += u64::from(dequeued.item.body);
         Some(dequeued)
     }

@@ -5,6 +5,7 @@
 //! turns the effects of the machine into events for sessions.
 
 mod annotations;
+mod browse;
 #[allow(missing_docs)]
 mod command;
 mod dead_letter;

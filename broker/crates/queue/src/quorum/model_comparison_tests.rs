@@ -5,8 +5,8 @@ use super::machine::Machine;
 use super::tests::{Rig, session, settings};
 use crate::model::{FLOW, Pair, QueueUnderTest, step};
 use crate::{
-    ConsumerId, DelayedDetails, DelayedRetry, QueueOutput, QueueSettings, QueueType, ReadyDetails,
-    RequestBody, SessionId,
+    BrowsePage, BrowseRequest, ConsumerId, DelayedDetails, DelayedRetry, QueueOutput,
+    QueueSettings, QueueType, ReadyDetails, RequestBody, SessionId,
 };
 use proptest::prelude::*;
 
@@ -72,6 +72,12 @@ impl QueueUnderTest for Rig {
 
     fn ready_details(&self) -> Option<ReadyDetails> {
         self.machine.ready_details()
+    }
+
+    fn browse(&mut self, request: &BrowseRequest) -> BrowsePage {
+        let log = &self.log;
+        let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
+        self.machine.browse(request, &mut read).unwrap()
     }
 
     fn session(&self, by: u64) -> SessionId {

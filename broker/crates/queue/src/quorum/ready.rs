@@ -11,6 +11,8 @@
 //!
 //! A queue with message groups keeps the messages of groups apart ([`GroupedMessages`]) and serves strictly.
 
+mod picking;
+
 use super::effects::LogLocation;
 use super::grouped::{GroupDelivery, GroupedMessages, ServicePosition};
 use crate::DeliveryCounts;

@@ -457,6 +457,7 @@ impl FakeBroker {
             }
             RequestBody::Publish(_)
             | RequestBody::TakeOver(_)
+            | RequestBody::GetAt(_)
             | RequestBody::PublishBatch(_)
             | RequestBody::Stream(_)
             | RequestBody::Close => None,

@@ -13,9 +13,9 @@ use crate::stats::{Merge, Select, StatsPurpose};
 use crate::walks::{ReplyTo, Walk};
 use consensus::GroupStatus;
 use control::{
-    ControlRequest, Counters, DeadLetterTotals, ExchangeCounts, NodeFacts, NodeResources,
-    QueueFacts, Readiness, Reply, ShardFacts, ShardQuery, StreamFilter, TrafficFacts,
-    TrafficFilter,
+    BrowseFacts, ControlRequest, Counters, DeadLetterTotals, ExchangeCounts, NodeFacts,
+    NodeResources, QueueFacts, Readiness, Reply, ShardFacts, ShardQuery, StreamFilter,
+    TrafficFacts, TrafficFilter,
 };
 use metadata::{Change, ChangeError, QueueId, QueueRecord};
 use queue::ByQueueType;
@@ -72,6 +72,11 @@ impl ShardState {
                 );
                 self.route_internal_client();
             }
+            ControlRequest::Move { request, reply } => {
+                self.internal_client
+                    .begin_move(&self.ctx, self.metadata.tree(), request, reply);
+                self.route_internal_client();
+            }
             ControlRequest::Readiness { reply } => reply(self.readiness()),
             ControlRequest::StateClientAddresses { addresses } => {
                 self.client_addresses = addresses;
@@ -86,6 +91,7 @@ impl ShardState {
             | ControlRequest::Consumers { .. }
             | ControlRequest::Counters { .. }
             | ControlRequest::Streams { .. }
+            | ControlRequest::Browse { .. }
             | ControlRequest::CloseConnection { .. }
             | ControlRequest::Traffic { .. }
             | ControlRequest::Maintenance { .. } => {}
@@ -377,6 +383,13 @@ impl ShardState {
                     self.reports.tell_facts(&mut self.ctx, to, facts, true);
                 }
             },
+            ShardQuery::Browse(of) => {
+                let queue = QueueId(of.queue);
+                let page = self.queues.local_mut().browse(queue, &of.request());
+                let facts = page.map(|page| Box::new(BrowseFacts::new(page)));
+                self.reports
+                    .tell_facts(&mut self.ctx, to, ShardFacts::Browsed(facts), true);
+            }
             // The shard carries it out itself.
             ShardQuery::Close { .. } => {
                 self.reports

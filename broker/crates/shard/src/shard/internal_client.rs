@@ -2,12 +2,15 @@
 
 use super::ShardState;
 use crate::firehose::TracedCopy;
-use crate::internal_client::{BuildMessage, InternalClientOutput, PROTOCOL, TracedEvent};
+use crate::internal_client::{
+    BuildMessage, InternalClientOutput, MovePublish, PROTOCOL, PublishReply, TracedEvent,
+};
 use crate::sessions::InternalSession;
 use control::{PublishResult, Reply};
 use metadata::{ChangeError, Name, QueueId};
+use queue::RequestBody;
 use queue::client::ClientEvent;
-use session::{FlowState, PublishTag, TraceEvent, TracedMessage};
+use session::{AnnounceOutcome, FlowState, PublishTag, TraceEvent, TracedMessage};
 use std::fmt::Display;
 
 impl ShardState {
@@ -24,7 +27,7 @@ impl ShardState {
             alarm,
             publisher,
             build,
-            reply,
+            PublishReply::Requester(reply),
         );
         let Some(mut publish) = begun else {
             return;
@@ -35,6 +38,30 @@ impl ShardState {
         self.internal_client
             .finish_publish(&self.ctx, self.metadata.tree(), publish, announced);
         self.route_internal_client();
+    }
+
+    /// Publishes a message that is moved from a queue.
+    fn publish_moved(&mut self, publish: MovePublish) {
+        let is_routed = publish.to.is_some();
+        let alarm = self.blocked_in_vhost(&publish.vhost);
+        let tree = self.metadata.tree();
+        let begun = self
+            .internal_client
+            .begin_moved_publish(&self.ctx, tree, alarm, publish);
+        let Some(mut publish) = begun else {
+            return;
+        };
+        // A message that goes back to its queue is not for subscribers of the exchange: they had it.
+        let announced = match is_routed {
+            true => AnnounceOutcome::default(),
+            false => {
+                let session = InternalSession::InternalClient.number(self.ctx.shard());
+                let published = (&*publish.vhost, &publish.message);
+                self.announce(session, publish.tag, published, &mut publish.routes)
+            }
+        };
+        self.internal_client
+            .finish_publish(&self.ctx, self.metadata.tree(), publish, announced);
     }
 
     /// Carries out the outputs of the internal client.
@@ -49,7 +76,12 @@ impl ShardState {
                 } => {
                     self.publish(session, queue, tag, message);
                 }
+                InternalClientOutput::Move(publish) => self.publish_moved(*publish),
                 InternalClientOutput::Request { queue, body, get } => {
+                    let moved = match &body {
+                        RequestBody::GetAt(get) => Some(get.consumer),
+                        _ => None,
+                    };
                     let seq = (self.queues).request(
                         &mut self.ctx,
                         self.metadata.tree(),
@@ -58,7 +90,7 @@ impl ShardState {
                         body,
                     );
                     if let Some(get) = get {
-                        self.internal_client.note_request(get, seq);
+                        self.internal_client.note_request(get, moved, seq);
                     }
                 }
                 InternalClientOutput::Count { vhost, counted } => {

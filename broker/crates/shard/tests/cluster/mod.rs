@@ -352,38 +352,43 @@ impl Cluster {
     /// Everything that follows without time passing.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
-            let mut worked = false;
-            for at in 0..self.nodes.len() {
-                worked |= self.carry_on(at);
-            }
-            while let Some((from, to, frame)) = self.frames.pop_front() {
-                if self.behind == Some(to.0 as usize - 1) && frame.first() == Some(&RAFT) {
-                    self.held.push_back((from, to, frame));
-                    continue;
-                }
-                if let Some(unheard) = self.unheard.get_mut(&from)
-                    && frame.first() == Some(&TO_QUEUE)
-                {
-                    unheard.push((to, frame));
-                    continue;
-                }
-                let from_node = NodeId(from as u64 + 1);
-                let cut = self.nodes[from].alone;
-                let node = &mut self.nodes[to.0 as usize - 1];
-                if node.up && !node.alone && !cut {
-                    node.shard.peer_frame(from_node, frame);
-                }
-            }
-            while let Some((to, from, message)) = self.shard_messages.pop_front() {
-                self.nodes[usize::from(to)]
-                    .shard
-                    .shard_message(from, message);
-            }
-            if !worked {
+            if !self.round() {
                 return;
             }
         }
         panic!("never settles");
+    }
+
+    /// One turn of each node, and the frames that they send. False if no node had anything to do.
+    pub fn round(&mut self) -> bool {
+        let mut worked = false;
+        for at in 0..self.nodes.len() {
+            worked |= self.carry_on(at);
+        }
+        while let Some((from, to, frame)) = self.frames.pop_front() {
+            if self.behind == Some(to.0 as usize - 1) && frame.first() == Some(&RAFT) {
+                self.held.push_back((from, to, frame));
+                continue;
+            }
+            if let Some(unheard) = self.unheard.get_mut(&from)
+                && frame.first() == Some(&TO_QUEUE)
+            {
+                unheard.push((to, frame));
+                continue;
+            }
+            let from_node = NodeId(from as u64 + 1);
+            let cut = self.nodes[from].alone;
+            let node = &mut self.nodes[to.0 as usize - 1];
+            if node.up && !node.alone && !cut {
+                node.shard.peer_frame(from_node, frame);
+            }
+        }
+        while let Some((to, from, message)) = self.shard_messages.pop_front() {
+            self.nodes[usize::from(to)]
+                .shard
+                .shard_message(from, message);
+        }
+        worked
     }
 
     fn carry_on(&mut self, at: usize) -> bool {

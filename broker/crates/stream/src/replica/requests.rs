@@ -113,7 +113,7 @@ impl StreamReplica {
                 };
                 self.answer(session, seq, answer, out);
             }
-            RequestBody::Get { .. } => {
+            RequestBody::Get { .. } | RequestBody::GetAt(_) => {
                 let text = format!("basic.get not supported by stream queues {label}");
                 self.answer(session, seq, refused(540, text), out);
             }
@@ -164,6 +164,7 @@ impl StreamReplica {
             RequestBody::Consume { .. }
             | RequestBody::TakeOver(_)
             | RequestBody::Get { .. }
+            | RequestBody::GetAt(_)
             | RequestBody::Credit { .. }
             | RequestBody::Purge
             | RequestBody::Stat

@@ -12,7 +12,7 @@ import { objectOf } from '../values.js';
 import { inPath } from './bindings.js';
 
 /** Maximum number of payload bytes to request. */
-const MAX_PAYLOAD = 50_000;
+export const MAX_PAYLOAD = 50_000;
 
 /** `to` is the suggested routing key. */
 export function Publish({ vhost, exchange, to = '' }) {
@@ -76,7 +76,12 @@ function Headers({ of }) {
     <tbody>${headers.map(([key, value]) => html`<tr key=${key}><td>${key}</td><td class="faint">${Array.isArray(value) ? 'array' : typeof value}</td><td>${format.value(value)}</td></tr>`)}</tbody></table>`;
 }
 
-function Message({ of, number, view, queue }) {
+/** The choice of the view of payloads. */
+export const ViewChoice = ({ view, set }) =>
+  html`<label>View <select value=${view} onChange=${(event) => set(event.currentTarget.value)}>${VIEWS.map(([key, label]) => html`<option key=${key} value=${key}>${label}</option>`)}</select></label>`;
+
+/** A message; `facts` come first, and `children` are further operations. */
+export function Message({ of, number, view, queue, facts = [], children }) {
   const { headers, ...properties } = of.properties;
   const isCut = isShortened(of);
   const notes = [
@@ -87,6 +92,7 @@ function Message({ of, number, view, queue }) {
   const download = () => save(`${queue}-${number}${indented(of.payload) === null ? '.bin' : '.json'}`, bytesOf(of), 'application/octet-stream');
   return html`<article class="message"><h3>Message ${number}</h3>
     <${Facts} of=${[
+      ...facts,
       ['Exchange', of.exchange === '' ? 'the default exchange' : of.exchange],
       ['Routing key', of.routing_key],
       ['Redelivered', of.redelivered ? 'yes' : 'no'],
@@ -96,7 +102,7 @@ function Message({ of, number, view, queue }) {
     <h4>Headers</h4><div class="scroll"><${Headers} of=${headers} /></div>
     <h4>Payload</h4>
     <pre tabindex="0" aria-label=${`Payload of message ${number}`}>${shownPayload(of, view)}</pre>
-    <button type="button" class="action small" disabled=${isCut} aria-label=${`Download the payload of message ${number}`} onClick=${download}>Download</button></article>`;
+    <button type="button" class="action small" disabled=${isCut} aria-label=${`Download the payload of message ${number}`} onClick=${download}>Download</button> ${children}</article>`;
 }
 
 /** Publishes copies of messages, with their properties, to another queue. */
@@ -124,7 +130,7 @@ function Messages({ vhost, queue, messages }) {
   const found = messages.map((message, at) => ({ message, number: at + 1 })).filter(({ message }) => contains(message, text));
   const kept = found.map(({ message }) => message);
   return html`<div class="bar">
-      <label>View <select value=${view} onChange=${(event) => setView(event.currentTarget.value)}>${VIEWS.map(([key, label]) => html`<option key=${key} value=${key}>${label}</option>`)}</select></label>
+      <${ViewChoice} view=${view} set=${setView} />
       <label>Search <input type="search" value=${text} spellcheck="false" autocapitalize="none" aria-label="Search the messages" onInput=${(event) => setText(event.currentTarget.value)} /></label>
       <button type="button" class="action" disabled=${kept.length === 0} onClick=${() => save(`${queue}.json`, `${JSON.stringify(kept, null, 2)}\n`)}>Download all as JSON</button>
       <span class="faint" role="status">${found.length} of ${messages.length} messages</span>

@@ -10,6 +10,7 @@ import { DEPTHS, Levels, RangeChoice, Rates, TRAFFIC, useRange } from '../plot.j
 import { client, useData } from '../session.js';
 import { objectOf } from '../values.js';
 import { Bind, Bindings } from './bindings.js';
+import { Browse } from './browse.js';
 import { Consumers } from './clients.js';
 import { Get, Publish } from './messages.js';
 import { Stream } from './streams.js';
@@ -168,6 +169,7 @@ function Details({ queue: q, can }) {
       ['Unacknowledged', format.count(q.messages_unacknowledged)],
       ['Bytes', format.bytes(q.message_bytes)],
       ['Dead letters in transit', q.messages_dlx > 0 && format.count(q.messages_dlx)],
+      ['Age of the head', q.head_message_age_seconds !== undefined && html`<span class="figure">${format.duration(q.head_message_age_seconds * 1000)}</span>`],
       ['Consumers', format.count(q.consumers)],
       ['Single active consumer', q.single_active_consumer_tag],
       ['Policy', policy(q.policy, 'policies')],
@@ -185,6 +187,7 @@ function Details({ queue: q, can }) {
     <${Section} title="Bindings"><${Bindings} at=${`${of}/bindings`} noun="bindings of this queue" end="destination" /></${Section}>
     <${Folded} title="Add a binding"><${Bind} vhost=${q.vhost} to=${{ type: 'queue', name: q.name }} /></${Folded}>
     <${Folded} title="Publish a message"><${Publish} vhost=${q.vhost} exchange="" to=${q.name} /></${Folded}>
+    ${q.type !== 'stream' && html`<${Folded} title="Browse messages"><${Browse} vhost=${q.vhost} queue=${q.name} /></${Folded}>`}
     ${q.type !== 'stream' && html`<${Folded} title="Get messages"><${Get} vhost=${q.vhost} queue=${q.name} /></${Folded}>`}
     <${Folded} title=${q.type === 'stream' ? 'Delete' : 'Purge or delete'}><${Remove} queue=${q} /></${Folded}>`;
 }

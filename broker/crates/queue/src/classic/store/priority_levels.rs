@@ -33,6 +33,23 @@ pub(super) struct PriorityLevel {
     pub undelivered: u64,
 }
 
+impl PriorityLevel {
+    /// The first message that was never delivered in this incarnation, as far as it is in memory.
+    pub(super) fn first_new(&self) -> Option<u64> {
+        let first = self.window.front().map(|loaded| loaded.seq);
+        match self.backlog {
+            0 => first.or(self.fresh.front().copied()),
+            // The first one on disk is unknown.
+            _ => first.or(Some(0)),
+        }
+    }
+
+    /// Returns true if messages before this one may never have been delivered.
+    pub(super) fn has_new_before(&self, seq: u64) -> bool {
+        self.first_new().is_some_and(|first| first < seq)
+    }
+}
+
 impl ClassicStore {
     pub(super) fn first_location(&self, priority: u8) -> Option<MessageLocation> {
         let segment = self.segments.first(priority, None)?;
@@ -144,6 +161,9 @@ impl ClassicStore {
             }
             None => 0,
         };
+        if next.is_none() {
+            self.segments.finish_reading(cursor.segment);
+        }
         let after = self.segment_after(cursor);
         let Some(level) = self.levels.get_mut(at) else {
             return;
@@ -164,7 +184,7 @@ impl ClassicStore {
         }
     }
 
-    fn segment_after(&self, location: MessageLocation) -> Option<MessageLocation> {
+    pub(super) fn segment_after(&self, location: MessageLocation) -> Option<MessageLocation> {
         let number = location.segment;
         let segment = self.segments.first(number.priority(), Some(number))?;
         Some(MessageLocation { segment, offset: 0 })
@@ -196,7 +216,9 @@ impl ClassicStore {
         while let Some(at) = self.head_level() {
             self.read_ahead(at);
             let level = self.levels.get(at)?;
-            if let Some((item, _)) = level.returned.values().next() {
+            if let Some((item, _)) = level.returned.values().next()
+                && (self.early.is_empty() || !level.has_new_before(item.seq))
+            {
                 return Some(item.expires);
             }
             if let Some(first) = level.window.front() {
@@ -245,6 +267,10 @@ impl ClassicStore {
     }
 
     fn take_returned(&mut self, at: usize) -> Option<Dequeued<Item>> {
+        self.levels.get(at).filter(|l| !l.returned.is_empty())?;
+        if !self.early.is_empty() && self.has_head_before_returned(at) {
+            return None;
+        }
         let (_, (item, redelivered)) = self.levels.get_mut(at)?.returned.pop_first()?;
         Some(Dequeued {
             item,

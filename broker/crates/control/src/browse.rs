@@ -1,0 +1,230 @@
+//! Listings of the messages of a queue, as shards send them to each other, and moves of messages.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use message::Message;
+use metadata::{Name, QueueId};
+use queue::{BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState};
+use serde::{Deserialize, Serialize};
+
+/// A request for a page of the messages of a queue. Only the shard that leads or stores the queue answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrowseFilter {
+    /// Id of the queue.
+    pub queue: u64,
+    from: Option<Position>,
+    least: u64,
+    most: u64,
+    messages: u32,
+    body_bytes: u32,
+}
+
+/// A page of the messages of a queue, or the reason why there is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrowseFacts {
+    messages: Vec<MessageFacts>,
+    next: Option<Position>,
+    error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Position {
+    level: u8,
+    number: u64,
+    segment: u64,
+    offset: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct MessageFacts {
+    at: Position,
+    state: State,
+    redelivered: bool,
+    failed: Option<u32>,
+    acquired: u32,
+    body_len: u64,
+    /// The container, in base64.
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum State {
+    Ready,
+    Unacknowledged,
+    Delayed,
+}
+
+impl From<BrowsePosition> for Position {
+    fn from(at: BrowsePosition) -> Position {
+        Position {
+            level: at.level,
+            number: at.number,
+            segment: at.segment,
+            offset: at.offset,
+        }
+    }
+}
+
+impl From<Position> for BrowsePosition {
+    fn from(at: Position) -> BrowsePosition {
+        BrowsePosition {
+            level: at.level,
+            number: at.number,
+            segment: at.segment,
+            offset: at.offset,
+        }
+    }
+}
+
+impl BrowseFilter {
+    /// The request for a queue.
+    pub fn new(queue: QueueId, request: &BrowseRequest) -> BrowseFilter {
+        BrowseFilter {
+            queue: queue.0,
+            from: request.from.map(Position::from),
+            least: request.least,
+            most: request.most,
+            messages: request.messages,
+            body_bytes: request.body_bytes,
+        }
+    }
+
+    /// The request, without its queue.
+    pub fn request(&self) -> BrowseRequest {
+        BrowseRequest {
+            from: self.from.map(BrowsePosition::from),
+            least: self.least,
+            most: self.most,
+            messages: self.messages,
+            body_bytes: self.body_bytes,
+        }
+    }
+}
+
+impl BrowseFacts {
+    /// The answer of the shard that leads or stores the queue.
+    pub fn new(page: Result<BrowsePage, String>) -> BrowseFacts {
+        let (page, error) = match page {
+            Ok(page) => (page, None),
+            Err(error) => (BrowsePage::default(), Some(error)),
+        };
+        let facts = |browsed: BrowsedMessage| MessageFacts {
+            at: browsed.at.into(),
+            state: match browsed.state {
+                BrowsedState::Ready => State::Ready,
+                BrowsedState::Unacknowledged => State::Unacknowledged,
+                BrowsedState::Delayed => State::Delayed,
+            },
+            redelivered: browsed.redelivered,
+            failed: browsed.failed,
+            acquired: browsed.acquired,
+            body_len: browsed.body_len,
+            message: STANDARD.encode(browsed.message.as_bytes()),
+        };
+        BrowseFacts {
+            messages: page.messages.into_iter().map(facts).collect(),
+            next: page.next.map(Position::from),
+            error,
+        }
+    }
+
+    /// The page. Fails with the reason why there is none, or if a message cannot be decoded.
+    pub fn into_page(self) -> Result<BrowsePage, String> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let message = |facts: MessageFacts| {
+            let raw = STANDARD.decode(&facts.message).map_err(|e| e.to_string())?;
+            Ok(BrowsedMessage {
+                at: facts.at.into(),
+                state: match facts.state {
+                    State::Ready => BrowsedState::Ready,
+                    State::Unacknowledged => BrowsedState::Unacknowledged,
+                    State::Delayed => BrowsedState::Delayed,
+                },
+                redelivered: facts.redelivered,
+                failed: facts.failed,
+                acquired: facts.acquired,
+                body_len: facts.body_len,
+                message: Message::decode(Bytes::from(raw)).map_err(|e| e.to_string())?,
+            })
+        };
+        let messages = self.messages.into_iter().map(message);
+        Ok(BrowsePage {
+            messages: messages.collect::<Result<_, String>>()?,
+            next: self.next.map(BrowsePosition::from),
+        })
+    }
+}
+
+/// Most messages of one [`MoveRequest`]; further ones are not looked at.
+pub const MAX_MOVED: usize = 256;
+
+/// What happens to messages that leave a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MoveTarget {
+    /// They are dropped.
+    Nothing,
+    /// They are published to an exchange of the same virtual host.
+    Exchange {
+        /// Its name; the empty one is the default exchange.
+        exchange: Name,
+        /// The routing key. `None`: each message keeps its own keys.
+        routing_key: Option<Name>,
+    },
+    /// They go back to the queue where each was dead-lettered first.
+    FirstDeath,
+}
+
+/// Takes messages out of a queue. A message leaves the queue once its target has confirmed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MoveRequest {
+    /// Id of the queue.
+    pub queue: QueueId,
+    /// The user, for the firehose tracer.
+    pub user: Name,
+    /// The messages in the order in which they are moved, as a listing told their positions and the bytes of their bodies;
+    /// at most [`MAX_MOVED`].
+    pub messages: Vec<(BrowsePosition, u64)>,
+    /// What happens to them.
+    pub target: MoveTarget,
+}
+
+/// What became of the messages of a [`MoveRequest`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MoveOutcome {
+    /// They left the queue; the target has them.
+    pub moved: u64,
+    /// They were not ready any more, or belong to a message group.
+    pub missing: u64,
+    /// No queue was bound for them: they stay.
+    pub unroutable: u64,
+    /// They have no dead-letter history: they stay.
+    pub without_history: u64,
+    /// The queue of their first death does not exist, or it is this one: they stay.
+    pub without_queue: u64,
+    /// The target did not take them: they stay.
+    pub refused: u64,
+    /// The target has not confirmed them yet. They leave the queue once it does, and stay if it does not.
+    pub pending: u64,
+    /// They were not tried, since an earlier one was refused or the time was up.
+    pub untried: u64,
+    /// Why the move ended early.
+    pub error: Option<String>,
+}
+
+impl MoveOutcome {
+    /// Adds the outcome of another request.
+    pub fn add(&mut self, other: MoveOutcome) {
+        self.moved += other.moved;
+        self.missing += other.missing;
+        self.unroutable += other.unroutable;
+        self.without_history += other.without_history;
+        self.without_queue += other.without_queue;
+        self.refused += other.refused;
+        self.pending += other.pending;
+        self.untried += other.untried;
+        self.error = self.error.take().or(other.error);
+    }
+}

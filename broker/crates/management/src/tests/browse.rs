@@ -1,0 +1,294 @@
+//! Listing, deleting, moving and redriving the messages of a queue.
+
+use super::*;
+
+const MESSAGES: &str = "/api/queues/%2F/q/messages";
+
+fn publish(server: &Server, queue: &str, payload: &str) {
+    let body = json!({
+        "routing_key": queue, "payload": payload, "payload_encoding": "string",
+        "properties": {"timestamp": 7, "headers": {"n": 1}},
+    });
+    let published = server.ask("POST", "/api/exchanges/%2F/amq.default/publish", Some(body));
+    assert_eq!(published.body, json!({"routed": true}));
+}
+
+/// A server with these messages in queue `q`.
+fn server_with(payloads: &[&str]) -> Server {
+    let server = Server::start();
+    server.quorum("q");
+    server.quorum("other");
+    payloads
+        .iter()
+        .for_each(|payload| publish(&server, "q", payload));
+    server
+}
+
+fn queue_id(server: &Server, name: &str) -> QueueId {
+    server
+        .fake
+        .lock()
+        .unwrap()
+        .tree
+        .queue("/", name)
+        .unwrap()
+        .id
+}
+
+fn payloads(listing: &Json) -> Vec<&str> {
+    let all = listing["messages"].as_array().unwrap().iter();
+    all.map(|message| message["payload"].as_str().unwrap())
+        .collect()
+}
+
+fn post(server: &Server, action: &str, body: Json) -> TestResponse {
+    server.ask("POST", &format!("{MESSAGES}/{action}"), Some(body))
+}
+
+/// The counts of an outcome that are not zero, and its cursor.
+fn outcome(response: &TestResponse) -> Json {
+    assert_eq!(response.status, 200, "{response:?}");
+    let mut counts = response.body.as_object().unwrap().clone();
+    counts.retain(|_, value| *value != 0 && !value.is_null());
+    Json::Object(counts)
+}
+
+#[test]
+fn messages_are_listed_with_states_and_stay() {
+    let server = server_with(&["one", "two", "three"]);
+    let q = queue_id(&server, "q");
+    server.fake.lock().unwrap().unacknowledged.insert((q, 1));
+    for _ in 0..2 {
+        let listed = server.get(MESSAGES);
+        assert_eq!(payloads(&listed), ["one", "two", "three"]);
+        assert_eq!(listed["next"], Json::Null);
+        assert_eq!(
+            listed["messages"][0],
+            json!({
+                "position": "1", "state": "unacknowledged", "redelivered": false, "delivery_count": 0, "received_at": 1,
+                "exchange": "", "routing_key": "q",
+                "properties": {"timestamp": 7, "headers": {"n": 1}},
+                "payload_bytes": 3, "payload_truncated": false, "payload": "one", "payload_encoding": "string",
+            })
+        );
+        assert_eq!(listed["messages"][1]["state"], "ready");
+    }
+}
+
+#[test]
+fn listing_is_continued_and_payloads_are_cut_off() {
+    let server = server_with(&["one", "two", "three"]);
+    let first = server.get(&format!("{MESSAGES}?count=2&truncate=2"));
+    assert_eq!(payloads(&first), ["on", "tw"]);
+    assert_eq!(first["messages"][0]["payload_truncated"], true);
+    assert_eq!(first["messages"][0]["payload_bytes"], 3);
+    let next = first["next"].as_str().unwrap();
+    let rest = server.get(&format!("{MESSAGES}?cursor={next}&encoding=base64"));
+    assert_eq!(payloads(&rest), ["dGhyZWU="]);
+    assert_eq!(
+        payloads(&server.get(&format!("{MESSAGES}?position=2"))),
+        ["two", "three"]
+    );
+}
+
+#[test]
+fn invalid_listings_are_refused() {
+    let server = server_with(&["one"]);
+    for (query, text) in [
+        ("count=0", "count is a number from 1 to 1000, got '0'"),
+        ("count=1001", "count is a number from 1 to 1000, got '1001'"),
+        (
+            "truncate=-1",
+            "truncate is a number from 0 to 4194304, got '-1'",
+        ),
+        ("cursor=x", "cursor 'x' is invalid"),
+        ("position=x", "position 'x' is invalid"),
+        ("encoding=hex", "encoding 'hex' is not known"),
+    ] {
+        let refused = server.ask("GET", &format!("{MESSAGES}?{query}"), None);
+        assert_eq!(refused.status, 400, "{query}");
+        let reason = refused.body["reason"].as_str().unwrap();
+        assert!(reason.contains(text), "{reason}");
+    }
+    assert_eq!(
+        server
+            .ask("GET", "/api/queues/%2F/no/messages", None)
+            .status,
+        404
+    );
+    server.fake.lock().unwrap().is_leaderless = true;
+    let away = server.ask("GET", MESSAGES, None);
+    assert_eq!(away.status, 503);
+    let reason = away.body["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("no node that leads or stores the queue"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn ready_message_is_deleted_and_no_other() {
+    let server = server_with(&["one", "two", "three"]);
+    let q = queue_id(&server, "q");
+    server.fake.lock().unwrap().unacknowledged.insert((q, 1));
+    let unacknowledged = server.ask("DELETE", &format!("{MESSAGES}/1"), None);
+    assert_eq!(unacknowledged.status, 412);
+    let reason = unacknowledged.body["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("only a ready message can be deleted"),
+        "{reason}"
+    );
+    assert_eq!(server.delete(&format!("{MESSAGES}/2")), 204);
+    assert_eq!(payloads(&server.get(MESSAGES)), ["one", "three"]);
+    let gone = server.ask("DELETE", &format!("{MESSAGES}/9"), None);
+    assert_eq!(gone.status, 404);
+    let reason = gone.body["reason"].as_str().unwrap();
+    assert!(reason.contains("has no ready message 9"), "{reason}");
+    assert_eq!(
+        server.ask("DELETE", &format!("{MESSAGES}/x"), None).status,
+        400
+    );
+}
+
+#[test]
+fn messages_are_moved_by_count_and_by_position() {
+    let server = server_with(&["one", "two", "three", "four"]);
+    let moved = post(
+        &server,
+        "move",
+        json!({"destination_queue": "other", "count": 1}),
+    );
+    assert_eq!(outcome(&moved), json!({"moved": 1, "next": "0-2-0-0"}));
+    let body = json!({"destination_exchange": "amq.default", "routing_key": "other", "positions": ["3", 1, "9"]});
+    let moved = post(&server, "move", body);
+    assert_eq!(outcome(&moved), json!({"moved": 2, "missing": 1}));
+    assert_eq!(payloads(&server.get(MESSAGES)), ["three"]);
+    let other = server.get("/api/queues/%2F/other/messages");
+    assert_eq!(payloads(&other), ["one", "two", "four"]);
+    assert_eq!(other["messages"][0]["routing_key"], "other");
+    let unroutable = post(&server, "move", json!({"destination_queue": "no"}));
+    assert_eq!(outcome(&unroutable), json!({"unroutable": 1}));
+    assert_eq!(payloads(&server.get(MESSAGES)), ["three"]);
+}
+
+#[test]
+fn invalid_moves_are_refused() {
+    let server = server_with(&["one"]);
+    let target = json!({"destination_queue": "other"});
+    for (change, text) in [
+        (
+            json!({"destination_queue": null}),
+            "name either 'destination_queue'",
+        ),
+        (
+            json!({"destination_exchange": "amq.direct"}),
+            "name either 'destination_queue'",
+        ),
+        (json!({"count": 0}), "count is a number from 1 to 1000"),
+        (json!({"count": 1001}), "count is a number from 1 to 1000"),
+        (
+            json!({"positions": "1"}),
+            "positions is a list of at most 100",
+        ),
+        (json!({"positions": ["x"]}), "position 'x' is invalid"),
+        (json!({"cursor": "x"}), "cursor 'x' is invalid"),
+    ] {
+        let mut body = target.as_object().unwrap().clone();
+        body.extend(change.as_object().unwrap().clone());
+        let refused = post(&server, "move", Json::Object(body));
+        assert_eq!(refused.status, 400, "{change}");
+        let reason = refused.body["reason"].as_str().unwrap();
+        assert!(reason.contains(text), "{reason}");
+    }
+    let unknown = json!({"destination_exchange": "no", "routing_key": "k"});
+    assert_eq!(post(&server, "move", unknown).status, 404);
+}
+
+#[test]
+fn dead_letters_are_redriven_and_others_are_counted() {
+    let server = server_with(&["never died", "died"]);
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let q = fake.tree.queue("/", "q").unwrap().id;
+        let mut deaths = message::Deaths::default();
+        deaths.record(&message::Dying {
+            queue: "other",
+            reason: message::DeadReason::Rejected,
+            exchange: "",
+            routing_keys: vec!["other"],
+            ttl_ms: None,
+            failed: true,
+            at: WallTime(5),
+        });
+        let died = fake.messages.get_mut(&q).unwrap();
+        died[1] = died[1].dead_lettered("dlx", Some("q"), &deaths).unwrap();
+    }
+    let listed = server.get(MESSAGES);
+    let headers = &listed["messages"][1]["properties"]["headers"];
+    assert_eq!(headers["x-first-death-queue"], "other");
+    let redriven = post(&server, "redrive", json!({}));
+    assert_eq!(
+        outcome(&redriven),
+        json!({"moved": 1, "without_history": 1})
+    );
+    assert_eq!(payloads(&server.get(MESSAGES)), ["never died"]);
+    assert_eq!(
+        payloads(&server.get("/api/queues/%2F/other/messages")),
+        ["died"]
+    );
+}
+
+#[test]
+fn permissions_are_those_of_get_and_publish() {
+    let server = server_with(&["one"]);
+    server.add_user("reader", &["management"]);
+    server.add_user("writer", &["management"]);
+    server.add_user("nobody", &[]);
+    let limit = |user: &str, write: &str, read: &str| {
+        let change = Change::PutPermission(metadata::PermissionRecord {
+            user: user.into(),
+            vhost: "/".into(),
+            configure: ".*".into(),
+            write: write.into(),
+            read: read.into(),
+        });
+        server.fake.lock().unwrap().apply(change).unwrap();
+    };
+    limit("reader", "", ".*");
+    limit("writer", ".*", "");
+    let delete = format!("{MESSAGES}/9");
+    let (moves, redrives) = (format!("{MESSAGES}/move"), format!("{MESSAGES}/redrive"));
+    let to_other = json!({"destination_queue": "other"});
+    let requests = [
+        ("GET", MESSAGES, None, [200, 401, 401]),
+        ("DELETE", &delete, None, [404, 401, 401]),
+        ("POST", &moves, Some(to_other), [400, 401, 401]),
+        ("POST", &redrives, Some(json!({})), [400, 401, 401]),
+    ];
+    for (method, path, body, expected) in requests {
+        let users = ["reader", "writer", "nobody"];
+        let statuses = users.map(|user| {
+            server
+                .ask_as(Some((user, "secret")), method, path, body.clone())
+                .status
+        });
+        assert_eq!(statuses, expected, "{method} {path}");
+    }
+    assert_eq!(payloads(&server.get(MESSAGES)), ["one"]);
+}
+
+#[test]
+fn queue_has_the_age_of_its_head() {
+    let server = server_with(&["one"]);
+    assert!(
+        server
+            .get("/api/queues/%2F/other")
+            .get("head_message_age_seconds")
+            .is_none()
+    );
+    server.set_stats("q", 1, 0);
+    let queue = server.get("/api/queues/%2F/q");
+    assert_eq!(queue["head_message_timestamp"], 7);
+    assert_eq!(queue["head_message_received_at"], 1);
+    assert!(queue["head_message_age_seconds"].is_u64());
+}

@@ -1,0 +1,124 @@
+//! Reading messages of a queue without consuming them: nothing is marked, counted or moved.
+//!
+//! A queue lists its messages by descending priority, and within a priority in the order in which they were enqueued.
+//! Unacknowledged and requeued messages keep their place in that order, so a listing can be continued while consumers are
+//! served. A page is bounded, and the next one begins where it ended.
+
+use message::Message;
+
+/// Most messages of one page.
+pub const BROWSE_PAGE_MESSAGES: u32 = 100;
+/// Bytes of messages that one page reads; it may exceed them by its last message. As much as a classic queue reads ahead.
+pub const BROWSE_PAGE_BYTES: usize = 256 << 10;
+/// Most bytes of the body of one message in a page.
+pub const BROWSE_BODY_BYTES: u32 = 4 << 20;
+
+/// A message of a queue, or the place where a listing continues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BrowsePosition {
+    /// Priority level of the message in its queue.
+    pub level: u8,
+    /// Number of the message in its queue. It stays the same until the message leaves the queue.
+    pub number: u64,
+    /// In a classic queue: the segment where the message is, or where the search for it continues. 0: unknown.
+    pub segment: u64,
+    /// Offset in that segment.
+    pub offset: u64,
+}
+
+/// Which messages to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrowseRequest {
+    /// Where to begin. `None`: at the head of the queue.
+    pub from: Option<BrowsePosition>,
+    /// The lowest number to list.
+    pub least: u64,
+    /// The highest number to list.
+    pub most: u64,
+    /// Most messages, up to [`BROWSE_PAGE_MESSAGES`].
+    pub messages: u32,
+    /// Most bytes of each body, up to [`BROWSE_BODY_BYTES`].
+    pub body_bytes: u32,
+}
+
+/// The state of a message in its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrowsedState {
+    /// It waits for a consumer.
+    Ready,
+    /// It was delivered and is not settled.
+    Unacknowledged,
+    /// It becomes ready later.
+    Delayed,
+}
+
+/// A message in a listing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BrowsedMessage {
+    /// Its number and where it is.
+    pub at: BrowsePosition,
+    /// Its state.
+    pub state: BrowsedState,
+    /// It was delivered before. For an unacknowledged message: before the current delivery.
+    pub redelivered: bool,
+    /// Failed deliveries. `None`: the queue does not count them.
+    pub failed: Option<u32>,
+    /// Deliveries that were not settled for good; 0 if the queue does not count them.
+    pub acquired: u32,
+    /// Bytes of the whole body.
+    pub body_len: u64,
+    /// The message, with the first bytes of its body.
+    pub message: Message,
+}
+
+/// A part of a listing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BrowsePage {
+    /// The messages. There may be none although further ones follow.
+    pub messages: Vec<BrowsedMessage>,
+    /// Where the next page begins. `None`: there are no further messages.
+    pub next: Option<BrowsePosition>,
+}
+
+/// Collects the messages of a page.
+pub(crate) struct PageBuilder {
+    page: BrowsePage,
+    limit: usize,
+    body_bytes: usize,
+    bytes: usize,
+}
+
+impl PageBuilder {
+    pub(crate) fn new(request: &BrowseRequest) -> PageBuilder {
+        PageBuilder {
+            page: BrowsePage::default(),
+            limit: page_limit(request),
+            body_bytes: request.body_bytes.min(BROWSE_BODY_BYTES) as usize,
+            bytes: 0,
+        }
+    }
+
+    /// Returns true if the page takes no further message.
+    pub(crate) fn is_full(&self) -> bool {
+        self.page.messages.len() >= self.limit || self.bytes >= BROWSE_PAGE_BYTES
+    }
+
+    /// Adds a message; its body is cut off here.
+    pub(crate) fn push(&mut self, mut browsed: BrowsedMessage) {
+        self.bytes += browsed.message.as_bytes().len();
+        browsed.body_len = browsed.message.body_len() as u64;
+        if let Ok(shortened) = browsed.message.shortened(self.body_bytes) {
+            browsed.message = shortened;
+            self.page.messages.push(browsed);
+        }
+    }
+
+    pub(crate) fn finish(self, next: Option<BrowsePosition>) -> BrowsePage {
+        BrowsePage { next, ..self.page }
+    }
+}
+
+/// Most messages of the page that answers a request; at least one.
+pub(crate) fn page_limit(request: &BrowseRequest) -> usize {
+    request.messages.clamp(1, BROWSE_PAGE_MESSAGES) as usize
+}
