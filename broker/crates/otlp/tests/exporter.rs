@@ -107,7 +107,7 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        Server::start_with(|stream, to| serve(stream, to))
+        Server::start_with(serve)
     }
 
     fn start_with(each: impl Fn(TcpStream, &Sender<Request>) + Send + Sync + 'static) -> Server {

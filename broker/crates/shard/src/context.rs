@@ -7,11 +7,13 @@ use crate::audit_trail::AuditTrail;
 use crate::config::ShardConfig;
 use crate::frame::Frame;
 use crate::local_message::LocalMessage;
+use crate::span_recorder::SpanRecorder;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
 use env::{NodeId, Rng, SteadyWallClock, Time, WallTime};
 use metadata::{QueueId, SessionId};
-use session::SessionEvent;
+use queue::{RequestBody, Timestamps};
+use session::{PublishTag, SessionEvent};
 use std::collections::VecDeque;
 
 /// The location of a queue, as seen from a shard.
@@ -38,6 +40,8 @@ pub struct Context {
     notices: VecDeque<(u64, SessionEvent)>,
     /// None: there is no audit log.
     audit: Option<Box<AuditTrail>>,
+    /// None: the node exports no spans.
+    spans: Option<Box<SpanRecorder>>,
 }
 
 impl Context {
@@ -57,6 +61,7 @@ impl Context {
             effects: Vec::new(),
             notices: VecDeque::new(),
             audit: None,
+            spans: None,
         }
     }
 
@@ -72,6 +77,58 @@ impl Context {
     #[inline]
     pub fn audit_mut(&mut self) -> Option<&mut AuditTrail> {
         self.audit.as_deref_mut()
+    }
+
+    pub fn set_spans(&mut self, recorder: SpanRecorder) {
+        self.spans = Some(Box::new(recorder));
+    }
+
+    /// Returns true if the node exports spans.
+    #[inline]
+    pub fn records_spans(&self) -> bool {
+        self.spans.is_some()
+    }
+
+    pub fn spans_mut(&mut self) -> Option<&mut SpanRecorder> {
+        self.spans.as_deref_mut()
+    }
+
+    /// A queue has answered a publish, if spans are recorded.
+    #[cold]
+    #[inline(never)]
+    pub fn note_answer(&mut self, publish: (u64, PublishTag), accepted: bool) {
+        let at = self.timestamps();
+        if let Some(spans) = self.spans_mut() {
+            spans.answered(at, publish, accepted);
+        }
+    }
+
+    /// A session sends a request to a queue, if spans are recorded.
+    #[cold]
+    #[inline(never)]
+    pub fn note_request(&mut self, link: (u64, QueueId), body: &RequestBody) {
+        let at = self.timestamps();
+        if let Some(spans) = self.spans_mut() {
+            spans.requested(at, link, body);
+        }
+    }
+
+    /// A session has ended, if spans are recorded.
+    #[cold]
+    #[inline(never)]
+    pub fn end_spans(&mut self, session: u64) {
+        let at = self.timestamps();
+        if let Some(spans) = self.spans_mut() {
+            spans.session_ended(at, session);
+        }
+    }
+
+    /// The times of this turn.
+    pub fn timestamps(&self) -> Timestamps {
+        Timestamps {
+            now: self.now,
+            wall: self.wall,
+        }
     }
 
     pub fn set_time(&mut self, now: Time, wall: WallTime) {

@@ -40,6 +40,7 @@ mod quotas;
 mod reports;
 mod sessions;
 mod shard;
+mod span_recorder;
 mod stats;
 mod stream_leaders;
 mod wake_times;
@@ -56,6 +57,7 @@ pub use logins::{
 };
 pub use queue::quorum::DefaultTimeout;
 pub use shard::{MemoryBudget, NodeMemory, Shard};
+pub use span_recorder::SpanSettings;
 
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;
