@@ -161,7 +161,9 @@ mod tests {
             routing_keys: &["q"],
             properties,
         };
-        builder.build(4, [&b"body"[..]]).unwrap()
+        // A data section of AMQP 1.0 with one byte.
+        let body = [0x00, 0x53, 0x75, 0xa0, 0x01, b'b'];
+        builder.build(body.len(), [&body[..]]).unwrap()
     }
 
     fn parent(message: &Message) -> Option<(String, Option<String>)> {
