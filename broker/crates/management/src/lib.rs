@@ -292,6 +292,8 @@ pub struct Config {
     pub timings: Arc<NodeTimings>,
     /// Counts the exports of traces and metrics. None: there are none.
     pub export_counters: Option<Arc<telemetry::ExportCounters>>,
+    /// The node exports traces.
+    pub traces: bool,
 }
 
 /// Largest request body, in bytes.
@@ -352,6 +354,7 @@ impl Config {
             audit: None,
             timings: Arc::default(),
             export_counters: None,
+            traces: false,
         }
     }
 }

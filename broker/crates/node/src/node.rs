@@ -120,6 +120,8 @@ pub struct ControlParts {
     pub audit: Option<AuditSink>,
     /// Durations that the node measures.
     pub timings: Arc<NodeTimings>,
+    /// The node exports traces.
+    pub traces: bool,
     /// Where metrics are exported to. None: nowhere.
     pub metric_export: Option<MetricExport>,
     /// Counts the exports of traces and metrics. None: there are none.
@@ -934,6 +936,7 @@ fn start_control(
         memory_limit: machine::memory_limit(),
         audit,
         timings,
+        traces: telemetry.spans().is_some(),
         metric_export: telemetry.metrics(),
         export_counters: telemetry.counters(),
         control: Arc::new(move |request| door.ask(request)),

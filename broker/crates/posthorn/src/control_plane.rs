@@ -59,6 +59,7 @@ pub(crate) fn serve(parts: ControlParts, reloader: Arc<Reloader>) -> Result<(), 
     config.audit = parts.audit;
     config.timings = parts.timings;
     config.export_counters = parts.export_counters;
+    config.traces = parts.traces;
     config.memory = HttpMemory::of_limit(parts.memory_limit);
     if let Some(listener) = parts.probes {
         start_probes(listener, parts.control.clone(), config.clone())?;

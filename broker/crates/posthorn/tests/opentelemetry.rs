@@ -299,6 +299,41 @@ fn messages_with_a_sampled_context_have_spans_of_publish_and_delivery() -> Resul
     let spans = collector.wait_for_spans(7)?;
     assert_eq!(named(&spans, "deliver other").len(), 1);
 
+    // The context of a request to publish.
+    let management = address_of("management")?;
+    let http = |body: &str| -> Result<()> {
+        let mut stream = connect(&management)?;
+        let length = body.len();
+        let request = format!(
+            "POST /api/exchanges/%2F/amq.default/publish HTTP/1.1\r\nhost: a\r\n\
+             authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\ntraceparent: {sampled}\r\ntracestate: x=y\r\n\
+             connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        assert!(answer.contains(r#"{"routed":true}"#), "{answer}");
+        Ok(())
+    };
+    let rest = r#""routing_key":"other","payload":"abc","payload_encoding":"string"}"#;
+    http(&format!(r#"{{"properties":{{}},{rest}"#))?;
+    let unsampled = parent("00");
+    let own = format!(r#"{{"properties":{{"headers":{{"traceparent":"{unsampled}"}}}},{rest}"#);
+    http(&own)?;
+    http(&format!(r#"{{"properties":[],{rest}"#))?;
+    let spans = collector.wait_for_spans(9)?;
+    assert_eq!(
+        spans.len(),
+        9,
+        "a message with a context keeps it: {spans:#?}"
+    );
+    let published = named(&spans, "publish amq.default");
+    for span in &published[1..] {
+        assert_eq!(hex(&span.parent_span_id), PARENT);
+        assert_eq!(span.trace_state, "x=y");
+        assert!(span.status.is_none(), "{span:#?}");
+    }
+
     let body = &collector.bodies("/v1/traces")[0];
     let request = ExportTraceServiceRequest::decode(&**body)?;
     let resource = request.resource_spans[0]
@@ -319,7 +354,7 @@ fn messages_with_a_sampled_context_have_spans_of_publish_and_delivery() -> Resul
     }
     let metrics = page(&address_of("prometheus")?)?;
     for line in [
-        "posthorn_otlp_spans_exported_total 7",
+        "posthorn_otlp_spans_exported_total 9",
         "posthorn_otlp_spans_dropped_total 0",
     ] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
