@@ -25,7 +25,10 @@ const PARENT: &str = "00f067aa0ba902b7";
 
 /// Accepts everything.
 #[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<(String, Vec<u8>)>>>);
+struct Collector(Arc<Mutex<Vec<ReceivedRequest>>>);
+
+/// Path and body.
+type ReceivedRequest = (String, Vec<u8>);
 
 impl Collector {
     fn start() -> Result<(Collector, String)> {

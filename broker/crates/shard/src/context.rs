@@ -7,13 +7,14 @@ use crate::audit_trail::AuditTrail;
 use crate::config::ShardConfig;
 use crate::frame::Frame;
 use crate::local_message::LocalMessage;
+use crate::sessions::InternalSession;
 use crate::span_recorder::SpanRecorder;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
 use env::{NodeId, Rng, SteadyWallClock, Time, WallTime};
 use metadata::{QueueId, SessionId};
 use queue::{RequestBody, Timestamps};
-use session::{PublishTag, SessionEvent};
+use session::{ControlEvent, PublishTag, SessionEvent};
 use std::collections::VecDeque;
 
 /// The location of a queue, as seen from a shard.
@@ -89,37 +90,40 @@ impl Context {
         self.spans.is_some()
     }
 
-    pub fn spans_mut(&mut self) -> Option<&mut SpanRecorder> {
-        self.spans.as_deref_mut()
+    /// Passes the recorder of spans to `note`, if there is one.
+    #[cold]
+    #[inline(never)]
+    pub fn note_spans(&mut self, note: impl FnOnce(&mut SpanRecorder, Timestamps)) {
+        let at = self.timestamps();
+        let Some(spans) = self.spans.as_deref_mut() else {
+            return;
+        };
+        note(spans, at);
+        if spans.begin_flush() {
+            // A notice, because each turn handles them: a test for spans in each turn would cost nodes without traces.
+            let number = InternalSession::Firehose.number(self.config.index);
+            self.notify(number, ControlEvent::Unblocked.into());
+        }
     }
 
-    /// A queue has answered a publish, if spans are recorded.
+    /// A queue has answered a publish.
     #[cold]
     #[inline(never)]
     pub fn note_answer(&mut self, publish: (u64, PublishTag), accepted: bool) {
-        let at = self.timestamps();
-        if let Some(spans) = self.spans_mut() {
-            spans.answered(at, publish, accepted);
-        }
+        self.note_spans(|spans, at| spans.answered(at, publish, accepted));
     }
 
-    /// A session sends a request to a queue, if spans are recorded.
+    /// A session sends a request to a queue.
     #[cold]
     #[inline(never)]
     pub fn note_request(&mut self, link: (u64, QueueId), body: &RequestBody) {
-        let at = self.timestamps();
-        if let Some(spans) = self.spans_mut() {
-            spans.requested(at, link, body);
-        }
+        self.note_spans(|spans, at| spans.requested(at, link, body));
     }
 
-    /// A session has ended, if spans are recorded.
-    #[cold]
-    #[inline(never)]
-    pub fn end_spans(&mut self, session: u64) {
-        let at = self.timestamps();
-        if let Some(spans) = self.spans_mut() {
-            spans.session_ended(at, session);
+    /// Gives the spans that have ended to the exporter.
+    pub fn flush_spans(&mut self) {
+        if let Some(spans) = self.spans.as_deref_mut() {
+            spans.flush();
         }
     }
 

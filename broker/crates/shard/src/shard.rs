@@ -750,9 +750,6 @@ impl ShardDriver for Shard {
         self.state.listen_when_ready();
         let state = &mut self.state;
         state.queues.flush(&mut state.ctx);
-        if let Some(spans) = state.ctx.spans_mut() {
-            spans.flush();
-        }
         self.state.ctx.drain_effects(out);
         if !self.dirty.is_empty() {
             out.extend(self.dirty.drain(..).map(Effect::Flush));

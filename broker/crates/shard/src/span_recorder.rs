@@ -52,6 +52,8 @@ pub struct SpanRecorder {
     /// Size of the spans in `publishes` and `deliveries`.
     open_bytes: usize,
     finished: Vec<Span>,
+    /// A flush follows in this turn.
+    is_flush_due: bool,
 }
 
 impl SpanRecorder {
@@ -64,6 +66,7 @@ impl SpanRecorder {
             deliveries: BTreeMap::new(),
             open_bytes: 0,
             finished: Vec::new(),
+            is_flush_due: false,
         }
     }
 
@@ -193,15 +196,21 @@ impl SpanRecorder {
         }
     }
 
-    /// Gives the finished spans to the exporter. Called at the end of each turn.
-    #[inline]
+    /// Returns true if [`SpanRecorder::flush`] must be called in this turn, once until it is.
+    pub fn begin_flush(&mut self) -> bool {
+        let is_needed = !self.finished.is_empty() && !self.is_flush_due;
+        self.is_flush_due |= is_needed;
+        is_needed
+    }
+
+    /// Gives the finished spans to the exporter.
     pub fn flush(&mut self) {
+        self.is_flush_due = false;
         if !self.finished.is_empty() {
             self.send();
         }
     }
 
-    #[cold]
     fn send(&mut self) {
         self.settings.sink.send(std::mem::take(&mut self.finished));
     }

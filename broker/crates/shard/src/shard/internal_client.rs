@@ -115,10 +115,9 @@ impl ShardState {
 
     /// Publishes a copy of a message that is traced, and begins its span.
     pub fn trace(&mut self, number: u64, connection: &dyn Display, traced: &TracedMessage<'_>) {
-        let (at, tree) = (self.ctx.timestamps(), self.metadata.tree());
-        if let Some(spans) = self.ctx.spans_mut() {
-            spans.record(at, tree, number, traced);
-        }
+        let tree = self.metadata.tree();
+        self.ctx
+            .note_spans(|spans, at| spans.record(at, tree, number, traced));
         let copy = self
             .firehose
             .copy(&self.ctx, self.metadata.tree(), connection, traced);

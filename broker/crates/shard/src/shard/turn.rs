@@ -210,7 +210,8 @@ impl ShardState {
             trail.session_ended(number);
         }
         if self.ctx.records_spans() {
-            self.ctx.end_spans(number);
+            self.ctx
+                .note_spans(|spans, at| spans.session_ended(at, number));
         }
         self.queues
             .handle_session_end(&mut self.ctx, self.metadata.tree(), number);
