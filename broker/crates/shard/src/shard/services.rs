@@ -223,6 +223,8 @@ impl ShardState {
     }
 
     /// An event for a session that has ended.
+    #[cold]
+    #[inline(never)]
     pub fn late_session_event(&mut self, session: u64, event: &SessionEvent) {
         if session == InternalSession::Firehose.number(self.ctx.shard()) {
             // See `Context::note_spans`.
