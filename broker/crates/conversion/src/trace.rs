@@ -1,13 +1,69 @@
 //! RabbitMQ's firehose: copies of messages for tracing. The copy has the body of the message; its
-//! headers describe the message, as AMQP 0.9.1 has it, and the event.
+//! headers describe the message, as AMQP 0.9.1 has it, and the event. Also here: the W3C trace
+//! context of a message.
 
-use crate::amqp091;
+use crate::view::Encoding;
+use crate::{View, amqp091};
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Properties, Short, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
+use telemetry::TraceContext;
 
 /// Maximum length of a routing key in bytes.
 const MAX_KEY: usize = 255;
+
+/// Names of the W3C trace context.
+const PARENT: &str = "traceparent";
+const STATE: &str = "tracestate";
+
+/// The W3C trace context of a message: of its headers in AMQP 0.9.1, of its message annotations or else its application
+/// properties in AMQP 1.0, of its user properties in MQTT. None: it has none, or an invalid one.
+#[cold]
+pub fn context(message: &Message) -> Option<TraceContext> {
+    let view = View::of(message).ok()?;
+    let mut found = Found::default();
+    if let Encoding::Maps { annotations, .. } = view.headers.0 {
+        // The view leaves out annotations without the prefix of the broker's own.
+        for (name, value) in annotations {
+            if let (codec_amqp10::Value::Symbol(name), codec_amqp10::Value::String(text)) =
+                (name, value)
+            {
+                found.note(name.as_str(), text);
+            }
+        }
+        if let Some(context) = found.context() {
+            return Some(context);
+        }
+        found = Found::default();
+    }
+    view.headers.for_each(|header| {
+        if let Some(text) = header.value.as_str() {
+            found.note(header.name, text);
+        }
+    });
+    found.context()
+}
+
+/// The first of duplicate headers counts.
+#[derive(Default)]
+struct Found {
+    parent: Option<String>,
+    state: Option<String>,
+}
+
+impl Found {
+    fn note(&mut self, name: &str, text: &str) {
+        match name {
+            PARENT => self.parent.get_or_insert_with(|| text.to_owned()),
+            STATE => self.state.get_or_insert_with(|| text.to_owned()),
+            _ => return,
+        };
+    }
+
+    fn context(&self) -> Option<TraceContext> {
+        TraceContext::parse(self.parent.as_deref()?, self.state.as_deref())
+    }
+}
 
 /// Builds the copy for `exchange` and `key` with the additional headers `extra`. None if the
 /// message cannot be built.
@@ -90,6 +146,123 @@ fn properties(raw: &[u8]) -> Table {
 mod tests {
     use super::*;
     use env::WallTime;
+
+    const CONTEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const OTHER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-01";
+
+    fn stored(protocol: Protocol, properties: &[u8]) -> Message {
+        let builder = MessageBuilder {
+            protocol,
+            durable: false,
+            priority: None,
+            ttl_ms: None,
+            received: WallTime(9),
+            exchange: "",
+            routing_keys: &["q"],
+            properties,
+        };
+        // A data section of AMQP 1.0 with one byte.
+        let body = [0x00, 0x53, 0x75, 0xa0, 0x01, b'b'];
+        builder.build(body.len(), [&body[..]]).unwrap()
+    }
+
+    fn parent(message: &Message) -> Option<(String, Option<String>)> {
+        let context = context(message)?;
+        let state = context.state.clone().map(String::from);
+        Some((context.to_string(), state))
+    }
+
+    #[test]
+    fn context_is_in_the_headers_of_amqp091() {
+        let message = |headers: &[(&str, Value)]| {
+            let headers = headers.iter().map(|(k, v)| ((*k).into(), v.clone()));
+            let mut entries = BytesMut::new();
+            table::encode(&Table(headers.collect()), &mut entries);
+            let mut raw = BytesMut::new();
+            let encoded = Properties::<&str> {
+                headers: entries.get(4..),
+                ..Properties::default()
+            };
+            encoded.encode(&mut raw);
+            stored(Protocol::Amqp091, &raw)
+        };
+        let headers = [
+            ("a", Value::I32(1)),
+            ("tracestate", "a=b".into()),
+            ("traceparent", CONTEXT.into()),
+            ("traceparent", OTHER.into()),
+        ];
+        let expected = Some((CONTEXT.to_owned(), Some("a=b".to_owned())));
+        assert_eq!(parent(&message(&headers)), expected);
+        for value in [Value::I32(1), Value::Void, Value::Table(Table::default())] {
+            assert_eq!(parent(&message(&[("traceparent", value)])), None);
+        }
+        assert_eq!(parent(&message(&[("tracestate", "a=b".into())])), None);
+    }
+
+    #[test]
+    fn annotations_of_amqp10_take_precedence_over_application_properties() {
+        use codec_amqp10::{SectionKind, Symbol, encode_section_descriptor, map};
+        let message = |annotations: &[&str], application: &[&str]| {
+            let mut raw = Vec::new();
+            encode_section_descriptor(&mut raw, SectionKind::MessageAnnotations);
+            let mut entries = map(&mut raw);
+            for text in annotations {
+                entries.push(&Symbol::from_static("traceparent"));
+                entries.push(*text);
+            }
+            entries.finish();
+            encode_section_descriptor(&mut raw, SectionKind::ApplicationProperties);
+            let mut entries = map(&mut raw);
+            for text in application {
+                entries.push("traceparent");
+                entries.push(*text);
+                entries.push("tracestate");
+                entries.push("a=b");
+            }
+            entries.finish();
+            stored(Protocol::Amqp10, &raw)
+        };
+        let of_annotation = Some((CONTEXT.to_owned(), None));
+        assert_eq!(parent(&message(&[CONTEXT], &[OTHER])), of_annotation);
+        let of_property = Some((OTHER.to_owned(), Some("a=b".to_owned())));
+        assert_eq!(parent(&message(&[], &[OTHER])), of_property);
+        assert_eq!(parent(&message(&["invalid"], &[OTHER])), of_property);
+        assert_eq!(parent(&message(&[], &[])), None);
+    }
+
+    #[test]
+    fn context_is_in_the_user_properties_of_mqtt() {
+        use codec_mqtt::{Properties, Qos, RepeatedProperties, put_user_property};
+        let message = |properties: &[(&str, &str)]| {
+            let mut repeated = BytesMut::new();
+            for (name, value) in properties {
+                put_user_property(&mut repeated, name, value);
+            }
+            let properties = Properties {
+                repeated: RepeatedProperties(&repeated),
+                ..Properties::default()
+            };
+            let builder = crate::mqtt::EnvelopeBuilder {
+                qos: Qos::AtLeastOnce,
+                retain: false,
+                topic: "t",
+                properties: &properties,
+                exchange: "amq.topic",
+                key: "t",
+                received: WallTime(9),
+            };
+            builder.build(b"body").unwrap()
+        };
+        let both = [("traceparent", CONTEXT), ("tracestate", "a=b")];
+        let expected = Some((CONTEXT.to_owned(), Some("a=b".to_owned())));
+        assert_eq!(parent(&message(&both)), expected);
+        assert_eq!(parent(&message(&[])), None);
+        // Properties that cannot be decoded.
+        assert_eq!(parent(&stored(Protocol::Mqtt, &[0xff; 9])), None);
+        assert_eq!(parent(&stored(Protocol::Amqp10, &[0xff; 9])), None);
+        assert_eq!(parent(&stored(Protocol::Amqp091, &[0xff; 9])), None);
+    }
 
     #[test]
     fn copy_describes_the_original_message() {

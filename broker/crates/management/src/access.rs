@@ -24,6 +24,8 @@ pub(crate) struct AuthenticatedRequest {
     pub(crate) body: axum::body::Bytes,
     /// The `X-Reason` header.
     pub(crate) reason: Option<String>,
+    /// The headers `traceparent` and `tracestate`, if the node exports traces and the first is valid.
+    pub(crate) trace: Option<(String, Option<String>)>,
 }
 
 impl AuthenticatedRequest {

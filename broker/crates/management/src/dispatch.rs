@@ -17,6 +17,7 @@ use axum::response::{IntoResponse as _, Response};
 use http_body::Body as _;
 use percent_encoding::percent_decode_str;
 use serde_json::Value as Json;
+use telemetry::TraceContext;
 
 /// Maximum number of elements of a path.
 const MAX_ELEMENTS: usize = 12;
@@ -133,6 +134,10 @@ async fn answer(api: &Api, request: Request) -> ApiResult {
         query: Query::parse(parts.uri.query()),
         body,
         reason: text(&parts.headers, "x-reason").map(str::to_owned),
+        trace: match api.config().traces {
+            true => trace(&parts.headers),
+            false => None,
+        },
     };
     let route = match routes::find(&method, path) {
         Ok(route) => route,
@@ -188,6 +193,13 @@ fn no_route_response(error: ApiError, path: &[&str]) -> Response {
         Some(allowed) => ([(header::ALLOW, allowed)], response).into_response(),
         None => response,
     }
+}
+
+/// The W3C trace context of a request.
+fn trace(headers: &HeaderMap) -> Option<(String, Option<String>)> {
+    let parent = text(headers, "traceparent")?;
+    let context = TraceContext::parse(parent, text(headers, "tracestate"))?;
+    Some((parent.to_owned(), context.state.map(String::from)))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

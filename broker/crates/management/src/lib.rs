@@ -292,6 +292,10 @@ pub struct Config {
     pub audit: Option<audit::AuditSink>,
     /// Durations that the node measures.
     pub timings: Arc<NodeTimings>,
+    /// Counts the exports of traces and metrics. None: there are none.
+    pub export_counters: Option<Arc<telemetry::ExportCounters>>,
+    /// The node exports traces.
+    pub traces: bool,
 }
 
 /// Largest request body, in bytes.
@@ -351,6 +355,8 @@ impl Config {
             login_counter: LoginCounter::default(),
             audit: None,
             timings: Arc::default(),
+            export_counters: None,
+            traces: false,
         }
     }
 }
@@ -369,6 +375,21 @@ pub fn router(node: Node, config: Config) -> std::io::Result<Router> {
 /// RabbitMQ.
 pub fn prometheus(node: Node, config: Config) -> std::io::Result<Router> {
     Ok(metrics::router(ask::Api::new(node, config)?))
+}
+
+/// Reads the metrics of `/metrics` as values.
+pub struct MetricsReader(ask::Api);
+
+impl MetricsReader {
+    /// A reader of this node.
+    pub fn new(node: Node, config: Config) -> std::io::Result<MetricsReader> {
+        ask::Api::new(node, config).map(MetricsReader)
+    }
+
+    /// The values now. None: the node cannot say, for example because it is starting.
+    pub async fn read(&self) -> Option<Vec<telemetry::Metric>> {
+        metrics::values(&self.0).await.ok()
+    }
 }
 
 pub use gate::Gate;

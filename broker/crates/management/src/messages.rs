@@ -185,6 +185,27 @@ fn payload(body: &JsonMembers<'_>) -> Result<Vec<u8>, ApiError> {
     }
 }
 
+/// Adds the context of the request to a message without one.
+fn add_trace(properties: &mut Map<String, Json>, call: &AuthenticatedRequest) {
+    let Some((parent, state)) = &call.trace else {
+        return;
+    };
+    let headers = properties.entry("headers").or_insert(Json::Null);
+    if headers.is_null() {
+        *headers = object!({});
+    }
+    // Anything else is refused later.
+    if let Json::Object(headers) = headers
+        && !headers.contains_key("traceparent")
+    {
+        headers.insert("traceparent".to_owned(), parent.as_str().into());
+        headers.remove("tracestate");
+        if let Some(state) = state {
+            headers.insert("tracestate".to_owned(), state.as_str().into());
+        }
+    }
+}
+
 pub(crate) async fn publish(
     api: &Api,
     call: &AuthenticatedRequest,
@@ -195,11 +216,12 @@ pub(crate) async fn publish(
     let body = call.object()?;
     let body = JsonMembers(&body);
     body.require(&["routing_key", "properties", "payload", "payload_encoding"])?;
-    let properties = match body.0.get("properties") {
+    let mut properties = match body.0.get("properties") {
         Some(Json::Object(properties)) => properties.clone(),
         Some(Json::Array(list)) if list.is_empty() => Map::new(),
         _ => return Err(ApiError::bad_request("'properties' should be an object")),
     };
+    add_trace(&mut properties, call);
     let key = body.required_text("routing_key")?;
     if key.len() > MAX_SHORT {
         let why = format!("'routing_key' is longer than {MAX_SHORT} bytes");

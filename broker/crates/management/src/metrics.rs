@@ -30,6 +30,8 @@ use control::{
 use globals::{churn, dead_letters, globals, logins, machine, mqtt, quotas, raft, streams};
 use objects::{FAMILIES, Samples};
 
+/// Prefix of RabbitMQ's metrics.
+const PREFIX: &str = "rabbitmq_";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
@@ -52,13 +54,14 @@ async fn protect(request: Request, next: Next) -> Response {
 }
 
 async fn aggregated(State(api): State<Api>) -> Response {
-    respond(collect(&api).await.map(Page::into_text))
+    let page = Page::new(PREFIX);
+    respond(collect(&api, page).await.map(Page::into_text))
 }
 
 /// The node's metrics, aggregated where they cannot be listed, and every object.
 async fn per_object(State(api): State<Api>) -> Response {
     let samples = async {
-        let (page, ..) = collect_node(&api).await?;
+        let (page, ..) = collect_node(&api, Page::new(PREFIX)).await?;
         Samples::gather(&api, page, FAMILIES.to_vec(), &[]).await
     };
     respond(samples.await.map(Body::new))
@@ -130,8 +133,14 @@ fn client_logins_of(config: &Config, counters: &Counters) -> LoginsByProtocol {
     logins
 }
 
-async fn collect(api: &Api) -> Result<Page, ApiError> {
-    let (mut page, counters, streams) = collect_node(api).await?;
+/// The metrics of `/metrics` as values.
+pub(crate) async fn values(api: &Api) -> Result<Vec<telemetry::Metric>, ApiError> {
+    let page = collect(api, Page::of_values(PREFIX)).await?;
+    Ok(page.into_values())
+}
+
+async fn collect(api: &Api, page: Page) -> Result<Page, ApiError> {
+    let (mut page, counters, streams) = collect_node(api, page).await?;
     let max_lag = streams.iter().map(|replica| replica.max_lag).max();
     let queues = counters.queues;
     for (name, help, value) in [
@@ -179,8 +188,10 @@ async fn collect(api: &Api) -> Result<Page, ApiError> {
 }
 
 /// Metrics of the node itself rather than of an object.
-async fn collect_node(api: &Api) -> Result<(Page, Counters, Vec<StreamReplicaFacts>), ApiError> {
-    let mut page = Page::new("rabbitmq_");
+async fn collect_node(
+    api: &Api,
+    mut page: Page,
+) -> Result<(Page, Counters, Vec<StreamReplicaFacts>), ApiError> {
     let config = api.config();
     let nodes = nodes::facts(api).await?;
     let own = nodes.iter().find(|n| n.id == config.node);
@@ -248,6 +259,9 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters, Vec<StreamReplicaFac
             audit.lost(),
         );
     }
+    if let Some(counters) = &config.export_counters {
+        exports(&mut page, &counters.read());
+    }
     timings(&mut page, &config.timings);
     let own_peers = nodes.iter().filter(|n| n.id != config.node);
     page.one(
@@ -280,6 +294,28 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters, Vec<StreamReplicaFac
     );
     page.prefix(previous_prefix);
     Ok((page, counters, replicas))
+}
+
+fn exports(page: &mut Page, counts: &telemetry::ExportCounts) {
+    for (name, help, value) in [
+        (
+            "otlp_spans_exported_total",
+            "Spans that the OpenTelemetry collector has accepted since the node started",
+            counts.spans_exported,
+        ),
+        (
+            "otlp_spans_dropped_total",
+            "Spans that exceeded a limit, or that the collector refused, since the node started",
+            counts.spans_dropped,
+        ),
+        (
+            "otlp_failed_exports_total",
+            "Requests to the OpenTelemetry collector that failed since the node started, each attempt counted",
+            counts.failed_exports,
+        ),
+    ] {
+        page.one(name, COUNTER, help, value);
+    }
 }
 
 fn timings(page: &mut Page, timings: &NodeTimings) {

@@ -26,8 +26,10 @@ pub struct Tree {
     pub(crate) applied: u64,
     pub(crate) cluster: Name,
     pub(crate) vhosts: NameMap<Vhost>,
-    /// Whether any vhost is traced. Derived from `vhosts`.
+    /// Whether sessions report messages: any vhost is traced, or `traces_all`. Derived from both.
     pub(crate) traces: bool,
+    /// Sessions report all messages. Set by the shard that has the tree; not replicated.
+    pub(crate) traces_all: bool,
     pub(crate) queues: HashMap<QueueId, Queue, FixedState>,
     /// The keys of `queues` in order, so that a listing can continue from any of them.
     pub(crate) queue_ids: BTreeSet<QueueId>,

@@ -89,13 +89,19 @@ impl Tree {
         result
     }
 
-    /// Whether any vhost is traced. Called for every message.
+    /// Lets sessions report all messages, whether their vhost is traced or not.
+    pub fn trace_all(&mut self) {
+        self.traces_all = true;
+        self.update_traces();
+    }
+
+    /// Whether sessions report messages: any vhost is traced, or [`Tree::trace_all`] was called. Called for every message.
     pub fn traces(&self) -> bool {
         self.traces
     }
 
     pub(crate) fn update_traces(&mut self) {
-        self.traces = self.vhosts.values().any(|v| v.record.traced);
+        self.traces = self.traces_all || self.vhosts.values().any(|v| v.record.traced);
     }
 
     pub(crate) fn set_vhost_limit(

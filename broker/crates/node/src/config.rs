@@ -13,6 +13,7 @@ mod ldap_keys;
 mod live;
 mod load;
 mod mqtt_keys;
+mod opentelemetry_keys;
 mod parse;
 mod restriction_keys;
 mod stream_keys;
@@ -27,6 +28,7 @@ pub use keys::{ConfigKey, keys, reference};
 pub use live::{Reload, RunningConfig, is_live};
 pub use load::{ConfigError, ConfigErrors, ConfigSources, SettingOrigin, load};
 pub use mqtt_keys::MqttConfig;
+pub use opentelemetry_keys::OpenTelemetryConfig;
 pub use stream_keys::{AdvertisedPart, StreamConfig};
 pub use tiered_keys::TieredConfig;
 pub use values::{Listen, PeerAddress, parse_bytes};
@@ -85,6 +87,8 @@ pub struct Config {
     pub stream: StreamConfig,
     /// Tiered storage of streams.
     pub tiered: TieredConfig,
+    /// Export of traces and metrics.
+    pub opentelemetry: OpenTelemetryConfig,
     /// Certificates of client listeners.
     pub tls: TlsConfig,
     /// HTTP API with TLS.
@@ -390,6 +394,7 @@ impl Default for Config {
             web_amqp: WebConfig::new(WebSocketSettings::AMQP10),
             stream: StreamConfig::default(),
             tiered: TieredConfig::default(),
+            opentelemetry: OpenTelemetryConfig::default(),
             tls: TlsConfig::default(),
             management_tls: Listen::None,
             prometheus_tls: Listen::None,

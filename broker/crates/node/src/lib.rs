@@ -26,6 +26,7 @@ pub mod peering;
 mod resolver;
 mod shard_count;
 mod socket;
+mod telemetry_export;
 mod threads;
 mod watch;
 pub mod wire;
@@ -34,4 +35,5 @@ pub use clients::Registration;
 pub use node::{
     ControlParts, ControlServer, NodeError, NodeParts, ShardFactory, ShardMaterial, run,
 };
+pub use telemetry_export::MetricExport;
 pub use threads::ThreadNotification;

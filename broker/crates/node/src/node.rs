@@ -16,6 +16,7 @@ use crate::machine;
 use crate::not_ready::NotReadyLog;
 use crate::peering::PeeringConfig;
 use crate::shard_count::ShardCount;
+use crate::telemetry_export::{MetricExport, TelemetryExport};
 use crate::threads::{ThreadNotification, ThreadParts, Threads};
 use crate::watch::{self, LastDiskCheck, ResourceMonitor};
 use audit::AuditSink;
@@ -27,6 +28,7 @@ use metadata::deprecated::PermittedFeatures;
 use metadata::features::Version;
 use metadata::{ClientAddress, NodeRecord, QueueType, UserRecord};
 use reactor::LoopReport;
+use shard::SpanSettings;
 use shard::{
     Founding, LoginBackend, RecoveredShard, ShardConfig, ShardDriver, StartCheck,
     StartIdentification,
@@ -39,6 +41,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use telemetry::ExportCounters;
 use wal::Recovered;
 
 /// Creates a shard on its own thread, because recovering its data may take long.
@@ -59,6 +62,8 @@ pub struct ShardMaterial {
     pub identification: Option<(Arc<[LoginBackend]>, StartIdentification)>,
     /// Takes audit records. None: there is no audit log.
     pub audit: Option<AuditSink>,
+    /// Takes spans. None: none are exported.
+    pub spans: Option<SpanSettings>,
     /// Monotonic time of the start.
     pub now: Time,
     /// Wall-clock time of the start.
@@ -115,6 +120,12 @@ pub struct ControlParts {
     pub audit: Option<AuditSink>,
     /// Durations that the node measures.
     pub timings: Arc<NodeTimings>,
+    /// The node exports traces.
+    pub traces: bool,
+    /// Where metrics are exported to. None: nowhere.
+    pub metric_export: Option<MetricExport>,
+    /// Counts the exports of traces and metrics. None: there are none.
+    pub export_counters: Option<Arc<ExportCounters>>,
     /// Sends a request to shard 0; see [`ControlGateway::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
     /// Returns the resource usage of the node as last measured.
@@ -225,6 +236,7 @@ struct Node {
     /// The acknowledgement timeout, which all shards share.
     consumer_timeout: shard::DefaultTimeout,
     audit: Option<AuditLog>,
+    telemetry: TelemetryExport,
 }
 
 impl Node {
@@ -261,11 +273,18 @@ impl Node {
         let audit = AuditLog::start(&config.audit, &name, clock.clone(), &door);
         let audit = audit.map_err(io_error("audit.file"))?;
         let sink = audit.as_ref().map(AuditLog::sink);
+        let program = (name.as_str(), parts.version.version);
+        let telemetry = TelemetryExport::start(&config.opentelemetry, program, clock.clone());
+        let telemetry = telemetry.map_err(io_error("opentelemetry"))?;
         let identities = start_identities(&config, clock.clone(), &mut rng)?;
         if let Some(serve) = parts.serve_control {
             // Started before the log is recovered, so that probes are answered meanwhile.
             let me = (data.identity().node, name.as_str(), parts.version);
-            let shown = (&clients, last_look.clone(), (sink, timings.clone()));
+            let shown = (
+                &clients,
+                last_look.clone(),
+                (sink, timings.clone(), &telemetry),
+            );
             let serve = (serve, identities.clone());
             ports.extend(start_control(&config, me, shown, serve, &door, &notices)?);
         }
@@ -335,6 +354,7 @@ impl Node {
             last_look,
             consumer_timeout,
             audit,
+            telemetry,
         })
     }
 
@@ -349,6 +369,8 @@ impl Node {
         self.threads.stop(self.config.shutdown_timeout);
         // Writes the records of the shards.
         drop(self.audit.take());
+        // Exports the spans of the shards.
+        drop(std::mem::take(&mut self.telemetry));
         if let Some(file) = &self.ready_file {
             // A stale file would name ports that are not served. Failing to remove it is harmless
             // otherwise.
@@ -463,6 +485,7 @@ impl Node {
             let (make, disk) = (self.make_shard.clone(), self.data.disk());
             let clock = self.clock.clone();
             let audit = self.audit.as_ref().map(AuditLog::sink);
+            let spans = self.telemetry.spans();
             let own = listeners.pop().unwrap_or_default();
             self.threads
                 .start_shard(index, own, loop_config.clone(), move || {
@@ -473,6 +496,7 @@ impl Node {
                         checks,
                         identification,
                         audit,
+                        spans,
                         now: clock.now(),
                         wall: clock.wall(),
                     })
@@ -838,14 +862,14 @@ fn login_backends(config: &Config) -> Arc<[LoginBackend]> {
 type ShownParts<'a> = (
     &'a ClientListeners,
     Arc<LastDiskCheck>,
-    (Option<AuditSink>, Arc<NodeTimings>),
+    (Option<AuditSink>, Arc<NodeTimings>, &'a TelemetryExport),
 );
 
 /// Starts the control plane's thread. Returns its listeners for the ready file.
 fn start_control(
     config: &Config,
     (node, name, version): (NodeId, &str, Version),
-    (clients, last_look, (audit, timings)): ShownParts<'_>,
+    (clients, last_look, (audit, timings, telemetry)): ShownParts<'_>,
     (serve, identities): (ControlServer, Option<Arc<IdentityService>>),
     door: &Arc<ControlGateway>,
     notices: &Sender<ThreadNotification>,
@@ -912,6 +936,9 @@ fn start_control(
         memory_limit: machine::memory_limit(),
         audit,
         timings,
+        traces: telemetry.spans().is_some(),
+        metric_export: telemetry.metrics(),
+        export_counters: telemetry.counters(),
         control: Arc::new(move |request| door.ask(request)),
         resources: Arc::new(move || last_look.resources()),
         set_memory_watermark: Arc::new(move |share| {

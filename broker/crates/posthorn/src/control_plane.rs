@@ -2,12 +2,12 @@
 
 use crate::reload::Reloader;
 use management::{
-    CertificateExpiry, Config, HttpMemory, ListenerTls, LogLevels, MeasureResources, Node,
-    ReloadSettings, Router, SetDiskLimit, SetWatermark, SettingKey,
+    CertificateExpiry, Config, HttpMemory, ListenerTls, LogLevels, MeasureResources, MetricsReader,
+    Node, ReloadSettings, Router, SetDiskLimit, SetWatermark, SettingKey,
 };
-use node::ControlParts;
 use node::config::{is_live, keys};
 use node::logging::LogLevelControl;
+use node::{ControlParts, MetricExport};
 use std::future::pending;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -58,11 +58,17 @@ pub(crate) fn serve(parts: ControlParts, reloader: Arc<Reloader>) -> Result<(), 
     config.resources = Some(MeasureResources(parts.resources));
     config.audit = parts.audit;
     config.timings = parts.timings;
+    config.export_counters = parts.export_counters;
+    config.traces = parts.traces;
     config.memory = HttpMemory::of_limit(parts.memory_limit);
     if let Some(listener) = parts.probes {
         start_probes(listener, parts.control.clone(), config.clone())?;
     }
     let node: Node = parts.control;
+    if let Some(export) = parts.metric_export {
+        let reader = MetricsReader::new(node.clone(), config.clone());
+        runtime.spawn(export_metrics(reader.map_err(|e| e.to_string())?, export));
+    }
     runtime.block_on(async move {
         // Both listeners share one application, so that failed logins are counted together, and one
         // gate, so that connections are.
@@ -110,6 +116,19 @@ pub(crate) fn serve(parts: ControlParts, reloader: Arc<Reloader>) -> Result<(), 
         );
         result.map(|_| ())
     })
+}
+
+/// Exports the metrics until the process ends.
+async fn export_metrics(reader: MetricsReader, export: MetricExport) {
+    let first = tokio::time::Instant::now() + export.interval;
+    let mut ticks = tokio::time::interval_at(first, export.interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Some(metrics) = reader.read().await {
+            export.sink.send(metrics);
+        }
+    }
 }
 
 /// Probes have their own thread, so that they are answered however busy the HTTP API is.

@@ -97,6 +97,7 @@ fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
         checks,
         identification,
         audit,
+        spans,
         now,
         wall,
     } = material;
@@ -108,6 +109,9 @@ fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
     }
     if let Some(audit) = audit {
         shard.audit_to(audit);
+    }
+    if let Some(spans) = spans {
+        shard.record_spans(spans);
     }
     Ok(Box::new(shard))
 }

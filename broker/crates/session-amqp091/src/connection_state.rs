@@ -14,7 +14,8 @@ use message::Message;
 use metadata::{Identity, Name, QueueType};
 use queue::{ConsumerId, Delivery, Modification, QueueId, RequestBody, SettlementOutcome};
 use session::{
-    Broker, MessageCounters, Outbox, RequestSeq, TraceEvent, TracedMessage, WrittenDeliveries,
+    Broker, DeliveryKey, MessageCounters, Outbox, RequestSeq, TraceEvent, TracedMessage,
+    WrittenDeliveries,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -343,17 +344,18 @@ impl ConnectionState {
             vhost: &self.vhost,
             user: &self.user,
             channel,
+            protocol: PROTOCOL,
             message,
             what,
         });
     }
 
-    /// Reports a delivery while tracing is enabled for some vhost.
+    /// Reports a delivery while tracing is enabled for some vhost. `consumer`: the one that settles it; None: it is settled.
     #[cold]
     pub(crate) fn trace_delivery(
         &self,
         channel: u16,
-        queue: QueueId,
+        (queue, consumer): (QueueId, Option<ConsumerId>),
         delivery: &Delivery,
         cx: &mut StepContext<'_>,
     ) {
@@ -363,6 +365,11 @@ impl ConnectionState {
         let what = TraceEvent::Delivered {
             queue: &record.name,
             redelivered: delivery.redelivered,
+            delivery: consumer.map(|consumer| DeliveryKey {
+                queue,
+                consumer,
+                id: delivery.id,
+            }),
         };
         self.trace(channel, &delivery.message, what, cx);
     }

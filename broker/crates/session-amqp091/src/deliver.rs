@@ -177,7 +177,8 @@ impl Channel {
         deliver.encode(cx.out.tail(), self.number);
         send_content(self.number, delivery, attempts, conn, cx);
         if cx.broker.tree().traces() {
-            conn.trace_delivery(self.number, queue, delivery, cx);
+            let settler = (!to.no_ack).then_some(consumer);
+            conn.trace_delivery(self.number, (queue, settler), delivery, cx);
         }
         let origin = DeliveryOrigin {
             queue,
@@ -284,7 +285,8 @@ impl Channel {
         send_content(self.number, delivery, attempts, conn, cx);
         self.count_get(origin.queue, no_ack, redelivered, conn, cx);
         if cx.broker.tree().traces() {
-            conn.trace_delivery(self.number, origin.queue, delivery, cx);
+            let settler = (!no_ack).then_some(origin.consumer);
+            conn.trace_delivery(self.number, (origin.queue, settler), delivery, cx);
         }
         // Without acknowledgement the queue has settled the message itself.
         if !no_ack {

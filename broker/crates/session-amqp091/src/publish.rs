@@ -87,7 +87,10 @@ pub(crate) fn dispatch(
     let bytes = message.body_len() + message.properties().len();
     count(channel, (routed as u64, bytes), mandatory, conn);
     if cx.broker.tree().traces() {
-        let what = TraceEvent::Published { routes: &routes };
+        let what = TraceEvent::Published {
+            routes: &routes,
+            tag,
+        };
         conn.trace(channel.number, &message, what, cx);
     }
     let answers = routes.len() + announced.awaited + usize::from(announced.refused);

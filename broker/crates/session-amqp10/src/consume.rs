@@ -11,7 +11,7 @@ use codec_amqp10::{Map, Reader, Symbol, map};
 use env::NodeId;
 use metadata::{Name, QueueId, QueueRecord, QueueType, Tree};
 use queue::{ConsumerId, Delivery, RequestBody, SettlementOutcome};
-use session::{TraceEvent, WrittenDeliveries};
+use session::{DeliveryKey, TraceEvent, WrittenDeliveries};
 use std::collections::VecDeque;
 
 /// The answer that the client expects to its flow.
@@ -325,7 +325,7 @@ impl Consumer {
                     self.credit = self.credit.saturating_sub(1);
                     state.count_delivery(self.kind, &delivery, true);
                     if cx.broker.tree().traces() {
-                        self.trace(&delivery, state, cx);
+                        self.trace(&delivery, true, state, cx);
                     }
                 }
                 Err(
@@ -376,7 +376,7 @@ impl Consumer {
                 }
             }
             if cx.broker.tree().traces() {
-                self.trace(&delivery, state, cx);
+                self.trace(&delivery, self.is_settled, state, cx);
             }
         }
         state.holding.retain(|&number| number != self.link.number());
@@ -432,13 +432,24 @@ impl Consumer {
     }
 
     #[cold]
-    fn trace(&self, delivery: &Delivery, state: &ConnectionState, cx: &mut StepContext<'_>) {
+    fn trace(
+        &self,
+        delivery: &Delivery,
+        is_settled: bool,
+        state: &ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
         let Some(record) = cx.broker.tree().queue_by_id(self.queue).cloned() else {
             return;
         };
         let what = TraceEvent::Delivered {
             queue: &record.name,
             redelivered: delivery.redelivered,
+            delivery: (!is_settled).then_some(DeliveryKey {
+                queue: self.queue,
+                consumer: self.id,
+                id: delivery.id,
+            }),
         };
         state.trace(self.link.channel(), &delivery.message, what, cx);
     }

@@ -116,7 +116,7 @@ pub(crate) fn hand_over(
         }
     });
     if cx.broker.tree().traces() {
-        let what = TraceEvent::Published { routes };
+        let what = TraceEvent::Published { routes, tag };
         state.trace(origin.channel, &message, what, cx);
     }
     let answers = routes.len() + announced.awaited + usize::from(announced.refused);

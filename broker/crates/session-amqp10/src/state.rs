@@ -305,6 +305,7 @@ impl ConnectionState {
             vhost: &self.vhost,
             user: &self.user,
             channel,
+            protocol: PROTOCOL,
             message,
             what,
         });

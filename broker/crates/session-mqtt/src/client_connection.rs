@@ -149,6 +149,7 @@ impl ClientConnection {
             vhost: &self.account.vhost,
             user: &self.account.user,
             channel: 0,
+            protocol: "mqtt",
             message,
             what,
         });
@@ -167,6 +168,7 @@ impl ClientConnection {
         let what = TraceEvent::Delivered {
             queue: &queue,
             redelivered: sending.dup,
+            delivery: None,
         };
         self.trace(message, what, cx);
     }

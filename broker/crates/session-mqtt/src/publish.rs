@@ -249,6 +249,13 @@ impl ClientConnection {
         self.exclude_no_local(topic, &mut routes, cx);
         add_picked(selected_queues, &mut routes);
         let tag = PublishTag(seq);
+        if cx.broker.tree().traces() {
+            let what = TraceEvent::Published {
+                routes: &routes,
+                tag,
+            };
+            self.trace(&message, what, cx);
+        }
         let mut missing_confirms = routes.len();
         for &queue in &routes {
             let unasked =
@@ -260,10 +267,6 @@ impl ClientConnection {
             };
             self.is_blocked |=
                 cx.broker.publish(queue, tag, message.to_keep()) == FlowState::Behind;
-        }
-        if cx.broker.tree().traces() {
-            let what = TraceEvent::Published { routes: &routes };
-            self.trace(&message, what, cx);
         }
         self.routes = routes;
         let receivers = (outcome.receivers + self.routes.len()) as u64;

@@ -258,8 +258,8 @@ pub trait Broker {
     ) -> AnnounceOutcome {
         AnnounceOutcome::default()
     }
-    /// Reports a message event to the firehose. Called while tracing is enabled for a vhost
-    /// ([`Tree::traces`]).
+    /// Reports a message event to the firehose. Called while [`Tree::traces`]: tracing is enabled
+    /// for a vhost, or the node records spans.
     fn trace(&mut self, _traced: &TracedMessage<'_>) {}
     /// Counts and records a login attempt.
     fn note_login(&mut self, _attempt: &LoginAttempt<'_>) {}
@@ -298,6 +298,8 @@ pub struct TracedMessage<'a> {
     pub user: &'a str,
     /// 0 for protocols without channels.
     pub channel: u16,
+    /// The protocol of the session, as its label in metrics.
+    pub protocol: &'static str,
     /// The message itself.
     pub message: &'a Message,
     /// The event.
@@ -311,6 +313,8 @@ pub enum TraceEvent<'a> {
     Published {
         /// The queues.
         routes: &'a [QueueId],
+        /// The tag of the publish, with which the queues answer.
+        tag: PublishTag,
     },
     /// The message was delivered from the queue with this name.
     Delivered {
@@ -318,7 +322,20 @@ pub enum TraceEvent<'a> {
         queue: &'a str,
         /// The message was delivered before.
         redelivered: bool,
+        /// The delivery that the session settles later. None: it is settled.
+        delivery: Option<DeliveryKey>,
     },
+}
+
+/// Identifies a delivery to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeliveryKey {
+    /// The queue.
+    pub queue: QueueId,
+    /// The consumer.
+    pub consumer: ConsumerId,
+    /// The id of the delivery within the consumer.
+    pub id: u64,
 }
 
 /// The immediate result of [`Broker::verify`] and [`Broker::renew`].

@@ -16,7 +16,7 @@ use hashbrown::hash_map::Entry;
 use metadata::{ChangeError, QueueId, QueueRecord, QueueType, Tree};
 use queue::client::{ClientEvent, QueueClient};
 use queue::cursor::{CursorEvent, StreamBatch, StreamReply, StreamRequest};
-use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
+use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody, SettlementOutcome};
 use session::{FlowState, PublishTag, QueueNotification, RequestSeq};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -669,8 +669,22 @@ impl Queues {
             ClientEvent::Published(tag) => {
                 self.confirm_sampler
                     .confirmed((number, queue, *tag), ctx.now());
+                if ctx.records_spans() {
+                    ctx.note_answer((number, *tag), true);
+                }
             }
-            ClientEvent::NotPublished(..) => self.confirm_sampler.forget(number, queue),
+            ClientEvent::NotPublished(tag, _) => {
+                self.confirm_sampler.forget(number, queue);
+                ctx.note_answer((number, *tag), false);
+            }
+            ClientEvent::TimedOut { consumer, up_to } => {
+                let settled = RequestBody::Settle {
+                    consumer: *consumer,
+                    outcome: SettlementOutcome::Requeue,
+                    ids: vec![(0, *up_to)],
+                };
+                ctx.note_request((number, queue), &settled);
+            }
             _ => {}
         }
         match InternalSession::from_number(number) {
@@ -894,6 +908,7 @@ fn refuse_publish(
     tag: Option<PublishTag>,
 ) -> FlowState {
     if let Some(tag) = tag {
+        ctx.note_answer((number, tag), false);
         let why = RejectReason::Unavailable;
         let notification = QueueNotification::NotPublished { queue, tag, why };
         ctx.notify(number, notification.into());

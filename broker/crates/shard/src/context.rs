@@ -7,11 +7,14 @@ use crate::audit_trail::AuditTrail;
 use crate::config::ShardConfig;
 use crate::frame::Frame;
 use crate::local_message::LocalMessage;
+use crate::sessions::InternalSession;
+use crate::span_recorder::SpanRecorder;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
 use env::{NodeId, Rng, SteadyWallClock, Time, WallTime};
 use metadata::{QueueId, SessionId};
-use session::SessionEvent;
+use queue::{RequestBody, Timestamps};
+use session::{ControlEvent, PublishTag, SessionEvent};
 use std::collections::VecDeque;
 
 /// The location of a queue, as seen from a shard.
@@ -38,6 +41,8 @@ pub struct Context {
     notices: VecDeque<(u64, SessionEvent)>,
     /// None: there is no audit log.
     audit: Option<Box<AuditTrail>>,
+    /// None: the node exports no spans.
+    spans: Option<Box<SpanRecorder>>,
 }
 
 impl Context {
@@ -57,6 +62,7 @@ impl Context {
             effects: Vec::new(),
             notices: VecDeque::new(),
             audit: None,
+            spans: None,
         }
     }
 
@@ -72,6 +78,61 @@ impl Context {
     #[inline]
     pub fn audit_mut(&mut self) -> Option<&mut AuditTrail> {
         self.audit.as_deref_mut()
+    }
+
+    pub fn set_spans(&mut self, recorder: SpanRecorder) {
+        self.spans = Some(Box::new(recorder));
+    }
+
+    /// Returns true if the node exports spans.
+    #[inline]
+    pub fn records_spans(&self) -> bool {
+        self.spans.is_some()
+    }
+
+    /// Passes the recorder of spans to `note`, if there is one.
+    #[cold]
+    #[inline(never)]
+    pub fn note_spans(&mut self, note: impl FnOnce(&mut SpanRecorder, Timestamps)) {
+        let at = self.timestamps();
+        let Some(spans) = self.spans.as_deref_mut() else {
+            return;
+        };
+        note(spans, at);
+        if spans.begin_flush() {
+            // A notice, because each turn handles them: a test for spans in each turn would cost nodes without traces.
+            let number = InternalSession::Firehose.number(self.config.index);
+            self.notify(number, ControlEvent::Unblocked.into());
+        }
+    }
+
+    /// A queue has answered a publish.
+    #[cold]
+    #[inline(never)]
+    pub fn note_answer(&mut self, publish: (u64, PublishTag), accepted: bool) {
+        self.note_spans(|spans, at| spans.answered(at, publish, accepted));
+    }
+
+    /// A session sends a request to a queue.
+    #[cold]
+    #[inline(never)]
+    pub fn note_request(&mut self, link: (u64, QueueId), body: &RequestBody) {
+        self.note_spans(|spans, at| spans.requested(at, link, body));
+    }
+
+    /// Gives the spans that have ended to the exporter.
+    pub fn flush_spans(&mut self) {
+        if let Some(spans) = self.spans.as_deref_mut() {
+            spans.flush();
+        }
+    }
+
+    /// The times of this turn.
+    pub fn timestamps(&self) -> Timestamps {
+        Timestamps {
+            now: self.now,
+            wall: self.wall,
+        }
     }
 
     pub fn set_time(&mut self, now: Time, wall: WallTime) {

@@ -70,7 +70,7 @@ impl Firehose {
         more.set("connection", Value::from(&*connection.to_string()));
         more.set("channel", Value::I32(traced.channel.into()));
         more.set("user", Value::from(traced.user));
-        if let TraceEvent::Published { routes } = traced.what {
+        if let TraceEvent::Published { routes, .. } = traced.what {
             let names = routes.iter().filter_map(|id| tree.queue_by_id(*id));
             let names = names.map(|record| Value::from(&*record.name));
             more.set("routed_queues", Value::Array(names.collect()));

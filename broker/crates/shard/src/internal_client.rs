@@ -109,7 +109,7 @@ pub(crate) enum InternalClientOutput {
 
 /// A [`TraceEvent`] with its parts.
 pub(crate) enum TracedEvent {
-    Published(Vec<QueueId>),
+    Published(Vec<QueueId>, PublishTag),
     Delivered { queue: Name, redelivered: bool },
 }
 
@@ -290,7 +290,7 @@ impl InternalClient {
             counted.publishes.unroutable_returned = u64::from(routed == 0);
         });
         self.trace(tree, (&vhost, &user), &message, || {
-            TracedEvent::Published(routes.clone())
+            TracedEvent::Published(routes.clone(), tag)
         });
         let left = routes.len() + announced.awaited;
         if left == 0 {

@@ -40,6 +40,7 @@ mod quotas;
 mod reports;
 mod sessions;
 mod shard;
+mod span_recorder;
 mod stats;
 mod stored_bytes;
 mod stream_leaders;
@@ -57,6 +58,7 @@ pub use logins::{
 };
 pub use queue::quorum::DefaultTimeout;
 pub use shard::{MemoryBudget, NodeMemory, Shard};
+pub use span_recorder::SpanSettings;
 
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;

@@ -61,6 +61,8 @@ pub(crate) struct MetadataReplica {
     handshake: Option<PeerHandshake>,
     /// `Change::Bootstrap` was requested.
     is_bootstrapping: bool,
+    /// The shard records spans, so its tree traces all messages.
+    records_spans: bool,
 }
 
 impl MetadataReplica {
@@ -78,7 +80,14 @@ impl MetadataReplica {
             is_caught_up: false,
             handshake: None,
             is_bootstrapping: false,
+            records_spans: false,
         }
+    }
+
+    /// Sessions of the shard report all messages.
+    pub(crate) fn trace_all(&mut self) {
+        self.records_spans = true;
+        self.tree.trace_all();
     }
 
     #[inline]
@@ -297,6 +306,9 @@ impl MetadataReplica {
         let before = std::mem::replace(&mut self.tree, new);
         self.applied = index;
         self.tree.take_traffic(&before);
+        if self.records_spans {
+            self.tree.trace_all();
+        }
         Ok(before)
     }
 

@@ -26,6 +26,7 @@ use crate::listings::ListingTarget;
 use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
 use crate::sessions::{ActiveConnection, InternalSession, Sessions};
+use crate::span_recorder::{SpanRecorder, SpanSettings};
 use crate::stats::ShardStats;
 use crate::walks::ReplyTo;
 use crate::{
@@ -82,6 +83,13 @@ impl Shard {
     /// Gives the audit records of the shard's clients to `sink`.
     pub fn audit_to(&mut self, sink: audit::AuditSink) {
         self.state.ctx.set_audit(AuditTrail::new(sink));
+    }
+
+    /// Gives spans of the messages of the shard's clients to `sink`.
+    pub fn record_spans(&mut self, settings: SpanSettings) {
+        let seed = self.state.ctx.random();
+        self.state.ctx.set_spans(SpanRecorder::new(settings, seed));
+        self.state.metadata.trace_all();
     }
 
     /// The state without the sessions.

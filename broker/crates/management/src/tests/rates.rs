@@ -54,6 +54,7 @@ impl SamplerTest {
             query: Query::parse(Some(query)),
             body: axum::body::Bytes::new(),
             reason: None,
+            trace: None,
         };
         let path: Vec<&str> = path.split('|').collect();
         self.runtime.block_on(async {

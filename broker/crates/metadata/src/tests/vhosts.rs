@@ -236,6 +236,15 @@ fn vhost_is_traced_until_tracing_stops_or_it_is_deleted() {
     log.ok(trace("v", true));
     log.ok(Change::DeleteVhost { name: name("v") });
     assert!(!log.tree.traces());
+    // A node that records spans does so whatever the virtual hosts say, and it does not replicate that.
+    let digest = log.tree.digest();
+    log.tree.trace_all();
+    assert!(log.tree.traces());
+    assert_eq!(log.tree.digest(), digest);
+    log.ok(trace("/", true));
+    log.ok(trace("/", false));
+    assert!(log.tree.traces());
+    assert!(!Tree::restore(&log.tree.snapshot()).unwrap().traces());
 }
 
 fn trace(vhost: &str, on: bool) -> Change {

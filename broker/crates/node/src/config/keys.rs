@@ -7,6 +7,7 @@ use super::interceptor_keys::INTERCEPTOR_KEYS;
 use super::ldap_keys::LDAP_KEYS;
 use super::live::is_live;
 use super::mqtt_keys::MQTT_KEYS;
+use super::opentelemetry_keys::OPENTELEMETRY_KEYS;
 use super::restriction_keys::RESTRICTION_KEYS;
 use super::stream_keys::STREAM_KEYS;
 use super::tiered_keys::TIERED_KEYS;
@@ -88,6 +89,7 @@ pub fn keys() -> impl Iterator<Item = &'static ConfigKey> {
         .chain(web)
         .chain(STREAM_KEYS)
         .chain(TIERED_KEYS)
+        .chain(OPENTELEMETRY_KEYS)
 }
 
 const KEYS: &[ConfigKey] = &[

@@ -277,6 +277,7 @@ impl ConfigLoader {
         }
         errors_found.extend(check_tls(&self.config));
         errors_found.extend(self.config.tiered.check());
+        errors_found.extend(self.config.opentelemetry.check());
         errors_found.extend(self.config.backends.check());
         if !cluster.peers.is_empty() && cluster.listener == Listen::None {
             errors_found

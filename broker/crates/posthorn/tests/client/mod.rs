@@ -118,6 +118,11 @@ impl Client {
         Ok(self.stream.write_all(&bytes)?)
     }
 
+    /// Sends encoded frames.
+    pub fn raw(&mut self, frames: &[u8]) -> Result<()> {
+        Ok(self.stream.write_all(frames)?)
+    }
+
     /// Sends a method on channel 1.
     pub fn tell(&mut self, method: &Method<'_>) -> Result<()> {
         self.send(1, method)

@@ -120,20 +120,23 @@ impl ShardState {
         // The control plane of RabbitMQ has a connection without an address, too; its name is that of the node.
         let name = self.ctx.config().name.clone();
         let what = match event {
-            TracedEvent::Published(routes) => TraceEvent::Published { routes },
+            TracedEvent::Published(routes, tag) => TraceEvent::Published { routes, tag: *tag },
             TracedEvent::Delivered { queue, redelivered } => TraceEvent::Delivered {
                 queue,
                 redelivered: *redelivered,
+                delivery: None,
             },
         };
         let traced = TracedMessage {
             vhost,
             user,
             channel: 1,
+            protocol: PROTOCOL,
             message,
             what,
         };
-        self.trace(&format_args!("<{name}.http>"), &traced);
+        let session = InternalSession::InternalClient.number(self.ctx.shard());
+        self.trace(session, &format_args!("<{name}.http>"), &traced);
     }
 
     pub fn handle_internal_client_event(&mut self, queue: QueueId, event: ClientEvent<PublishTag>) {
@@ -142,8 +145,11 @@ impl ShardState {
         self.route_internal_client();
     }
 
-    /// Publishes a copy of a message that is traced.
-    pub fn trace(&mut self, connection: &dyn Display, traced: &TracedMessage<'_>) {
+    /// Publishes a copy of a message that is traced, and begins its span.
+    pub fn trace(&mut self, number: u64, connection: &dyn Display, traced: &TracedMessage<'_>) {
+        let tree = self.metadata.tree();
+        self.ctx
+            .note_spans(|spans, at| spans.record(at, tree, number, traced));
         let copy = self
             .firehose
             .copy(&self.ctx, self.metadata.tree(), connection, traced);

@@ -223,7 +223,13 @@ impl ShardState {
     }
 
     /// An event for a session that has ended.
+    #[cold]
+    #[inline(never)]
     pub fn late_session_event(&mut self, session: u64, event: &SessionEvent) {
+        if session == InternalSession::Firehose.number(self.ctx.shard()) {
+            // See `Context::note_spans`.
+            return self.ctx.flush_spans();
+        }
         self.each_service(|service, view| service.late_session_event(view, session, event));
     }
 

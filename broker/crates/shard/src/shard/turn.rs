@@ -209,6 +209,10 @@ impl ShardState {
         if let Some(trail) = self.ctx.audit_mut() {
             trail.session_ended(number);
         }
+        if self.ctx.records_spans() {
+            self.ctx
+                .note_spans(|spans, at| spans.session_ended(at, number));
+        }
         self.queues
             .handle_session_end(&mut self.ctx, self.metadata.tree(), number);
         self.route_queue_outputs();

@@ -108,6 +108,9 @@ impl Broker for View<'_> {
             && self.state.ctx.audit().is_some();
         let audited = is_audited.then(|| body.clone());
         let state = &mut *self.state;
+        if state.ctx.records_spans() {
+            state.ctx.note_request((self.number, queue), &body);
+        }
         let seq = state.queues.request(
             &mut state.ctx,
             state.metadata.tree(),
@@ -284,7 +287,8 @@ impl Broker for View<'_> {
 
     fn trace(&mut self, traced: &TracedMessage<'_>) {
         let name = self.origin.name();
-        self.state.trace(&format_args!("{name}"), traced);
+        self.state
+            .trace(self.number, &format_args!("{name}"), traced);
     }
 
     fn note_login(&mut self, attempt: &LoginAttempt<'_>) {

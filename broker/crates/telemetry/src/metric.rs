@@ -1,0 +1,54 @@
+//! Metrics at one moment.
+
+/// The kind of a metric with numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// A value that goes up and down.
+    Gauge,
+    /// A value that only grows from the start of the node on.
+    Counter,
+}
+
+/// A number with its labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NumberPoint {
+    /// Names and values of the labels.
+    pub labels: Vec<(String, String)>,
+    /// The value.
+    pub value: f64,
+}
+
+/// A histogram with its labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HistogramPoint {
+    /// Names and values of the labels.
+    pub labels: Vec<(String, String)>,
+    /// Upper bounds of the buckets, ascending; the last bucket has none.
+    pub bounds: Vec<f64>,
+    /// Observations in each bucket, one more than `bounds`; not cumulative.
+    pub buckets: Vec<u64>,
+    /// Sum of all observations.
+    pub sum: f64,
+    /// Number of all observations.
+    pub count: u64,
+}
+
+/// The points of a metric.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MetricPoint {
+    /// Numbers.
+    Numbers(MetricKind, Vec<NumberPoint>),
+    /// Histograms since the start of the node.
+    Histograms(Vec<HistogramPoint>),
+}
+
+/// A metric with all its points.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// The name, as on the page of metrics.
+    pub name: String,
+    /// The description, as on the page of metrics.
+    pub help: String,
+    /// Its points.
+    pub points: MetricPoint,
+}

@@ -1,0 +1,364 @@
+// Messages of AMQP 0.9.1, AMQP 1.0 and MQTT 5.0 through a node that exports to a real OpenTelemetry collector: its OTLP receiver
+// decodes and checks the requests, and an exporter of the test takes what it makes of them.
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/Azure/go-amqp"
+	"github.com/eclipse/paho.golang/paho"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/confmap/provider/yamlprovider"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/exporter"
+	"go.opentelemetry.io/collector/otelcol"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/pdata/ptrace"
+	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/collector/receiver/otlpreceiver"
+	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
+)
+
+const config = `yaml:
+receivers:
+  otlp:
+    protocols:
+      http:
+        endpoint: 127.0.0.1:4318
+exporters:
+  test:
+service:
+  telemetry:
+    metrics:
+      level: none
+  pipelines:
+    traces:
+      receivers: [otlp]
+      exporters: [test]
+    metrics:
+      receivers: [otlp]
+      exporters: [test]
+`
+
+// collected is what the collector has received.
+type collected struct {
+	sync.Mutex
+	spans   []span
+	metrics map[string]pmetric.Metric
+	service string
+}
+
+type span struct {
+	ptrace.Span
+	service string
+}
+
+var received = &collected{metrics: map[string]pmetric.Metric{}}
+
+func serviceOf(attributes interface{ AsRaw() map[string]any }) string {
+	raw := attributes.AsRaw()
+	return fmt.Sprint(raw["service.name"], "/", raw["service.instance.id"])
+}
+
+func (c *collected) takeTraces(_ context.Context, traces ptrace.Traces) error {
+	c.Lock()
+	defer c.Unlock()
+	for _, resource := range traces.ResourceSpans().All() {
+		for _, scope := range resource.ScopeSpans().All() {
+			for _, found := range scope.Spans().All() {
+				copied := ptrace.NewSpan()
+				found.CopyTo(copied)
+				c.spans = append(c.spans, span{copied, serviceOf(resource.Resource().Attributes())})
+			}
+		}
+	}
+	return nil
+}
+
+func (c *collected) takeMetrics(_ context.Context, metrics pmetric.Metrics) error {
+	c.Lock()
+	defer c.Unlock()
+	for _, resource := range metrics.ResourceMetrics().All() {
+		c.service = serviceOf(resource.Resource().Attributes())
+		for _, scope := range resource.ScopeMetrics().All() {
+			for _, found := range scope.Metrics().All() {
+				copied := pmetric.NewMetric()
+				found.CopyTo(copied)
+				c.metrics[found.Name()] = copied
+			}
+		}
+	}
+	return nil
+}
+
+// testExporter hands everything to received.
+type testExporter struct {
+	component.StartFunc
+	component.ShutdownFunc
+}
+
+func (testExporter) Capabilities() consumer.Capabilities { return consumer.Capabilities{} }
+func (testExporter) ConsumeTraces(ctx context.Context, t ptrace.Traces) error {
+	return received.takeTraces(ctx, t)
+}
+func (testExporter) ConsumeMetrics(ctx context.Context, m pmetric.Metrics) error {
+	return received.takeMetrics(ctx, m)
+}
+
+func factories() (otelcol.Factories, error) {
+	level := component.StabilityLevelStable
+	test := exporter.NewFactory(component.MustNewType("test"), func() component.Config { return &struct{}{} },
+		exporter.WithTraces(func(context.Context, exporter.Settings, component.Config) (exporter.Traces, error) {
+			return testExporter{}, nil
+		}, level),
+		exporter.WithMetrics(func(context.Context, exporter.Settings, component.Config) (exporter.Metrics, error) {
+			return testExporter{}, nil
+		}, level))
+	otlp := otlpreceiver.NewFactory()
+	return otelcol.Factories{
+		Receivers: map[component.Type]receiver.Factory{otlp.Type(): otlp},
+		Exporters: map[component.Type]exporter.Factory{test.Type(): test},
+		Telemetry: otelconftelemetry.NewFactory(),
+	}, nil
+}
+
+func TestMain(m *testing.M) {
+	collector, err := otelcol.NewCollector(otelcol.CollectorSettings{
+		BuildInfo: component.NewDefaultBuildInfo(),
+		Factories: factories,
+		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
+			URIs:              []string{config},
+			ProviderFactories: []confmap.ProviderFactory{yamlprovider.NewFactory()},
+		}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- collector.Run(context.Background()) }()
+	for collector.GetState() != otelcol.StateRunning {
+		select {
+		case err := <-ended:
+			fmt.Fprintln(os.Stderr, "the collector does not start:", err)
+			os.Exit(1)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	code := m.Run()
+	collector.Shutdown()
+	if err := <-ended; err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// within repeats look until it succeeds.
+func within(t *testing.T, what string, look func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !look(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// trace is the id of the test's own trace, with the number of the protocol.
+func trace(n int) string  { return fmt.Sprintf("%032x", 0xabcdef00+n) }
+func parent(n int) string { return "00-" + trace(n) + "-00f067aa0ba902b7-01" }
+
+// spansOf waits until the trace has the named spans, and checks what they have in common.
+func spansOf(t *testing.T, n int, names ...string) map[string]span {
+	t.Helper()
+	found := map[string]span{}
+	within(t, strings.Join(names, " and "), func() bool {
+		received.Lock()
+		defer received.Unlock()
+		for _, s := range received.spans {
+			if s.TraceID().String() == trace(n) {
+				found[s.Name()] = s
+			}
+		}
+		for _, name := range names {
+			if _, is := found[name]; !is {
+				return false
+			}
+		}
+		return true
+	})
+	for name, s := range found {
+		if got := s.ParentSpanID().String(); got != "00f067aa0ba902b7" {
+			t.Errorf("%s: parent %s", name, got)
+		}
+		if s.service != "posthorn/one" {
+			t.Errorf("%s: service %s", name, s.service)
+		}
+		if s.EndTimestamp() < s.StartTimestamp() || time.Since(s.StartTimestamp().AsTime()).Abs() > time.Hour {
+			t.Errorf("%s: from %v to %v", name, s.StartTimestamp(), s.EndTimestamp())
+		}
+		expect(t, s, "messaging.system", "posthorn")
+	}
+	if len(found) != len(names) {
+		t.Errorf("spans %v, expected %v", found, names)
+	}
+	return found
+}
+
+func expect(t *testing.T, s span, name, value string) {
+	t.Helper()
+	if got, _ := s.Attributes().Get(name); got.AsString() != value {
+		t.Errorf("%s: %s is %q, expected %q", s.Name(), name, got.AsString(), value)
+	}
+}
+
+func TestAmqp091(t *testing.T) {
+	conn, err := amqp091.Dial("amqp://guest:guest@127.0.0.1:5672/")
+	must(t, err)
+	defer conn.Close()
+	channel, err := conn.Channel()
+	must(t, err)
+	must(t, channel.Confirm(false))
+	_, err = channel.QueueDeclare("one", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", "one", false, false, amqp091.Publishing{
+		Headers: amqp091.Table{"traceparent": parent(1), "tracestate": "vendor=x"},
+		Body:    []byte("hello"),
+	})
+	must(t, err)
+	if is, err := confirm.WaitContext(ctx); err != nil || !is {
+		t.Fatal(is, err)
+	}
+	deliveries, err := channel.Consume("one", "", false, false, false, false, nil)
+	must(t, err)
+	delivery := <-deliveries
+	if got := delivery.Headers["traceparent"]; got != parent(1) {
+		t.Errorf("the context of the message became %v", got)
+	}
+	must(t, delivery.Ack(false))
+	spans := spansOf(t, 1, "publish amq.default", "deliver one")
+	publish, deliver := spans["publish amq.default"], spans["deliver one"]
+	if publish.Kind() != ptrace.SpanKindServer || deliver.Kind() != ptrace.SpanKindInternal {
+		t.Error(publish.Kind(), deliver.Kind())
+	}
+	if got := publish.TraceState().AsRaw(); got != "vendor=x" {
+		t.Error("tracestate", got)
+	}
+	expect(t, publish, "network.protocol.version", "0.9.1")
+	expect(t, publish, "messaging.message.body.size", "5")
+	expect(t, deliver, "posthorn.outcome", "accepted")
+}
+
+func TestAmqp10(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// The queue is declared with the other protocol.
+	other, err := amqp091.Dial("amqp://guest:guest@127.0.0.1:5672/")
+	must(t, err)
+	defer other.Close()
+	channel, err := other.Channel()
+	must(t, err)
+	_, err = channel.QueueDeclare("two", true, false, false, false, nil)
+	must(t, err)
+	conn, err := amqp.Dial(ctx, "amqp://127.0.0.1:5672", &amqp.ConnOptions{SASLType: amqp.SASLTypePlain("guest", "guest")})
+	must(t, err)
+	defer conn.Close()
+	session, err := conn.NewSession(ctx, nil)
+	must(t, err)
+	sender, err := session.NewSender(ctx, "/queues/two", nil)
+	must(t, err)
+	annotated := amqp.NewMessage([]byte("hello"))
+	annotated.Annotations = amqp.Annotations{"traceparent": parent(2)}
+	must(t, sender.Send(ctx, annotated, nil))
+	property := amqp.NewMessage([]byte("hello"))
+	property.ApplicationProperties = map[string]any{"traceparent": parent(3)}
+	must(t, sender.Send(ctx, property, nil))
+	receiver, err := session.NewReceiver(ctx, "/queues/two", nil)
+	must(t, err)
+	first, err := receiver.Receive(ctx, nil)
+	must(t, err)
+	must(t, receiver.AcceptMessage(ctx, first))
+	second, err := receiver.Receive(ctx, nil)
+	must(t, err)
+	must(t, receiver.RejectMessage(ctx, second, nil))
+	for n, outcome := range map[int]string{2: "accepted", 3: "rejected"} {
+		spans := spansOf(t, n, "publish amq.default", "deliver two")
+		expect(t, spans["publish amq.default"], "network.protocol.version", "1.0")
+		expect(t, spans["deliver two"], "posthorn.outcome", outcome)
+	}
+}
+
+func TestMqtt5(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, err := net.Dial("tcp", "127.0.0.1:1883")
+	must(t, err)
+	messages := make(chan *paho.Publish, 1)
+	client := paho.NewClient(paho.ClientConfig{
+		Conn: conn,
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(p paho.PublishReceived) (bool, error) {
+			messages <- p.Packet
+			return true, nil
+		}},
+	})
+	_, err = client.Connect(ctx, &paho.Connect{
+		ClientID: "traced", CleanStart: true, KeepAlive: 30,
+		Username: "guest", UsernameFlag: true, Password: []byte("guest"), PasswordFlag: true,
+	})
+	must(t, err)
+	_, err = client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: "a/b", QoS: 1}}})
+	must(t, err)
+	_, err = client.Publish(ctx, &paho.Publish{
+		Topic: "a/b", QoS: 1, Payload: []byte("hello"),
+		Properties: &paho.PublishProperties{User: paho.UserProperties{{Key: "traceparent", Value: parent(4)}}},
+	})
+	must(t, err)
+	<-messages
+	spans := spansOf(t, 4, "publish amq.topic", "deliver mqtt-subscription-tracedqos1")
+	for _, s := range spans {
+		expect(t, s, "network.protocol.name", "mqtt")
+	}
+	must(t, client.Disconnect(&paho.Disconnect{}))
+}
+
+func TestMetrics(t *testing.T) {
+	within(t, "metrics", func() bool {
+		received.Lock()
+		defer received.Unlock()
+		return len(received.metrics) > 0
+	})
+	received.Lock()
+	defer received.Unlock()
+	if received.service != "posthorn/one" {
+		t.Error("service", received.service)
+	}
+	if len(received.metrics) < 50 {
+		t.Error("only", len(received.metrics), "metrics")
+	}
+	for name, kind := range map[string]pmetric.MetricType{
+		"rabbitmq_queue_messages_ready":           pmetric.MetricTypeGauge,
+		"rabbitmq_global_messages_received_total": pmetric.MetricTypeSum,
+		"posthorn_wal_write_duration_seconds":     pmetric.MetricTypeHistogram,
+	} {
+		if got := received.metrics[name]; got == (pmetric.Metric{}) || got.Type() != kind {
+			t.Errorf("%s is not a %v", name, kind)
+		}
+	}
+}
