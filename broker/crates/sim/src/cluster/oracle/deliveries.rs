@@ -42,7 +42,7 @@ impl Oracle {
         let plan = self.delay_plan(queue);
         let schedule = self.schedule(queue);
         let clocks_have_jumped = self.clocks_have_jumped;
-        let mut double_delivery = None;
+        let (mut double_delivery, mut is_older) = (None, false);
         let message = self.message(id)?;
         if message.queue != queue {
             return Err(format!(
@@ -74,7 +74,9 @@ impl Oracle {
             | MessageFate::Rejected(from, _)
                 if from.to != delivery.to =>
             {
-                let (got, from, at) = (id, from.to, now);
+                is_older = quorum && returns < message.returns;
+                let from = if is_older { delivery.to } else { from.to };
+                let (got, at) = (id, now);
                 double_delivery = Some(DoubleDelivery { id, got, from, at });
             }
             // A delivery from before the queue took the message back and another client settled it, sent by a node that
@@ -95,6 +97,12 @@ impl Oracle {
                     name.unwrap_or_default()
                 ));
             }
+        }
+        if is_older {
+            // The queue took this delivery back before it made the one that came first, by another node. So the client of this
+            // one must learn of its end, and the other client has the message.
+            self.double_deliveries.extend(double_delivery);
+            return Ok(());
         }
         let first = message.deliveries == 0 && !redelivered;
         if let Some(delay) = schedule.filter(|_| !clocks_have_jumped)
