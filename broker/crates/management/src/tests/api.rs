@@ -382,7 +382,7 @@ fn rate_limits_are_set_listed_and_cleared() {
         ("vhost-limits/%2F/max-message-rate", 1000),
         ("vhost-limits/%2F/max-byte-rate", 1_000_000),
         ("vhost-limits/%2F/max-channels", 50),
-        ("vhost-limits/%2F/max-stored-bytes", 1 << 40),
+        ("vhost-limits/%2F/max-stored-bytes", 1 << 30),
         ("user-limits/app/max-message-rate", 100),
         ("user-limits/app/max-byte-rate", -1),
     ] {
@@ -391,7 +391,7 @@ fn rate_limits_are_set_listed_and_cleared() {
     }
     assert_eq!(
         server.get("/api/vhost-limits/%2F"),
-        json!([{"vhost": "/", "value": {"max-message-rate": 1000, "max-byte-rate": 1_000_000, "max-channels": 50, "max-stored-bytes": 1u64 << 40}}])
+        json!([{"vhost": "/", "value": {"max-message-rate": 1000, "max-byte-rate": 1_000_000, "max-channels": 50, "max-stored-bytes": 1 << 30}}])
     );
     assert_eq!(
         server.get("/api/user-limits"),
