@@ -287,9 +287,7 @@ impl Receiver {
             let here = self.delivered;
             return Err(format!("an answer counts {last} deliveries, {here} came"));
         }
-        // An answer that was lost comes again, and then after the deliveries that later requests permitted.
-        let may_be_late = !is_last && !oracle.calm_since(request.at);
-        if drained && last != self.delivered && !may_be_late {
+        if drained && last != self.delivered {
             return Err(format!(
                 "{} deliveries came, not {last}: {request:?}",
                 self.delivered
