@@ -191,7 +191,7 @@ pub struct MoveRequest {
     pub target: MoveTarget,
 }
 
-/// What became of the messages of a [`MoveRequest`].
+/// Numbers of messages by the outcome of a [`MoveRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveOutcome {
     /// They left the queue; the target has them.

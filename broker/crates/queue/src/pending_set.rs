@@ -1,7 +1,7 @@
 //! A set for work that waits for the end of a turn.
 
-/// Sets with at most this much room keep it when they are emptied, in items.
-const KEPT_ROOM: usize = 1024;
+/// A set keeps its capacity when it is emptied, up to this many items.
+const KEPT_CAPACITY: usize = 1024;
 
 /// A set that is filled item by item, and emptied as a whole in the order of its items. Mostly it has few items, and the same
 /// one is added many times in a row: a tree would cost an allocation and several searches for that.
@@ -25,15 +25,14 @@ impl<T: Copy + Ord> PendingSet<T> {
             return;
         }
         if self.items.len() == self.items.capacity() {
-            self.make_room();
+            self.grow();
         }
         self.items.push(item);
     }
 
-    /// Removes repeated items, and grows when that left little room: the set takes the room of at most four times its
-    /// items.
+    /// Removes repeated items, and grows when that freed little: the capacity is at most four times the number of items.
     #[cold]
-    fn make_room(&mut self) {
+    fn grow(&mut self) {
         self.items.sort_unstable();
         self.items.dedup();
         if self.items.len() >= self.items.capacity() / 2 {
@@ -63,10 +62,10 @@ impl<T: Copy + Ord> PendingSet<T> {
         items
     }
 
-    /// Takes back the room of what [`Self::take`] returned, if no item was added meanwhile.
+    /// Takes back the vector that [`Self::take`] returned, if no item was added meanwhile.
     #[inline]
     pub fn reuse(&mut self, mut items: Vec<T>) {
-        if self.items.is_empty() && items.capacity() <= KEPT_ROOM {
+        if self.items.is_empty() && items.capacity() <= KEPT_CAPACITY {
             items.clear();
             self.items = items;
         }
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn its_room_is_bounded_by_its_items() {
+    fn its_capacity_is_bounded_by_its_items() {
         let mut set = PendingSet::default();
         for item in 0..100_000u64 {
             set.insert(item % 10);
@@ -141,6 +140,6 @@ mod tests {
         let items = set.take();
         assert_eq!(items, (0..100_000).collect::<Vec<_>>());
         set.reuse(items);
-        assert_eq!(set.items.capacity(), 0, "much room is given up");
+        assert_eq!(set.items.capacity(), 0, "a large capacity is given up");
     }
 }

@@ -59,7 +59,7 @@ struct SessionQueueLinks {
     totals: LinkTotals,
 }
 
-/// The books of all links of a session.
+/// Totals over all links of a session.
 #[derive(Default)]
 struct LinkTotals {
     /// Links that are full.
@@ -70,8 +70,8 @@ struct LinkTotals {
     closing: bool,
 }
 
-/// What the books say after something happened to a link.
-struct LinkBooks {
+/// The totals after something happened to a link, as far as others must know.
+struct LinkUpdate {
     flow: FlowState,
     /// The last full link of the session has room again.
     is_unblocked: bool,
@@ -81,9 +81,9 @@ struct LinkBooks {
     is_over: bool,
 }
 
-impl LinkBooks {
+impl LinkUpdate {
     /// Of a link that is gone.
-    const NOTHING: LinkBooks = LinkBooks {
+    const NOTHING: LinkUpdate = LinkUpdate {
         flow: FlowState::Steady,
         is_unblocked: false,
         is_relieved: false,
@@ -92,14 +92,14 @@ impl LinkBooks {
 }
 
 impl LinkTotals {
-    /// Brings the books up to date with a link.
+    /// Brings the totals, and the entry of the link in `due`, up to date.
     #[inline]
-    fn keep(
+    fn update(
         &mut self,
         link: &mut QueueLink,
         (number, queue): (u64, QueueId),
         due: &mut BTreeSet<(Time, u64, QueueId)>,
-    ) -> LinkBooks {
+    ) -> LinkUpdate {
         let bytes = link.client.in_flight_bytes();
         let is_relieved = bytes < link.bytes;
         self.bytes = self.bytes - link.bytes + bytes;
@@ -119,7 +119,7 @@ impl LinkTotals {
             }
             due.insert((at, number, queue));
         }
-        LinkBooks {
+        LinkUpdate {
             flow: match self.full {
                 0 => FlowState::Steady,
                 _ => FlowState::Behind,
@@ -283,7 +283,7 @@ impl QueueClients {
         released
     }
 
-    /// Forgets a link; the session's books are kept.
+    /// Forgets a link, and takes it out of the session's totals.
     fn drop_link(&mut self, number: u64, queue: QueueId) {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -574,7 +574,7 @@ impl Queues {
         })
     }
 
-    /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
+    /// After anything happened to a link: sends what it wants sent, tells the session what it is told, updates the totals.
     fn carry_on(&mut self, ctx: &mut Context, number: u64, queue: QueueId) -> FlowState {
         self.step_link(ctx, number, queue, |_, _| {})
     }
@@ -590,7 +590,7 @@ impl Queues {
         step: impl FnOnce(&mut QueueLink, &mut Vec<ClientEvent<PublishTag>>),
     ) -> FlowState {
         let clients = &mut self.clients;
-        let mut books = None;
+        let mut update = None;
         if let Some(session) = clients.sessions.get_mut(&number)
             && let Some(link) = session.queues.get_mut(&queue)
         {
@@ -603,17 +603,21 @@ impl Queues {
                 }
             }
             if clients.told.is_empty() {
-                books = Some(session.totals.keep(link, (number, queue), &mut clients.due));
+                update = Some(
+                    session
+                        .totals
+                        .update(link, (number, queue), &mut clients.due),
+                );
             }
         }
-        let books = books.unwrap_or_else(|| self.tell_all(ctx, number, queue));
-        if books.is_unblocked {
+        let update = update.unwrap_or_else(|| self.tell_all(ctx, number, queue));
+        if update.is_unblocked {
             self.clients.relieved.push(number);
         }
-        if books.is_over {
+        if update.is_over {
             self.clients.drop_link(number, queue);
         }
-        if books.is_relieved
+        if update.is_relieved
             && InternalSession::from_number(number) == Some(InternalSession::DeadLetters)
         {
             self.push_output(QueuesOutput::DeadLettersRelieved);
@@ -621,11 +625,11 @@ impl Queues {
         if !self.clients.precedence.is_empty() {
             self.release_later(ctx, number, queue);
         }
-        books.flow
+        update.flow
     }
 
-    /// Tells a session what its link has for it, and keeps the books.
-    fn tell_all(&mut self, ctx: &mut Context, number: u64, queue: QueueId) -> LinkBooks {
+    /// Tells a session what its link has for it, and updates the totals.
+    fn tell_all(&mut self, ctx: &mut Context, number: u64, queue: QueueId) -> LinkUpdate {
         let mut told = std::mem::take(&mut self.clients.told);
         for peer_message in told.drain(..) {
             self.tell(ctx, number, queue, peer_message);
@@ -633,11 +637,13 @@ impl Queues {
         let clients = &mut self.clients;
         clients.told = told;
         let Some(session) = clients.sessions.get_mut(&number) else {
-            return LinkBooks::NOTHING;
+            return LinkUpdate::NOTHING;
         };
         match session.queues.get_mut(&queue) {
-            Some(link) => session.totals.keep(link, (number, queue), &mut clients.due),
-            None => LinkBooks::NOTHING,
+            Some(link) => session
+                .totals
+                .update(link, (number, queue), &mut clients.due),
+            None => LinkUpdate::NOTHING,
         }
     }
 

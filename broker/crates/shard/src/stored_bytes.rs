@@ -102,7 +102,8 @@ impl StoredBytesQuotas {
         self.measure_at.is_some_and(|at| at <= now)
     }
 
-    /// Takes what the queues that this shard leads store by virtual host, and announces what has changed.
+    /// Compares the quotas with new measurements of the queues that this shard leads, and announces sums that changed.
+    /// `stored`: the virtual host of each queue, and its bytes.
     pub(crate) fn measured<'a>(
         &mut self,
         ctx: &mut Context,

@@ -263,7 +263,7 @@ fn move_while_the_leader_of_goes(victim: &str, rounds: usize) -> bool {
         0,
         "{outcome:?}"
     );
-    // What was on its way arrives, and each message is in one of the queues, once.
+    // Messages on their way arrive, and each one is in one of the queues, once.
     c.until("all messages in one queue each", |c| {
         c.pass(Duration::from_millis(100));
         let facts = [c.queue(at, "from")?.stats?, c.queue(at, "to")?.stats?];

@@ -69,7 +69,7 @@ pub const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Open files are closed after this long without a write.
 pub const REST_AFTER: Duration = Duration::from_secs(10);
 
-/// A session with no unconfirmed publish keeps the room for this many.
+/// A session without unconfirmed publishes keeps the capacity for this many.
 const KEPT_UNCONFIRMED: usize = 16;
 
 /// See the module.
