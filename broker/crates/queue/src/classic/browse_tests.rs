@@ -123,6 +123,26 @@ fn message_taken_from_the_middle_is_gone_and_the_others_keep_their_order() {
 }
 
 #[test]
+fn message_taken_before_it_is_written_behind_unread_ones_is_not_delivered_twice() {
+    let mut rig = long_queue();
+    // A pause follows the write of many.
+    rig.publish_together(COUNT + 1..COUNT + 101, true, 8);
+    rig.publish_together(COUNT + 101..COUNT + 104, true, 8);
+    assert!(rig.queue.store.has_unwritten());
+    let taken = COUNT + 102;
+    let listed = list(&mut rig, request(0, u64::MAX)).swap_remove(taken as usize - 1);
+    assert_eq!(take(&mut rig, 1, &listed), Some(taken));
+    rig.pass(super::WRITE_AT_LAST);
+    assert!(!rig.queue.store.has_unwritten());
+    settle(&mut rig, 1, SettlementOutcome::Accepted);
+    let expected: Vec<u64> = (1..=COUNT + 103).filter(|n| *n != taken).collect();
+    assert_eq!(numbers(&list(&mut rig, request(0, u64::MAX))), expected);
+    let (drained, faults) = rig.drain();
+    assert_eq!(drained, expected);
+    assert_eq!(faults, Vec::<String>::new());
+}
+
+#[test]
 fn position_that_names_no_ready_message_takes_nothing() {
     let mut rig = long_queue();
     let mut listed = list(&mut rig, request(0, u64::MAX)).swap_remove(2_900);

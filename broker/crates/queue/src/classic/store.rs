@@ -320,6 +320,11 @@ impl ClassicStore {
             match slot.state {
                 State::Fresh => self.retain_written(slot.item, message, location),
                 _ => {
+                    let level = self.level(slot.item.priority);
+                    // Taken ahead of messages that will be read from the segment.
+                    if level.is_some_and(|level| level.backlog > 0) {
+                        self.segments.skip(location.segment, slot.item.seq);
+                    }
                     self.locations.insert(slot.item.seq, location);
                 }
             }

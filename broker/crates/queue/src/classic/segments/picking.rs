@@ -53,6 +53,12 @@ impl Segments {
         self.picked.forget(number);
     }
 
+    /// Skips a message in later reads of a segment: it was taken before it was written, ahead of others. The queue bounds
+    /// their number by that of the messages that are out of order.
+    pub(in crate::classic) fn skip(&mut self, number: SegmentId, seq: u64) {
+        self.picked.insert(number, seq);
+    }
+
     /// Reads the message with this number at this location, which must not have been read yet. Later reads of the segment
     /// skip it. `None`: it is not there, or too many messages were picked.
     pub(in crate::classic) fn pick(
