@@ -91,6 +91,31 @@ class Tab {
     await this.settled();
   }
 
+  /**
+   * Holds back the next GET of an object until the object is deleted: the node gets the DELETE first, and the page gets the response to
+   * the DELETE last. Returns a function that waits until there is such a GET.
+   */
+  async deleteBeforeGet(pathname) {
+    let held = null;
+    await this.page.route(
+      (url) => url.pathname === pathname,
+      async (route) => {
+        const method = route.request().method();
+        if (method === 'GET' && held === null) {
+          held = route;
+          return;
+        }
+        if (method !== 'DELETE') return route.fallback();
+        const response = await route.fetch();
+        // The page may have cancelled it.
+        await held.continue().catch(() => {});
+        await held.request().response();
+        await route.fulfill({ response });
+      },
+    );
+    return () => until(() => held !== null, `${pathname} is requested`);
+  }
+
   /** Waits until no request is pending and the last response is on the page. */
   async settled() {
     await until(async () => {

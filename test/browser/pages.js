@@ -147,9 +147,12 @@ async function operate(tab, suffix) {
   await holds(`queues/%2F/${queue}`, (q) => q.messages === 0, 'the message is taken');
   await api('POST', 'exchanges/%2F/amq.default/publish', { routing_key: queue, payload: 'x', payload_encoding: 'string', properties: {} });
   await tab.unfold('Purge or delete');
+  // The page must not fail because of a request that is slower than the deletion of the queue.
+  const requested = await tab.deleteBeforeGet(`/api/queues/%2F/${queue}`);
   await page.getByRole('button', { name: 'Purge messages' }).click();
   await tab.confirm('Purge');
   await holds(`queues/%2F/${queue}`, (q) => q.messages === 0, 'the queue is purged');
+  await requested();
   await tab.submit('Delete the queue', {});
   await tab.confirm('Delete');
   await gone(`queues/%2F/${queue}`);

@@ -102,6 +102,23 @@ test('errors contain the reason of the API, and changes notify listeners', async
   await assert.rejects(client.get('x'), { status: 503, reason: 'alarms' });
 });
 
+test('a deletion is announced before its request, and its failure afterwards', async () => {
+  const { isPartOf } = await module_('client');
+  const { client, requests } = await fakeClient([[204], [400, { reason: 'in use' }]]);
+  const told = [];
+  const forget = client.onDeletion((path, state) => told.push([path, state, requests.length]));
+  await client.delete('queues/%2F/q?if-empty=true');
+  assert.deepEqual(told.splice(0), [['queues/%2F/q?if-empty=true', 'begun', 0]]);
+  await assert.rejects(client.delete('users/u'), { reason: 'in use' });
+  assert.deepEqual(told, [
+    ['users/u', 'begun', 1],
+    ['users/u', 'failed', 2],
+  ]);
+  forget();
+  for (const path of ['queues/%2F/q', 'queues/%2F/q?lengths_age=60', 'queues/%2F/q/bindings']) assert.ok(isPartOf(path, 'queues/%2F/q?if-empty=true'));
+  for (const path of ['queues', 'queues/%2F/q2', 'queues/%2F']) assert.ok(!isPartOf(path, 'queues/%2F/q'));
+});
+
 test('tags grant access', async () => {
   const { rights } = await module_('client');
   const of = (...tags) =>

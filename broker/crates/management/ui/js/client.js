@@ -23,6 +23,12 @@ export function element(name) {
 /** `path('queues', '/', 'a b')` is `queues/%2F/a%20b`. */
 export const path = (...elements) => elements.map(element).join('/');
 
+/** Returns true for the path of an object that no longer exists after the deletion of `deleted`: itself, or something in it. */
+export function isPartOf(path, deleted) {
+  const plain = (of) => of.split('?')[0];
+  return plain(path) === plain(deleted) || plain(path).startsWith(`${plain(deleted)}/`);
+}
+
 /** Appends a query string. Values that are undefined, null, false or '' are omitted. */
 export function withQuery(path, query) {
   const parameters = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== false && value !== '');
@@ -60,6 +66,7 @@ export function createClient({ fetch, storage, base = 'api/' }) {
   let authorization = null;
   const endListeners = new Set();
   const changeListeners = new Set();
+  const deletionListeners = new Set();
 
   const setAuthorization = (value) => {
     authorization = value;
@@ -114,6 +121,19 @@ export function createClient({ fetch, storage, base = 'api/' }) {
     }
   };
 
+  const remove = async (path, options) => {
+    const tell = (state) => {
+      for (const listener of deletionListeners) listener(path, state);
+    };
+    tell('begun');
+    try {
+      return await request('DELETE', path, options);
+    } catch (error) {
+      tell('failed');
+      throw error;
+    }
+  };
+
   return {
     /** Signs a user in and returns it. The credentials are stored only if they are valid. */
     async signIn(name, password) {
@@ -146,11 +166,16 @@ export function createClient({ fetch, storage, base = 'api/' }) {
     get: (path, options) => request('GET', path, options),
     put: (path, body = {}) => request('PUT', path, { body }),
     post: (path, body = {}) => request('POST', path, { body }),
-    delete: (path, options) => request('DELETE', path, options),
+    delete: remove,
     /** Registers a listener for the loss of valid credentials. Returns a function that removes it. */
     onEnd(listener) {
       endListeners.add(listener);
       return () => endListeners.delete(listener);
+    },
+    /** Registers `listener(path, state)` for deletions: `begun` before the request, `failed` after an error. Returns a function that removes it. */
+    onDeletion(listener) {
+      deletionListeners.add(listener);
+      return () => deletionListeners.delete(listener);
     },
     /** Registers a listener for requests that may have changed an object. Returns a function that removes it. */
     onChange(listener) {

@@ -1,6 +1,6 @@
 // State shared by the whole page: API client, notices, pending question and refresh interval.
 import { useEffect, useRef, useState } from './dom.js';
-import { createClient } from './client.js';
+import { createClient, isPartOf } from './client.js';
 
 const storage = () => {
   try {
@@ -84,11 +84,14 @@ export function useData(path, { once = false } = {}) {
   const again = useRef(() => {});
   useEffect(() => {
     if (path === null) return undefined;
-    const stop = new AbortController();
+    let request = new AbortController();
     let timer = null;
     let isLoading = false;
     let reloadPending = false;
+    let isLeft = false;
+    let isDeleted = false;
     const load = async () => {
+      if (isDeleted) return;
       if (isLoading) {
         reloadPending = true;
         return;
@@ -97,32 +100,42 @@ export function useData(path, { once = false } = {}) {
       clearTimeout(timer);
       if (!document.hidden || reloadPending) {
         reloadPending = false;
+        request = new AbortController();
+        const { signal } = request;
         try {
-          const data = await client.get(path, { signal: stop.signal });
-          if (!stop.signal.aborted) setState({ path, data, error: null });
+          const data = await client.get(path, { signal });
+          if (!signal.aborted) setState({ path, data, error: null });
         } catch (error) {
-          if (stop.signal.aborted) return;
-          setState((before) => ({ path, data: isSameObject(before.path, path) ? before.data : null, error }));
+          if (!signal.aborted) setState((before) => ({ path, data: isSameObject(before.path, path) ? before.data : null, error }));
         }
       }
       isLoading = false;
+      if (isLeft) return;
       if (reloadPending) load();
       else if (every > 0 && !once) timer = setTimeout(load, every);
     };
     again.current = load;
     load();
-    // After a deletion the page is left, and the object is not requested again.
     let reload = null;
     const onChange = () => {
       clearTimeout(reload);
       reload = setTimeout(load, CHANGE_DELAY);
     };
     const removeListener = once ? () => {} : client.onChange(onChange);
+    // The page is left when the object is deleted. Meanwhile the object is not requested.
+    const removeDeletionListener = client.onDeletion((deleted, state) => {
+      if (!isPartOf(path, deleted)) return;
+      isDeleted = state === 'begun';
+      if (isDeleted) request.abort();
+      else load();
+    });
     return () => {
-      stop.abort();
+      isLeft = true;
+      request.abort();
       clearTimeout(timer);
       clearTimeout(reload);
       removeListener();
+      removeDeletionListener();
     };
   }, [path, every, once]);
   const isCurrent = isSameObject(state.path, path);
