@@ -346,13 +346,17 @@ pub struct Counters {
     /// Milliseconds for which connections were paused because of rate limits, all connections together.
     #[serde(skip_serializing_if = "is_zero")]
     pub quota_paused_ms: u64,
+    /// Virtual hosts with a quota of stored bytes, by name. Each shard knows all of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub stored_bytes: BTreeMap<String, StoredBytesFacts>,
     /// Resource usage of the node. The first shard of a node reports it; a sum over nodes has that
     /// of the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<crate::NodeResources>,
 }
 
-/// Leaves out `stream`, `raft` and `quota_paused_ms` while they are zero and unknown `resources`, as the JSON encoding does.
+/// Leaves out `stream`, `raft`, `quota_paused_ms` and `stored_bytes` while they are zero or empty, and unknown `resources`, as the JSON
+/// encoding does.
 impl fmt::Debug for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without `..`, a new field does not compile until it is written here.
@@ -371,6 +375,7 @@ impl fmt::Debug for Counters {
             stream,
             raft,
             quota_paused_ms,
+            stored_bytes,
             resources,
         } = self;
         let mut text = f.debug_struct("Counters");
@@ -394,10 +399,34 @@ impl fmt::Debug for Counters {
         if *quota_paused_ms > 0 {
             text.field("quota_paused_ms", quota_paused_ms);
         }
+        if !stored_bytes.is_empty() {
+            text.field("stored_bytes", stored_bytes);
+        }
         if let Some(resources) = resources {
             text.field("resources", resources);
         }
         text.finish()
+    }
+}
+
+/// What the queues of a virtual host store in the whole cluster, as far as a shard knows, and their quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoredBytesFacts {
+    /// Bytes of message bodies.
+    pub stored: u64,
+    /// Bytes from which on publishers are blocked.
+    pub limit: u64,
+    /// Publishers are blocked now.
+    pub is_blocked: bool,
+}
+
+impl StoredBytesFacts {
+    /// Merges what another shard knows of the same virtual host: the higher number, which is nearer to the limit.
+    fn merge(&mut self, other: &StoredBytesFacts) {
+        self.stored = self.stored.max(other.stored);
+        self.limit = self.limit.max(other.limit);
+        self.is_blocked |= other.is_blocked;
     }
 }
 
@@ -739,6 +768,10 @@ impl Counters {
         self.queues.lost_messages += other.queues.lost_messages;
         self.queues.lost_segments += other.queues.lost_segments;
         self.quota_paused_ms += other.quota_paused_ms;
+        for (vhost, theirs) in &other.stored_bytes {
+            let ours = self.stored_bytes.entry(vhost.clone()).or_default();
+            ours.merge(theirs);
+        }
         for (protocol, theirs) in &other.protocols {
             let ours = self.protocols.entry(protocol.clone()).or_default();
             ours.add(theirs);

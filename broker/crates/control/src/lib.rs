@@ -18,10 +18,10 @@ pub use browse::{BrowseFacts, BrowseFilter, MAX_MOVED, MoveOutcome, MoveRequest,
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
-    ProtocolCounters, QueueTotals, RaftCounters, ShardFacts, ShardQuery, StreamConsumerFacts,
-    StreamFilter, StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts,
-    StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts,
-    TrafficFacts, TrafficFilter,
+    ProtocolCounters, QueueTotals, RaftCounters, ShardFacts, ShardQuery, StoredBytesFacts,
+    StreamConsumerFacts, StreamFilter, StreamFollowerFacts, StreamProtocolCounters,
+    StreamPublisherFacts, StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts,
+    StreamTrackingFacts, TrafficCounts, TrafficFacts, TrafficFilter,
 };
 pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus,

@@ -5,9 +5,10 @@ use control::{
     BrowseFacts, BrowseFilter, ChannelFacts, ConnectionFacts, ConsumerFacts, Counters,
     DeadLetterReasons, DeadLetterTotals, ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts,
     MessageCounts, MqttCounters, NodeResources, ProtocolCounters, QueueTotals, RaftCounters,
-    ShardFacts, ShardQuery, StreamConsumerFacts, StreamFilter, StreamFollowerFacts,
-    StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts, StreamReplicaFacts,
-    StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts, TrafficFilter,
+    ShardFacts, ShardQuery, StoredBytesFacts, StreamConsumerFacts, StreamFilter,
+    StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts,
+    StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts,
+    TrafficFilter,
 };
 use env::{NodeId, WallTime};
 use message::{MessageBuilder, Protocol};
@@ -281,6 +282,7 @@ fn counters() -> Counters {
         raft: RaftCounters::default(),
         // It is in the frame only if it is not zero.
         quota_paused_ms: 0,
+        stored_bytes: BTreeMap::new(),
         resources: None,
     }
 }
@@ -321,6 +323,18 @@ fn delayed_counters() -> Counters {
 fn quota_counters() -> Counters {
     Counters {
         quota_paused_ms: 6,
+        ..Counters::default()
+    }
+}
+
+fn stored_bytes_counters() -> Counters {
+    let facts = StoredBytesFacts {
+        stored: 8,
+        limit: 7,
+        is_blocked: true,
+    };
+    Counters {
+        stored_bytes: BTreeMap::from([("v".to_owned(), facts)]),
         ..Counters::default()
     }
 }
@@ -515,6 +529,7 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Counters(Box::new(delayed_counters())),
         ShardFacts::Counters(Box::new(raft_counters())),
         ShardFacts::Counters(Box::new(quota_counters())),
+        ShardFacts::Counters(Box::new(stored_bytes_counters())),
         ShardFacts::Browsed(None),
         ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Ok(browse_page()))))),
         ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Err("it is away".into()))))),

@@ -7,6 +7,7 @@ pub(crate) mod frame;
 use crate::context::Context;
 use crate::frame::Frame;
 use crate::peers::Peers;
+use control::StoredBytesFacts;
 use env::{NodeId, Time};
 use frame::{MAX_VHOSTS, StoredBytesFrame};
 use metadata::{MAX_STORED_BYTES, Name, Tree};
@@ -166,8 +167,7 @@ impl StoredBytesQuotas {
     /// Compares all virtual hosts with their quotas.
     fn decide_all(&mut self) {
         for (vhost, quota) in &mut self.quotas {
-            let elsewhere = self.elsewhere.values().filter_map(|known| known.get(vhost));
-            let stored = elsewhere.fold(quota.here, |sum, bytes| sum.saturating_add(*bytes));
+            let stored = sum(quota.here, &self.elsewhere, vhost);
             let is_exceeded = stored >= quota.bytes;
             if is_exceeded == quota.is_exceeded {
                 continue;
@@ -202,10 +202,29 @@ impl StoredBytesQuotas {
         std::mem::take(&mut self.has_changed)
     }
 
+    /// The virtual hosts with a quota, and what they store.
+    pub(crate) fn facts(&self) -> BTreeMap<String, StoredBytesFacts> {
+        let facts = |(vhost, quota): (&Name, &Quota)| {
+            let facts = StoredBytesFacts {
+                stored: sum(quota.here, &self.elsewhere, vhost),
+                limit: quota.bytes,
+                is_blocked: quota.is_exceeded,
+            };
+            (vhost.to_string(), facts)
+        };
+        self.quotas.iter().map(facts).collect()
+    }
+
     /// Why the publishers of a virtual host are blocked.
     pub(crate) fn blocked(&self, vhost: &str) -> Option<&'static str> {
         self.quotas.get(vhost)?.is_exceeded.then_some(BLOCKED)
     }
+}
+
+/// Bytes that the queues of a virtual host store: `here`, and in all other shards.
+fn sum(here: u64, elsewhere: &BTreeMap<(NodeId, u16), BTreeMap<Name, u64>>, vhost: &str) -> u64 {
+    let elsewhere = elsewhere.values().filter_map(|known| known.get(vhost));
+    elsewhere.fold(here, |sum, bytes| sum.saturating_add(*bytes))
 }
 
 fn frames(shard: u16, vhosts: &[(Name, u64)]) -> Vec<Frame> {

@@ -6,8 +6,9 @@ mod cluster;
 use cluster::mqtt::MqttClient;
 use cluster::{Client, Cluster};
 use codec_mqtt::{Packet, Properties, Publish, Qos};
-use control::ControlRequest;
+use control::{ControlRequest, StoredBytesFacts};
 use metadata::{Change, PermissionRecord};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const STEP: Duration = Duration::from_millis(10);
@@ -312,6 +313,15 @@ fn assert_at_quota(c: &mut Cluster) {
     assert!(range.contains(&stored), "{stored} are stored");
 }
 
+/// What each node knows of the virtual hosts with a quota of stored bytes.
+fn stored_bytes(c: &mut Cluster) -> Vec<BTreeMap<String, StoredBytesFacts>> {
+    let counters = c.ask(0, |reply| ControlRequest::Counters {
+        everywhere: true,
+        reply,
+    });
+    counters.into_iter().map(|(_, c)| c.stored_bytes).collect()
+}
+
 #[track_caller]
 fn stored_bytes_are_bounded(mut c: Cluster, queue_type: &str, publisher: Option<usize>) {
     let mut consumer = c.client(0);
@@ -325,6 +335,11 @@ fn stored_bytes_are_bounded(mut c: Cluster, queue_type: &str, publisher: Option<
     );
     let mut sent = 2 + publish_for(&mut c, &mut early, Duration::from_secs(5));
     assert_at_quota(&mut c);
+    for known in stored_bytes(&mut c) {
+        let facts = known["/"];
+        assert_eq!(facts.limit, STORED * BODY as u64);
+        assert!(facts.is_blocked && facts.stored >= facts.limit, "{facts:?}");
+    }
     // A connection that comes now is blocked with its first message.
     let stored = c.ready(0, "q");
     let mut late = Publisher::new(c.client(publisher), "q", 1, &[1; BODY]);
@@ -342,6 +357,7 @@ fn stored_bytes_are_bounded(mut c: Cluster, queue_type: &str, publisher: Option<
     sent += publish_for(&mut c, &mut late, Duration::from_secs(1));
     sent += publish_for(&mut c, &mut early, Duration::from_secs(1));
     assert_eq!((early.unread(), late.unread()), (0, 0));
+    assert!(stored_bytes(&mut c).iter().all(BTreeMap::is_empty));
     assert_eq!(c.ready(0, "q"), sent - consumed, "no message is lost");
 }
 

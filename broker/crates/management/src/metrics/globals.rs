@@ -5,8 +5,8 @@ use crate::exposition::Page;
 use crate::login::LoginsByProtocol;
 use control::{
     Counters, DeadLetterReasons, DeadLetterTotals, LoginCounts, MessageCounts, MqttCounters,
-    NodeResources, ProtocolCounters, RaftCounters, StreamFollowerFacts, StreamProtocolCounters,
-    StreamReplicaFacts,
+    NodeResources, ProtocolCounters, RaftCounters, StoredBytesFacts, StreamFollowerFacts,
+    StreamProtocolCounters, StreamReplicaFacts,
 };
 use std::collections::BTreeMap;
 
@@ -611,7 +611,7 @@ pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
     }
 }
 
-/// Pauses of publishers by rate limits.
+/// Pauses of publishers by rate limits, and quotas of stored bytes.
 pub(super) fn quotas(page: &mut Page, counters: &Counters) {
     let previous_prefix = page.prefix("posthorn_");
     page.one(
@@ -620,8 +620,38 @@ pub(super) fn quotas(page: &mut Page, counters: &Counters) {
         "Time for which connections were paused because of rate limits of virtual hosts and users, all connections together",
         seconds(counters.quota_paused_ms),
     );
+    for (name, help, value) in STORED_BYTES_METRICS {
+        if counters.stored_bytes.is_empty() {
+            break;
+        }
+        page.head(name, GAUGE, help);
+        for (vhost, facts) in &counters.stored_bytes {
+            page.sample(name, &[("vhost", vhost)], value(facts));
+        }
+    }
     page.prefix(previous_prefix);
 }
+
+type StoredBytesMetric = (&'static str, &'static str, fn(&StoredBytesFacts) -> u64);
+
+/// Of virtual hosts with a quota of stored bytes. Every node has the numbers of the whole cluster.
+const STORED_BYTES_METRICS: &[StoredBytesMetric] = &[
+    (
+        "vhost_stored_bytes",
+        "Bytes of messages that the queues of a virtual host with a quota store in the cluster",
+        |facts| facts.stored,
+    ),
+    (
+        "vhost_stored_bytes_limit",
+        "Quota of stored bytes of a virtual host",
+        |facts| facts.limit,
+    ),
+    (
+        "vhost_publishers_blocked",
+        "is 1 while the publishers of a virtual host are blocked because its queues store as much as its quota",
+        |facts| facts.is_blocked.into(),
+    ),
+];
 
 /// Metrics without a RabbitMQ equivalent have the prefix `posthorn_`.
 pub(super) fn mqtt(page: &mut Page, counters: &Counters) {

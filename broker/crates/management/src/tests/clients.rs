@@ -543,6 +543,12 @@ fn metrics_are_reported_by_protocol_queue_type_and_object() {
         fake.counters.protocols.insert("amqp091".into(), counts);
         fake.counters.connections_opened = 6;
         fake.counters.quota_paused_ms = 12_034;
+        let facts = control::StoredBytesFacts {
+            stored: 70,
+            limit: 64,
+            is_blocked: true,
+        };
+        fake.counters.stored_bytes.insert("tenant".into(), facts);
         let quorum = &mut fake.counters.dead_letters[QueueType::Quorum];
         (quorum.disabled.expired, quorum.confirmed) = (3, 4);
         quorum.at_least_once.delivery_limit = 5;
@@ -559,6 +565,9 @@ fn metrics_are_reported_by_protocol_queue_type_and_object() {
     for line in [
         "rabbitmq_connections_opened_total 6",
         "posthorn_quota_paused_seconds_total 12.034",
+        "posthorn_vhost_stored_bytes{vhost=\"tenant\"} 70",
+        "posthorn_vhost_stored_bytes_limit{vhost=\"tenant\"} 64",
+        "posthorn_vhost_publishers_blocked{vhost=\"tenant\"} 1",
         "rabbitmq_connections 2",
         "rabbitmq_channels 2",
         "rabbitmq_global_messages_received_total{protocol=\"amqp091\"} 12",

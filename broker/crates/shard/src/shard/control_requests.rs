@@ -309,6 +309,7 @@ impl ShardState {
             raft: self.queues.local().raft_counters(),
             quota_paused_ms: u64::try_from(self.limits.quota_paused(self.ctx.now()).as_millis())
                 .unwrap_or(u64::MAX),
+            stored_bytes: self.limits.stored_bytes().facts(),
             resources: self.resources(),
             ..Counters::default()
         };
