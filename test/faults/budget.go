@@ -23,13 +23,20 @@ const (
 	mqttPort     = 1883
 	// measurements is how often an attack may seem to slow the honest clients before it is taken to do so.
 	measurements = 3
+	// mostOthers is the part of the machine's processor time that other processes may use. If they use more, latencies say
+	// nothing about the node.
+	mostOthers = 0.2
 )
 
-// slowerError reports that confirms took too long under an attack.
-type slowerError struct{ p99, most time.Duration }
+// slowerError reports that confirms took too long under an attack. others is the part of the machine's processor time that
+// processes outside the test used meanwhile.
+type slowerError struct {
+	p99, most time.Duration
+	others    float64
+}
 
 func (e slowerError) Error() string {
-	return fmt.Sprintf("p99 of honest confirms is %.1f ms, more than %.1f ms", ms(e.p99), ms(e.most))
+	return fmt.Sprintf("p99 of honest confirms is %.1f ms, more than %.1f ms; other processes used %.0f %% of the processors", ms(e.p99), ms(e.most), 100*e.others)
 }
 
 // attacked applies one attack on the memory of a node after another, next to a publisher and a consumer that follow
@@ -55,20 +62,31 @@ func attacked(w *world) error {
 		return fmt.Errorf("before any attack: %w", err)
 	}
 	w.say("no attack: p99 of %d confirms %.1f ms", count, ms(usual))
-	most := slower * max(usual, leastLatency)
 	for _, attack := range hostile.Attacks() {
-		err := w.endure(attack, target, honest, most)
-		// The machine may have become slower since the measurement without an attack. An attack that slows the
-		// honest clients does so each time, and compared with a new measurement.
-		for again := 1; errors.As(err, new(slowerError)) && again < measurements; again++ {
+		// An attack that slows the honest clients does so each time, and compared with a new measurement.
+		for attempt, slow := 1, 0; ; attempt++ {
+			err := w.endure(attack, target, honest, slower*max(usual, leastLatency))
+			var late slowerError
+			if err == nil {
+				break
+			}
+			if !errors.As(err, &late) {
+				return fmt.Errorf("%s: %w", attack.Name, err)
+			}
+			if late.others <= mostOthers {
+				slow++
+			}
+			if slow == measurements {
+				return fmt.Errorf("%s: %w", attack.Name, err)
+			}
+			if attempt == 2*measurements {
+				w.say("NOT CHECKED: the latency of confirms under %s: %v", attack.Name, err)
+				break
+			}
 			w.say("%s: %v; measuring again", attack.Name, err)
 			if usual, _, err = honest.Measure(w.ctx, calm); err != nil {
 				return fmt.Errorf("after %s: %w", attack.Name, err)
 			}
-			err = w.endure(attack, target, honest, slower*max(usual, leastLatency))
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", attack.Name, err)
 		}
 	}
 	return nil
@@ -93,14 +111,21 @@ func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hos
 		r, err := attack.Run(w.ctx, target, attacking)
 		over <- outcome{r, err}
 	}()
+	usage, err := startCPUUsage(node)
+	if err != nil {
+		return err
+	}
 	p99, count, err := honest.Measure(w.ctx, attacking)
 	result := <-over
+	others, errUsage := usage.others()
 	shed, errLog := node.Logged(shedEvent)
 	switch {
 	case !node.Running():
 		return fmt.Errorf("the node ended")
 	case err != nil:
 		return err
+	case errUsage != nil:
+		return errUsage
 	case errLog != nil:
 		return errLog
 	case result.error != nil:
@@ -108,9 +133,6 @@ func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hos
 	}
 	shed -= before
 	w.say("%s: p99 of %d confirms %.1f ms; the node took %d MiB and closed %d of %d connections", attack.Name, count, ms(p99), result.Sent>>20, shed, attack.Clients)
-	if p99 > most {
-		return slowerError{p99, most}
-	}
 	if result.Refused > 0 {
 		return fmt.Errorf("%d clients could not connect or log in", result.Refused)
 	}
@@ -126,6 +148,9 @@ func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hos
 	}
 	if alarms > 0 {
 		return fmt.Errorf("%d alarms were raised", alarms)
+	}
+	if p99 > most {
+		return slowerError{p99, most, others}
 	}
 	return nil
 }

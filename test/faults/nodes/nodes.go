@@ -212,6 +212,16 @@ func (n *Node) Logged(text string) (int, error) {
 	return bytes.Count(log, []byte(text)), err
 }
 
+// PID returns the id of the running process.
+func (n *Node) PID() (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.process == nil {
+		return 0, fmt.Errorf("%s does not run", n.Name)
+	}
+	return n.process.command.Process.Pid, nil
+}
+
 // signal sends a signal to the process; asked is set when the process may exit because of it.
 func (n *Node) signal(s syscall.Signal, asked bool) (*process, error) {
 	n.mu.Lock()
