@@ -47,6 +47,7 @@ fn list(c: &mut Cluster, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
         most: u64::MAX,
         messages: 7,
         body_bytes: 100,
+        body_start: 0,
     };
     let mut all = Vec::new();
     loop {
