@@ -252,6 +252,34 @@ mod tests {
     }
 
     #[test]
+    fn restored_message_has_no_delay_of_its_publisher_and_no_identity() {
+        let builder = message::MessageBuilder {
+            protocol: message::Protocol::Amqp091,
+            durable: true,
+            priority: None,
+            ttl_ms: None,
+            received: env::WallTime(1),
+            exchange: "",
+            routing_keys: &["q"],
+            properties: &[0, 0],
+        };
+        let plain = builder.build(4, [&b"body"[..]]).unwrap();
+        assert_eq!(restored(&plain, None), Ok(plain.clone()));
+        let id = crate::DeduplicationId::Value("a".into());
+        let identified = crate::deduplicate(&plain, &id).unwrap();
+        let scheduled = schedule(&identified, 60_000).unwrap();
+        assert_eq!(restored(&scheduled, None), Ok(plain.clone()));
+        let waits = restored(&scheduled, Some(7)).unwrap();
+        assert_eq!(delivery_delay(&waits), Some(7));
+        assert_eq!(crate::deduplication_id(&waits), None);
+        // Those of receivers stay.
+        let annotated = annotations(&[("x-opt-note", "1")]).add_to(&scheduled);
+        let kept = restored(&annotated.unwrap(), None).unwrap();
+        assert_eq!(Annotations::of(&kept), Some(annotations(&[("x-opt-note", "1")])));
+        assert_eq!(kept.body(), b"body");
+    }
+
+    #[test]
     fn annotations_with_trailing_bytes_are_refused() {
         let whole = encode(&annotations(&[("a", "1")]));
         assert!(decode(&whole).is_ok());

@@ -5,6 +5,7 @@ mod authorisation;
 mod browse;
 mod clients;
 mod documents;
+mod export;
 mod messages;
 mod operations;
 mod rates;
@@ -713,6 +714,20 @@ impl Server {
             challenge: challenge.map(|c| c.to_str().unwrap().to_owned()),
             body: serde_json::from_str(&text).unwrap_or(Json::Null),
         }
+    }
+
+    /// The cursor of the next page, if any, and the body of an export.
+    pub(crate) fn export(&self, path: &str) -> (Option<String>, Vec<u8>) {
+        let url = format!("http://{}{path}", self.address);
+        let pair = base64::engine::general_purpose::STANDARD.encode("guest:guest");
+        let request = self.agent.get(url);
+        let request = request.header("Authorization", format!("Basic {pair}"));
+        let mut response = request.call().unwrap();
+        assert_eq!(response.status(), 200);
+        let next = response.headers().get("x-next-cursor");
+        let next = next.map(|next| next.to_str().unwrap().to_owned());
+        let body = response.body_mut().with_config().limit(1 << 30);
+        (next, body.read_to_vec().unwrap())
     }
 
     pub(crate) fn get(&self, path: &str) -> Json {

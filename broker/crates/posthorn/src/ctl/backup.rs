@@ -85,7 +85,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What to restore.
+/// The parts of a backup to restore, and their targets.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestoreOptions {
     /// Directory, or s3://BUCKET/PREFIX
