@@ -14,6 +14,6 @@ mod sink;
 
 pub use change::{ChangeDescription, change_description};
 pub use operation::Operation;
-pub use record::{AuditRecord, Client, MAX_TEXT, Outcome};
+pub use record::{AuditRecord, Client, MAX_TEXT, Outcome, rfc3339};
 pub use refusals::{Refusals, RefusedPermission};
 pub use sink::{AuditReceiver, AuditSink, Received, channels};

@@ -127,7 +127,7 @@ fn cut(text: &mut String) {
 }
 
 /// A time in UTC, with milliseconds.
-pub(crate) fn rfc3339(at: WallTime) -> String {
+pub fn rfc3339(at: WallTime) -> String {
     let (days, of_day) = (at.0 / 86_400_000, at.0 % 86_400_000);
     let (year, month, day) = civil_date(days);
     let (seconds, millis) = (of_day / 1000, of_day % 1000);

@@ -18,6 +18,13 @@ pub struct BrowseFilter {
     most: u64,
     messages: u32,
     body_bytes: u32,
+    /// Older versions do not know it, and answer with the first bytes of each body.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    body_start: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A page of the messages of a queue, or the reason why there is none.
@@ -43,7 +50,12 @@ struct MessageFacts {
     redelivered: bool,
     failed: Option<u32>,
     acquired: u32,
+    /// Older versions do not send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    due: Option<u64>,
     body_len: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    body_start: u32,
     /// The container, in base64.
     message: String,
 }
@@ -87,6 +99,7 @@ impl BrowseFilter {
             most: request.most,
             messages: request.messages,
             body_bytes: request.body_bytes,
+            body_start: request.body_start,
         }
     }
 
@@ -98,6 +111,7 @@ impl BrowseFilter {
             most: self.most,
             messages: self.messages,
             body_bytes: self.body_bytes,
+            body_start: self.body_start,
         }
     }
 }
@@ -119,7 +133,9 @@ impl BrowseFacts {
             redelivered: browsed.redelivered,
             failed: browsed.failed,
             acquired: browsed.acquired,
+            due: browsed.due,
             body_len: browsed.body_len,
+            body_start: browsed.body_start,
             message: STANDARD.encode(browsed.message.as_bytes()),
         };
         BrowseFacts {
@@ -146,7 +162,9 @@ impl BrowseFacts {
                 redelivered: facts.redelivered,
                 failed: facts.failed,
                 acquired: facts.acquired,
+                due: facts.due,
                 body_len: facts.body_len,
+                body_start: facts.body_start,
                 message: Message::decode(Bytes::from(raw)).map_err(|e| e.to_string())?,
             })
         };
@@ -227,4 +245,30 @@ impl MoveOutcome {
         self.untried += other.untried;
         self.error = self.error.take().or(other.error);
     }
+}
+
+/// Stores messages in a queue, in their order and not through an exchange.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportRequest {
+    /// Id of the queue.
+    pub queue: QueueId,
+    /// The user, for the firehose tracer.
+    pub user: Name,
+    /// The messages, as they go into the queue.
+    pub messages: Vec<Message>,
+}
+
+/// Numbers of messages by the outcome of an [`ImportRequest`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImportOutcome {
+    /// The queue has confirmed them.
+    pub stored: u64,
+    /// The queue did not take them.
+    pub refused: u64,
+    /// The queue has not confirmed them in time. They may be stored.
+    pub pending: u64,
+    /// They were not sent to the queue, since an earlier one was refused or the time was up.
+    pub untried: u64,
+    /// Why the import ended early.
+    pub error: Option<String>,
 }

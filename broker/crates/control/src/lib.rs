@@ -14,7 +14,10 @@ mod membership;
 mod timings;
 mod walk;
 
-pub use browse::{BrowseFacts, BrowseFilter, MAX_MOVED, MoveOutcome, MoveRequest, MoveTarget};
+pub use browse::{
+    BrowseFacts, BrowseFilter, ImportOutcome, ImportRequest, MAX_MOVED, MoveOutcome, MoveRequest,
+    MoveTarget,
+};
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,
@@ -172,6 +175,13 @@ pub enum ControlRequest {
         request: MoveRequest,
         /// Called with the response.
         reply: Reply<Result<MoveOutcome, ChangeError>>,
+    },
+    /// Stores messages in a queue.
+    Import {
+        /// The queue and the messages.
+        request: ImportRequest,
+        /// Called with the response.
+        reply: Reply<Result<ImportOutcome, ChangeError>>,
     },
     /// Closes the connection with this [`ConnectionFacts::name`] on any node. False if there is
     /// none.

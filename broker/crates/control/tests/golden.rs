@@ -422,6 +422,7 @@ fn browse_request() -> BrowseRequest {
         most: u64::MAX,
         messages: 100,
         body_bytes: 4096,
+        body_start: 0,
     }
 }
 
@@ -456,7 +457,9 @@ fn browse_page() -> BrowsePage {
         redelivered: true,
         failed: Some(2),
         acquired: 3,
+        due: None,
         body_len: 1_000,
+        body_start: 0,
         message: builder.build(4, [&b"body"[..]]).unwrap(),
     };
     BrowsePage {
@@ -470,8 +473,19 @@ fn browsed_page_is_restored() {
     let page = browse_page();
     let facts = BrowseFacts::new(Ok(page.clone()));
     assert_eq!(facts.into_page(), Ok(page));
-    let request = browse_request();
-    assert_eq!(BrowseFilter::new(QueueId(9), &request).request(), request);
+    let mut part = browse_page();
+    for browsed in &mut part.messages {
+        (browsed.due, browsed.body_start) = (Some(1 << 40), 4096);
+    }
+    let facts = BrowseFacts::new(Ok(part.clone()));
+    assert_eq!(facts.into_page(), Ok(part));
+    for body_start in [0, 4096] {
+        let request = BrowseRequest {
+            body_start,
+            ..browse_request()
+        };
+        assert_eq!(BrowseFilter::new(QueueId(9), &request).request(), request);
+    }
 }
 
 #[test]

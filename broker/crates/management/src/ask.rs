@@ -107,6 +107,13 @@ impl Api {
         Ok((read.map_err(|_| ApiError::too_large(limit))?, permit))
     }
 
+    /// Reserves memory for `bytes` bytes from the budget of all request bodies, or all of the budget.
+    pub(crate) async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let cost = self.config().memory.reply_cost(bytes);
+        let acquired = self.0.bodies.clone().acquire_many_owned(cost).await;
+        acquired.map_err(|_| ApiError::unavailable("the node is stopping"))
+    }
+
     /// Resource usage of a node. Counters have that of other nodes, unless their version is older.
     pub(crate) fn resources_of(&self, node: NodeId, counters: &Counters) -> NodeResources {
         if node == self.0.config.node {
@@ -128,12 +135,21 @@ impl Api {
         &self,
         request: impl FnOnce(Reply<T>) -> ControlRequest,
     ) -> Result<T, ApiError> {
+        self.ask_within(ASK_TIMEOUT, request).await
+    }
+
+    /// As [`Api::ask`], with a time limit for requests that transfer much.
+    pub(crate) async fn ask_within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        request: impl FnOnce(Reply<T>) -> ControlRequest,
+    ) -> Result<T, ApiError> {
         let (send, receive) = oneshot::channel();
         (self.0.node)(request(Box::new(move |answer| {
             // The receiver is gone if the client disconnected or the timeout elapsed.
             let _ = send.send(answer);
         })));
-        match tokio::time::timeout(ASK_TIMEOUT, receive).await {
+        match tokio::time::timeout(limit, receive).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) => Err(ApiError::unavailable("the node is stopping")),
             Err(_) => Err(ApiError::unavailable("the node did not answer in time")),

@@ -133,6 +133,16 @@ const OPERATIONS: &[(&str, &str, Operation)] = {
             O::MessageDelete,
         ),
         (
+            "GET",
+            "queues/{vhost}/{queue}/messages/export",
+            O::MessageExport,
+        ),
+        (
+            "POST",
+            "queues/{vhost}/{queue}/messages/import",
+            O::MessageImport,
+        ),
+        (
             "POST",
             "queues/{vhost}/{queue}/messages/move",
             O::MessageMove,

@@ -34,6 +34,7 @@ pub(crate) fn all_messages() -> BrowseRequest {
         most: u64::MAX,
         messages: BROWSE_PAGE_MESSAGES,
         body_bytes: 0,
+        body_start: 0,
     }
 }
 
@@ -309,6 +310,8 @@ mod unit {
             redelivered: false,
             failed: None,
             acquired: 0,
+            due: None,
+            body_start: 0,
             body_len: message.body_len() as u64,
             message: message.shortened(len).unwrap(),
         }

@@ -8,7 +8,7 @@ use crate::listen::Peer;
 use crate::login::LoggedIn;
 use crate::page::Query;
 use crate::serving::{OperatorCertificate, Protection};
-use crate::{MAX_BODY, MAX_DEFINITIONS, form, health, login, origin, routes, ui};
+use crate::{MAX_BODY, MAX_DEFINITIONS, export, form, health, login, origin, routes, ui};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
@@ -115,6 +115,7 @@ async fn answer(api: &Api, request: Request) -> ApiResult {
     };
     let limit = match path {
         ["definitions", ..] => MAX_DEFINITIONS,
+        ["queues", _, _, "messages", "import"] => export::import_limit(api),
         _ => MAX_BODY,
     };
     if let Some(protection) = parts.extensions.get::<Protection>() {

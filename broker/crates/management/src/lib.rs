@@ -21,6 +21,7 @@ mod dispatch;
 mod entropy;
 mod error;
 mod exchanges;
+mod export;
 mod exposition;
 mod features;
 mod form;
@@ -262,6 +263,8 @@ pub struct Config {
     pub max_connections: usize,
     /// Memory shared by all HTTP connections and request bodies.
     pub memory: HttpMemory,
+    /// Largest body of a message in bytes (`max_message_size`).
+    pub max_message_size: u32,
     /// Deadline for answering a request.
     pub request_timeout: Duration,
     /// Time limit for the head of a request, counted from its first byte.
@@ -300,6 +303,9 @@ pub struct Config {
 
 /// Largest request body, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
+/// Bytes of messages of one export or import of a queue: an export ends after the first message that exceeds them, and an
+/// import may have as many besides one message of the largest size.
+pub const TRANSFER_BYTES: usize = 4 << 20;
 /// Largest body of `POST /api/definitions`, in bytes.
 pub const MAX_DEFINITIONS: usize = 4 * 1024 * 1024;
 
@@ -340,6 +346,7 @@ impl Config {
             permitted: PermittedFeatures::default(),
             max_connections: 1024,
             memory: HttpMemory::default(),
+            max_message_size: 16 << 20,
             request_timeout: Duration::from_secs(30),
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),

@@ -10,6 +10,8 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// Upper bound of the memory of one connection: request head, response buffer, both again for TLS,
 /// and its task.
 const CONNECTION_BYTES: u64 = 64 << 10;
+/// Memory of a page of messages, as a multiple of its length: with the answer of the node that has them, in base64.
+const REPLY_FACTOR: usize = 3;
 /// Memory of a parsed JSON body, as a multiple of its length.
 const PARSED_FACTOR: usize = 4;
 
@@ -37,7 +39,16 @@ impl HttpMemory {
     /// Memory in KiB that a body of `bytes` bytes uses while its request is served. Capped so that
     /// a single body is always admitted.
     pub(crate) fn body_cost(self, bytes: usize) -> u32 {
-        let cost = bytes.saturating_mul(PARSED_FACTOR).div_ceil(1024);
+        self.cost(bytes, PARSED_FACTOR)
+    }
+
+    /// Memory in KiB that an answer with `bytes` bytes of messages uses. Capped like a body.
+    pub(crate) fn reply_cost(self, bytes: usize) -> u32 {
+        self.cost(bytes, REPLY_FACTOR)
+    }
+
+    fn cost(self, bytes: usize, factor: usize) -> u32 {
+        let cost = bytes.saturating_mul(factor).div_ceil(1024);
         u32::try_from(cost.min(self.bodies())).unwrap_or(u32::MAX)
     }
 }

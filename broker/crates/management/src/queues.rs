@@ -27,8 +27,8 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// A queue's state in the metadata tree.
-struct QueueView {
-    record: Arc<QueueRecord>,
+pub(crate) struct QueueView {
+    pub(crate) record: Arc<QueueRecord>,
     policy: Arc<EffectivePolicy>,
     is_lost: bool,
 }
@@ -294,7 +294,7 @@ async fn facts_of(
 }
 
 /// The record of a queue, or 404.
-async fn find(api: &Api, vhost: &str, name: &str) -> Result<QueueView, ApiError> {
+pub(crate) async fn find(api: &Api, vhost: &str, name: &str) -> Result<QueueView, ApiError> {
     let (vhost, name) = (vhost.to_owned(), name.to_owned());
     let view = api
         .read(move |tree| tree.queue(&vhost, &name).map(|q| QueueView::of(tree, q)))

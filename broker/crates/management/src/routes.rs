@@ -8,8 +8,9 @@ use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
 use crate::{
     auth_paths, bindings, browse, channels, cluster_health, connections, consumers, definitions,
-    exchanges, features, health, limits, messages, moves, mqtt, nodes, overview, parameters,
-    permissions, policies, queues, replicas, sessions, stream_protocol, streams, users, vhosts,
+    exchanges, export, features, health, limits, messages, moves, mqtt, nodes, overview,
+    parameters, permissions, policies, queues, replicas, sessions, stream_protocol, streams, users,
+    vhosts,
 };
 use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker};
 use metadata::PolicyScope;
@@ -332,6 +333,10 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, [vhost, queue]| browse::list(api, call, vhost, queue).await),
     route!("DELETE", "queues/{vhost}/{queue}/messages/{position}", Management, "Deletes a ready message",
         |api, call, [vhost, queue, position]| moves::delete(api, call, vhost, queue, position).await),
+    route!("GET", "queues/{vhost}/{queue}/messages/export", Administrator, "Whole messages of a queue as records, which are not consumed: cursor, count",
+        |api, call, [vhost, queue]| export::export(api, call, vhost, queue).await),
+    route!("POST", "queues/{vhost}/{queue}/messages/import", Administrator, "Stores messages of an export in a queue",
+        |api, call, [vhost, queue]| export::import(api, call, vhost, queue).await),
     route!("POST", "queues/{vhost}/{queue}/messages/move", Management, "Moves ready messages to another queue or exchange of the virtual host",
         |api, call, [vhost, queue]| moves::move_messages(api, call, vhost, queue).await),
     route!("POST", "queues/{vhost}/{queue}/messages/redrive", Management, "Sends dead letters back to the queues where they died first",

@@ -321,6 +321,15 @@ impl Message {
         Message::decode(Bytes::copy_from_slice(head))
     }
 
+    /// The same message with a part of its body: `len` bytes from `start` on, or what there is of them. Copies them.
+    pub fn with_body_part(&self, start: usize, len: usize) -> Result<Message, DecodeError> {
+        let (head, body) = self.raw.split_at(self.body as usize);
+        let start = start.min(body.len());
+        let end = start.saturating_add(len).min(body.len());
+        let part = body.get(start..end).unwrap_or_default();
+        Message::decode(Bytes::from([head, part].concat()))
+    }
+
     /// The same message as it is published again to an exchange, with other routing keys or with its own. It keeps its
     /// time to live, its history and its annotations. Copies the body once.
     pub fn republished(

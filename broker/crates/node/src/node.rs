@@ -97,6 +97,8 @@ pub struct ControlParts {
     pub loopback_users: Vec<String>,
     /// Queue type of new vhosts that do not set one; None: classic.
     pub default_queue_type: Option<QueueType>,
+    /// Largest body of a message in bytes.
+    pub max_message_size: u32,
     /// Deprecated features that clients of the node may use.
     pub permitted: PermittedFeatures,
     /// Returns the earliest expiry of the client listeners' certificates in seconds since 1970;
@@ -920,6 +922,7 @@ fn start_control(
         identities,
         loopback_users: config.loopback_users.clone(),
         default_queue_type: config.default_queue_type,
+        max_message_size: config.limits.max_message_size,
         permitted: config.restrictions.permitted.clone(),
         certificates_expire: clients.expiry(),
         cluster_name: config.cluster.name.clone(),

@@ -60,6 +60,7 @@ pub(crate) fn serve(parts: ControlParts, reloader: Arc<Reloader>) -> Result<(), 
     config.timings = parts.timings;
     config.export_counters = parts.export_counters;
     config.traces = parts.traces;
+    config.max_message_size = parts.max_message_size;
     config.memory = HttpMemory::of_limit(parts.memory_limit);
     if let Some(listener) = parts.probes {
         start_probes(listener, parts.control.clone(), config.clone())?;

@@ -1,6 +1,7 @@
 //! `posthorn ctl`: manual operations through the management API.
 
 mod administration;
+mod backup;
 mod bench;
 mod browse;
 mod changes;
@@ -132,6 +133,9 @@ pub(crate) enum Command {
     Messages(messages::Command),
     #[command(flatten)]
     Browse(browse::Command),
+    /// Write, list, verify, restore and delete backups of definitions and messages
+    #[command(subcommand)]
+    Backup(backup::Command),
     #[command(flatten)]
     Topology(topology::Command),
     #[command(flatten)]
@@ -384,6 +388,11 @@ fn operate(args: &Args, output: &Output) -> Result<(), Failure> {
     if let Command::Contexts(command) = &args.command {
         return contexts::perform(output, command, options(args)?);
     }
+    if let Command::Backup(command) = &args.command
+        && let Some(result) = backup::perform_offline(output, command)
+    {
+        return result;
+    }
     let interval = watching::interval(args.watch, &args.command)?;
     let client = client(args)?;
     let node_name = args.node_name.as_deref();
@@ -478,6 +487,7 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::Bench(options) => bench::bench(client, output, options),
         Command::Messages(command) => messages::perform(client, output, command),
         Command::Browse(command) => browse::perform(client, output, command),
+        Command::Backup(command) => backup::perform(client, output, command),
         Command::Topology(command) => topology::perform(client, output, command),
         Command::Health => checks::health(client, output),
         Command::ListQueues { of, chosen } => {

@@ -165,6 +165,7 @@ impl Fake {
             ControlRequest::Get { reply, .. } => reply(Ok(Vec::new())),
             ControlRequest::Browse { reply, .. } => reply(None),
             ControlRequest::Move { reply, .. } => reply(Ok(control::MoveOutcome::default())),
+            ControlRequest::Import { reply, .. } => reply(Ok(control::ImportOutcome::default())),
             ControlRequest::CloseConnection {
                 name,
                 reason,

@@ -146,6 +146,38 @@ pub fn schedule(message: &Message, delay_ms: u64) -> Result<Message, DecodeError
     annotations.add_to(message)
 }
 
+/// Returns a message of a backup as it goes into a queue again: it waits for `delay_ms`, if any, and not for the delay that
+/// it was published with. It has nothing to be recognised as a duplicate by, since the order of a listing is not the one in
+/// which its publisher numbered it. Copies the body if that changes the message.
+///
+/// # Errors
+///
+/// If the message is too large with its annotations.
+pub fn restored(message: &Message, delay_ms: Option<u64>) -> Result<Message, DecodeError> {
+    let mut table = match Annotations::of(message) {
+        Some(annotations) => annotations.table,
+        None => Table::default(),
+    };
+    let before = table.0.len();
+    let is_kept = |key: &str| key != DELIVERY_DELAY && !deduplication::ANNOTATIONS.contains(&key);
+    table.0.retain(|(key, _)| is_kept(key));
+    if table.0.len() == before && delay_ms.is_none() {
+        return Ok(message.clone());
+    }
+    let Ok(kept) = Annotations::new(table) else {
+        // Those of a message are valid, and these are fewer.
+        return Ok(message.clone());
+    };
+    let message = match kept.is_empty() {
+        true => message.with_annotations(&[])?,
+        false => message.with_annotations(&encode(&kept))?,
+    };
+    match delay_ms {
+        Some(delay_ms) => schedule(&message, delay_ms),
+        None => Ok(message),
+    }
+}
+
 /// Returns the delay in milliseconds before the first delivery of the message. A dead letter has none, because it was in a
 /// queue before.
 #[inline]
@@ -217,6 +249,37 @@ mod tests {
         let first = annotations(&[("a", &half)]);
         assert_eq!(first.merged(&annotations(&[("b", &half)])), None);
         assert!(first.merged(&annotations(&[("a", &half)])).is_some());
+    }
+
+    #[test]
+    fn restored_message_has_no_delay_of_its_publisher_and_no_identity() {
+        let builder = message::MessageBuilder {
+            protocol: message::Protocol::Amqp091,
+            durable: true,
+            priority: None,
+            ttl_ms: None,
+            received: env::WallTime(1),
+            exchange: "",
+            routing_keys: &["q"],
+            properties: &[0, 0],
+        };
+        let plain = builder.build(4, [&b"body"[..]]).unwrap();
+        assert_eq!(restored(&plain, None), Ok(plain.clone()));
+        let id = crate::DeduplicationId::Value("a".into());
+        let identified = crate::deduplicate(&plain, &id).unwrap();
+        let scheduled = schedule(&identified, 60_000).unwrap();
+        assert_eq!(restored(&scheduled, None), Ok(plain.clone()));
+        let waits = restored(&scheduled, Some(7)).unwrap();
+        assert_eq!(delivery_delay(&waits), Some(7));
+        assert_eq!(crate::deduplication_id(&waits), None);
+        // Those of receivers stay.
+        let annotated = annotations(&[("x-opt-note", "1")]).add_to(&scheduled);
+        let kept = restored(&annotated.unwrap(), None).unwrap();
+        assert_eq!(
+            Annotations::of(&kept),
+            Some(annotations(&[("x-opt-note", "1")]))
+        );
+        assert_eq!(kept.body(), b"body");
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct BrowseRequest {
     pub messages: u32,
     /// Most bytes of each body, up to [`BROWSE_BODY_BYTES`].
     pub body_bytes: u32,
+    /// Bytes of each body that are left out before them.
+    pub body_start: u32,
 }
 
 /// The state of a message in its queue.
@@ -65,9 +67,13 @@ pub struct BrowsedMessage {
     pub failed: Option<u32>,
     /// Deliveries that were not settled for good; 0 if the queue does not count them.
     pub acquired: u32,
+    /// When a delayed message becomes ready, in milliseconds since 1970.
+    pub due: Option<u64>,
     /// Bytes of the whole body.
     pub body_len: u64,
-    /// The message, with the first bytes of its body.
+    /// Bytes of the body that are left out before those of `message`.
+    pub body_start: u32,
+    /// The message, with a part of its body.
     pub message: Message,
 }
 
@@ -85,6 +91,7 @@ pub(crate) struct PageBuilder {
     page: BrowsePage,
     limit: usize,
     body_bytes: usize,
+    body_start: u32,
     bytes: usize,
 }
 
@@ -94,6 +101,7 @@ impl PageBuilder {
             page: BrowsePage::default(),
             limit: page_limit(request),
             body_bytes: request.body_bytes.min(BROWSE_BODY_BYTES) as usize,
+            body_start: request.body_start,
             bytes: 0,
         }
     }
@@ -107,8 +115,13 @@ impl PageBuilder {
     pub(crate) fn push(&mut self, mut browsed: BrowsedMessage) {
         self.bytes += browsed.message.as_bytes().len();
         browsed.body_len = browsed.message.body_len() as u64;
-        if let Ok(shortened) = browsed.message.shortened(self.body_bytes) {
-            browsed.message = shortened;
+        browsed.body_start = self.body_start;
+        let part = match self.body_start {
+            0 => browsed.message.shortened(self.body_bytes),
+            start => (browsed.message).with_body_part(start as usize, self.body_bytes),
+        };
+        if let Ok(part) = part {
+            browsed.message = part;
             self.page.messages.push(browsed);
         }
     }

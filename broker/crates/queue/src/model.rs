@@ -1588,6 +1588,7 @@ impl<R: QueueUnderTest> Pair<R> {
             most: u64::MAX,
             messages: 1 + (self.next_message % 4) as u32,
             body_bytes: 10,
+            body_start: 0,
         };
         self.listed.clear();
         loop {

@@ -62,6 +62,24 @@ impl S3Store {
     ///
     /// A text with the key and the remedy if a setting cannot be used.
     pub fn new(config: &S3Settings) -> Result<S3Store, String> {
+        let file = config.secret_access_key_file.display();
+        let secret = std::fs::read_to_string(&config.secret_access_key_file)
+            .map_err(|e| format!("secret_access_key_file {file} cannot be read: {e}"))?;
+        let secret = secret.trim();
+        if secret.is_empty() || secret.len() > MAX_SECRET_BYTES {
+            return Err(format!(
+                "secret_access_key_file {file} must have 1 to {MAX_SECRET_BYTES} bytes"
+            ));
+        }
+        S3Store::with_secret(config, secret)
+    }
+
+    /// As [`S3Store::new`], with the secret access key itself instead of its file.
+    ///
+    /// # Errors
+    ///
+    /// A text with the key and the remedy if a setting cannot be used.
+    pub fn with_secret(config: &S3Settings, secret: &str) -> Result<S3Store, String> {
         let endpoint = config.endpoint.parse();
         let endpoint =
             endpoint.map_err(|e| format!("endpoint '{}' is no URL: {e}", config.endpoint))?;
@@ -75,15 +93,6 @@ impl S3Store {
         };
         let bucket = Bucket::new(endpoint, style, config.bucket.clone(), region)
             .map_err(|e| format!("endpoint and bucket '{}' do not fit: {e}", config.bucket))?;
-        let file = config.secret_access_key_file.display();
-        let secret = std::fs::read_to_string(&config.secret_access_key_file)
-            .map_err(|e| format!("secret_access_key_file {file} cannot be read: {e}"))?;
-        let secret = secret.trim();
-        if secret.is_empty() || secret.len() > MAX_SECRET_BYTES {
-            return Err(format!(
-                "secret_access_key_file {file} must have 1 to {MAX_SECRET_BYTES} bytes"
-            ));
-        }
         let credentials = Credentials::new(config.access_key_id.clone(), secret);
         let is_secure = config.endpoint.starts_with("https://");
         let mut agent = ureq::Agent::config_builder()

@@ -12,13 +12,16 @@
 //!
 //! [`InternalSession::InternalClient`]: crate::sessions::InternalSession::InternalClient
 
+mod imports;
 mod moves;
 
+pub(crate) use imports::ImportPublish;
 pub(crate) use moves::{MovePublish, MovedMessage};
 
 use crate::context::Context;
 use control::{PublishResult, Reply};
 use env::{Time, WallTime};
+use imports::Imports;
 use message::Message;
 use metadata::{ChangeError, Name, QueueId, RouteResult, Tree};
 use moves::Moves;
@@ -51,6 +54,8 @@ pub(crate) enum PublishReply {
     Requester(Reply<Result<PublishResult, ChangeError>>),
     /// The move that the message belongs to. It waits as long as it takes.
     Move(MovedMessage),
+    /// The number of the import that the message belongs to.
+    Import(u64),
 }
 
 struct PendingGet {
@@ -89,6 +94,8 @@ pub(crate) enum InternalClientOutput {
     },
     /// A message of a move is to be published.
     Move(Box<MovePublish>),
+    /// A message of an import is to be stored.
+    Import(Box<ImportPublish>),
     /// `get`: the get or move that waits for the answer; see [`InternalClient::note_request`].
     Request {
         queue: QueueId,
@@ -120,6 +127,7 @@ pub(crate) struct InternalClient {
     publishing: BTreeMap<u64, PendingPublish>,
     taking: BTreeMap<u64, PendingGet>,
     moves: Moves,
+    imports: Imports,
     outputs: VecDeque<InternalClientOutput>,
 }
 
@@ -127,7 +135,10 @@ impl InternalClient {
     /// Returns true if nothing is pending, as in most turns.
     #[inline]
     fn is_idle(&self) -> bool {
-        self.publishing.is_empty() && self.taking.is_empty() && self.moves.is_empty()
+        self.publishing.is_empty()
+            && self.taking.is_empty()
+            && self.moves.is_empty()
+            && self.imports.is_empty()
     }
 
     pub(crate) fn wake_at(&self) -> Option<Time> {
@@ -140,6 +151,7 @@ impl InternalClient {
             .map(|p| p.until)
             .chain(self.taking.values().map(|t| t.until))
             .chain(self.moves.wake_at())
+            .chain(self.imports.wake_at())
             .min()
     }
 
@@ -219,6 +231,7 @@ impl InternalClient {
         match reply {
             PublishReply::Requester(reply) => reply(result),
             PublishReply::Move(moved) => self.handle_moved(moved, result),
+            PublishReply::Import(token) => self.handle_imported(token, result),
         }
     }
 
@@ -541,6 +554,7 @@ impl InternalClient {
             return;
         }
         self.tick_moves(now);
+        self.tick_imports(now);
         let is_late = |_: &u64, p: &mut PendingPublish| {
             now >= p.until && matches!(p.reply, PublishReply::Requester(_))
         };

@@ -1,11 +1,14 @@
-//! Messages that are listed, deleted, moved and sent back to the queues where they died.
+//! Messages that are imported, listed, deleted, moved and sent back to the queues where they died.
 #![forbid(unsafe_code)]
 
 mod cluster;
 
 use cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
-use control::{BrowseFilter, ControlRequest, MoveOutcome, MoveRequest, MoveTarget};
+use control::{
+    BrowseFilter, ControlRequest, ImportOutcome, ImportRequest, MoveOutcome, MoveRequest,
+    MoveTarget,
+};
 use message::Value;
 use metadata::features::MESSAGE_MOVES;
 use metadata::{ChangeError, QueueId};
@@ -47,6 +50,7 @@ fn list(c: &mut Cluster, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
         most: u64::MAX,
         messages: 7,
         body_bytes: 100,
+        body_start: 0,
     };
     let mut all = Vec::new();
     loop {
@@ -133,6 +137,89 @@ fn listing_tells_states_and_changes_nothing() {
         let expected: Vec<bool> = (0..20).map(|n| n < 3).collect();
         assert_eq!(marked, expected, "{kind_of}");
     }
+}
+
+fn import(c: &mut Cluster, at: usize, queue: QueueId, from: &[BrowsedMessage]) -> ImportOutcome {
+    let request = ImportRequest {
+        queue,
+        user: "guest".into(),
+        messages: from.iter().map(|b| b.message.clone()).collect(),
+    };
+    let outcome = c.ask(at, |reply| ControlRequest::Import { request, reply });
+    outcome.expect("an outcome")
+}
+
+#[test]
+fn imported_messages_are_stored_in_exactly_one_queue_in_their_order() {
+    for kind_of in ["classic", "quorum"] {
+        let mut c = Cluster::new(3);
+        let mut client = c.client(0);
+        client.declare(&mut c, "from", &kind("quorum"));
+        client.declare(&mut c, "to", &kind(kind_of));
+        // More than one window.
+        fill(&mut c, &mut client, "from", 0..1_200);
+        ready(&mut c, 1, "from", 1_200);
+        let (from, to) = (id(&mut c, 2, "from"), id(&mut c, 2, "to"));
+        let listed = list(&mut c, 2, from);
+        let outcome = import(&mut c, 2, to, &listed);
+        let expected = ImportOutcome {
+            stored: 1_200,
+            ..ImportOutcome::default()
+        };
+        assert_eq!(outcome, expected, "{kind_of}");
+        let imported = list(&mut c, 0, to);
+        let messages = |listed: &[BrowsedMessage]| -> Vec<_> {
+            listed.iter().map(|b| b.message.clone()).collect()
+        };
+        // Their routing key is still the name of the other queue.
+        assert_eq!(messages(&imported), messages(&listed), "{kind_of}");
+        ready(&mut c, 1, "from", 1_200);
+    }
+}
+
+#[test]
+fn import_ends_with_the_first_message_that_the_queue_refuses() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(0);
+    client.declare(&mut c, "from", &kind("quorum"));
+    let arguments = [
+        ("x-queue-type", Value::from("quorum")),
+        ("x-max-length", Value::I64(10)),
+        ("x-overflow", Value::from("reject-publish")),
+    ];
+    client.declare(&mut c, "to", &arguments);
+    fill(&mut c, &mut client, "from", 0..1_200);
+    ready(&mut c, 1, "from", 1_200);
+    let (from, to) = (id(&mut c, 1, "from"), id(&mut c, 1, "to"));
+    let listed = list(&mut c, 1, from);
+    let outcome = import(&mut c, 1, to, &listed);
+    assert!(outcome.refused > 0, "{outcome:?}");
+    assert!(outcome.untried > 0, "{outcome:?}");
+    assert!(outcome.error.is_some(), "{outcome:?}");
+    let total = outcome.stored + outcome.refused + outcome.pending + outcome.untried;
+    assert_eq!(total, 1_200, "{outcome:?}");
+    ready(&mut c, 0, "to", outcome.stored);
+}
+
+#[test]
+fn import_that_is_not_confirmed_is_answered() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(0);
+    client.declare(&mut c, "from", &kind("quorum"));
+    client.declare(&mut c, "to", &kind("quorum"));
+    fill(&mut c, &mut client, "from", 0..5);
+    ready(&mut c, 2, "from", 5);
+    let (from, to) = (id(&mut c, 2, "from"), id(&mut c, 2, "to"));
+    let listed = list(&mut c, 2, from);
+    c.kill(0);
+    c.kill(1);
+    let outcome = import(&mut c, 2, to, &listed);
+    let expected = ImportOutcome {
+        pending: 5,
+        error: Some("the queue did not confirm all messages in time".into()),
+        ..ImportOutcome::default()
+    };
+    assert_eq!(outcome, expected);
 }
 
 #[test]

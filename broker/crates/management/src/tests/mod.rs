@@ -5,6 +5,7 @@ mod authorisation;
 mod browse;
 mod clients;
 mod documents;
+mod export;
 mod messages;
 mod operations;
 mod rates;
@@ -20,9 +21,9 @@ use auth::HashAlgorithm;
 use base64::Engine as _;
 use control::{
     BrowseFacts, BrowseFilter, ConnectionFacts, ConsumerFacts, ControlRequest, Counters,
-    ForgetProgress, MaintenanceProgress, MemberChange, MemberOutcome, MembershipRequest,
-    MoveOutcome, MoveRequest, MoveTarget, NodeFacts, PublishResult, QueueFacts, Readiness,
-    ReplicaFacts, ReplicaStatus, VotingState,
+    ForgetProgress, ImportOutcome, MaintenanceProgress, MemberChange, MemberOutcome,
+    MembershipRequest, MoveOutcome, MoveRequest, MoveTarget, NodeFacts, PublishResult, QueueFacts,
+    Readiness, ReplicaFacts, ReplicaStatus, VotingState,
 };
 use env::{NodeId, WallTime};
 use message::Message;
@@ -59,6 +60,8 @@ pub(crate) struct FakeNode {
     pub(crate) messages: BTreeMap<QueueId, Vec<Message>>,
     /// Unacknowledged messages, by queue and position.
     pub(crate) unacknowledged: BTreeSet<(QueueId, u64)>,
+    /// When delayed messages become ready, by their numbers.
+    pub(crate) due: BTreeMap<(QueueId, u64), u64>,
     /// No queue has a leader that answers.
     pub(crate) is_leaderless: bool,
     pub(crate) requests: Vec<RequestBody>,
@@ -285,13 +288,18 @@ impl FakeNode {
             },
             state: match self.unacknowledged.contains(&(queue, number)) {
                 true => BrowsedState::Unacknowledged,
+                false if self.due.contains_key(&(queue, number)) => BrowsedState::Delayed,
                 false => BrowsedState::Ready,
             },
             redelivered: false,
             failed: Some(0),
             acquired: 0,
+            due: self.due.get(&(queue, number)).copied(),
             body_len: message.body_len() as u64,
-            message: message.shortened(request.body_bytes as usize).unwrap(),
+            body_start: request.body_start,
+            message: message
+                .with_body_part(request.body_start as usize, request.body_bytes as usize)
+                .unwrap(),
         };
         let messages = listed.by_ref().take(request.messages as usize);
         let messages = messages.map(browsed).collect();
@@ -526,6 +534,15 @@ impl FakeNode {
                 reply((!self.is_leaderless).then_some(page));
             }
             ControlRequest::Move { request, reply } => reply(Ok(self.move_messages(request))),
+            ControlRequest::Import { request, reply } => {
+                let stored = request.messages.len() as u64;
+                let queue = self.messages.entry(request.queue).or_default();
+                queue.extend(request.messages);
+                reply(Ok(ImportOutcome {
+                    stored,
+                    ..ImportOutcome::default()
+                }));
+            }
             ControlRequest::CloseConnection { name, reply, .. } => {
                 let before = self.connections.len();
                 self.connections.retain(|c| c.name != name);
@@ -605,6 +622,7 @@ fn fake() -> FakeNode {
         counters: Counters::default(),
         other_counters: Vec::new(),
         messages: BTreeMap::new(),
+        due: BTreeMap::new(),
         unacknowledged: BTreeSet::new(),
         is_leaderless: false,
         requests: Vec::new(),
@@ -696,6 +714,20 @@ impl Server {
             challenge: challenge.map(|c| c.to_str().unwrap().to_owned()),
             body: serde_json::from_str(&text).unwrap_or(Json::Null),
         }
+    }
+
+    /// The cursor of the next page, if any, and the body of an export.
+    pub(crate) fn export(&self, path: &str) -> (Option<String>, Vec<u8>) {
+        let url = format!("http://{}{path}", self.address);
+        let pair = base64::engine::general_purpose::STANDARD.encode("guest:guest");
+        let request = self.agent.get(url);
+        let request = request.header("Authorization", format!("Basic {pair}"));
+        let mut response = request.call().unwrap();
+        assert_eq!(response.status(), 200);
+        let next = response.headers().get("x-next-cursor");
+        let next = next.map(|next| next.to_str().unwrap().to_owned());
+        let body = response.body_mut().with_config().limit(1 << 30);
+        (next, body.read_to_vec().unwrap())
     }
 
     pub(crate) fn get(&self, path: &str) -> Json {

@@ -3,8 +3,10 @@
 use super::failure::Failure;
 use super::object_names::object_name;
 use super::tls::{self, TlsFiles};
+use backup::records::{MAX_CONTENT_BYTES, MEDIA_TYPE};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use env::Clock as _;
 use env::real::RealClock;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -20,13 +22,25 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 /// Maximum length of a response in bytes.
 const MAX_RESPONSE: u64 = 256 * 1024 * 1024;
 
+/// Maximum length of a page of messages in bytes: a page ends after a message that exceeds its usual size.
+const MAX_EXPORT: u64 = MAX_CONTENT_BYTES as u64 + (32 << 20);
+
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+type Response = ureq::http::Response<ureq::Body>;
 
 /// A response: status and body.
 pub(crate) struct ApiResponse {
     pub(crate) status: u16,
     pub(crate) body: Json,
+}
+
+/// A page of the messages of a queue, as records.
+pub(crate) struct ExportPage {
+    pub(crate) body: Bytes,
+    /// Where the next page begins. None: this is the last one.
+    pub(crate) next: Option<String>,
 }
 
 /// Address and credentials of the API.
@@ -147,35 +161,100 @@ impl Client {
         body: Option<&Json>,
         headers: &[(&str, &str)],
     ) -> Result<ApiResponse, Failure> {
-        let url = format!("{}{path}", self.endpoint.url);
-        let unreachable = |reason: String| Failure::Unreachable {
+        let body = body.map_or_else(String::new, Json::to_string);
+        let kind = "application/json";
+        let response = self.run(method, path, (kind, body.into_bytes()), headers)?;
+        self.parse(response)
+    }
+
+    fn unreachable(&self, reason: String) -> Failure {
+        Failure::Unreachable {
             url: self.endpoint.url.clone(),
             reason,
-        };
+        }
+    }
+
+    /// Sends a request with a body of any media type.
+    fn run(
+        &self,
+        method: &str,
+        path: &str,
+        (kind, body): (&str, Vec<u8>),
+        headers: &[(&str, &str)],
+    ) -> Result<Response, Failure> {
+        let url = format!("{}{path}", self.endpoint.url);
         let mut request = ureq::http::Request::builder()
             .method(method)
             .uri(&url)
             .header("Authorization", &self.authorization)
-            .header("Content-Type", "application/json");
+            .header("Content-Type", kind);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let body = body.map_or_else(String::new, Json::to_string);
         let request = request
             .body(body)
             .map_err(|e| Failure::Usage(format!("the request cannot be made: {e}")))?;
         let response = self.agent.run(request);
-        let mut response = response.map_err(|e| unreachable(e.to_string()))?;
+        response.map_err(|e| self.unreachable(e.to_string()))
+    }
+
+    fn parse(&self, mut response: Response) -> Result<ApiResponse, Failure> {
         let text = response
             .body_mut()
             .with_config()
             .limit(MAX_RESPONSE)
             .read_to_string()
-            .map_err(|e| unreachable(format!("the answer broke off: {e}")))?;
+            .map_err(|e| self.unreachable(format!("the answer broke off: {e}")))?;
         Ok(ApiResponse {
             status: response.status().as_u16(),
             body: serde_json::from_str(&text).unwrap_or(Json::Null),
         })
+    }
+
+    /// A page of the messages of a queue. `count`: most messages of it.
+    pub(crate) fn export(
+        &self,
+        vhost: &str,
+        queue: &str,
+        cursor: Option<&str>,
+        count: Option<u64>,
+    ) -> Result<ExportPage, Failure> {
+        let elements = ["queues", vhost, queue, "messages", "export"];
+        let cursor = cursor.map(|cursor| format!("cursor={cursor}"));
+        let count = count.map(|count| format!("count={count}"));
+        let query: Vec<String> = cursor.into_iter().chain(count).collect();
+        let target = format!("{}?{}", path(&elements), query.join("&"));
+        let mut response = self.run("GET", &target, (MEDIA_TYPE, Vec::new()), &[])?;
+        if !response.status().is_success() {
+            let response = self.parse(response)?;
+            return Err(match self.ok(response, object_name(&elements)) {
+                Err(failure) => failure,
+                Ok(_) => self.unreachable("the answer is not a page of messages".to_owned()),
+            });
+        }
+        let next = response.headers().get("x-next-cursor");
+        let next = next.and_then(|next| Some(next.to_str().ok()?.to_owned()));
+        let body = response.body_mut().with_config().limit(MAX_EXPORT);
+        let body = body
+            .read_to_vec()
+            .map_err(|e| self.unreachable(format!("the answer broke off: {e}")))?;
+        Ok(ExportPage {
+            body: body.into(),
+            next,
+        })
+    }
+
+    /// Stores messages, as records, in a queue. Returns their numbers by outcome.
+    pub(crate) fn import(
+        &self,
+        vhost: &str,
+        queue: &str,
+        records: Vec<u8>,
+    ) -> Result<Json, Failure> {
+        let elements = ["queues", vhost, queue, "messages", "import"];
+        let response = self.run("POST", &path(&elements), (MEDIA_TYPE, records), &[])?;
+        let response = self.parse(response)?;
+        Ok(self.ok(response, object_name(&elements))?.body)
     }
 
     /// Fails if the response has an error status. `object` names the object of the request.

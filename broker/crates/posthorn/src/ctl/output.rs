@@ -119,6 +119,15 @@ impl Output {
         }
     }
 
+    /// Prints the progress of long work to standard error.
+    pub(crate) fn progress(&self, text: &str) {
+        match self.format {
+            _ if self.silent || self.quiet => {}
+            Format::Json => eprintln!("{}", json!({"progress": text})),
+            Format::Table => eprintln!("{}", clean(text)),
+        }
+    }
+
     /// Prints a failure to standard error.
     pub(crate) fn fail(&self, failure: &Failure) {
         match self.format {

@@ -63,6 +63,17 @@ fn commands_of_the_guide_to_browsing_work() -> Result<()> {
 }
 
 #[test]
+fn commands_of_the_guide_to_backups_work() -> Result<()> {
+    let node = Single::start("backup-guide", &[])?;
+    let shown = run("backup.md", &node)?;
+    assert!(shown.contains("is written and verified"), "{shown}");
+    let rows = cells(&shown);
+    assert!(rows.contains(&vec!["receipts", "2"]), "{shown}");
+    assert!(shown.contains("Deleted backup 'nightly-1'"), "{shown}");
+    Ok(())
+}
+
+#[test]
 fn commands_of_the_guide_to_delayed_messages_work() -> Result<()> {
     let node = Single::start("delayed", &[])?;
     let shown = run("delayed-messages.md", &node)?;

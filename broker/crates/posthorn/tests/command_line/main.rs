@@ -1,7 +1,10 @@
 //! `posthorn ctl` with real nodes: diagnosis, messages, lists, contexts and reports.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod bench;
+#[path = "../client/mod.rs"]
+mod client;
 mod contexts;
 mod diagnosis;
 mod errors;

@@ -20,6 +20,7 @@ struct Candidate {
     held: LogMessage,
     counts: DeliveryCounts,
     state: BrowsedState,
+    due: Option<u64>,
 }
 
 /// The first messages of a listing.
@@ -33,6 +34,16 @@ struct FirstMessages {
 
 impl FirstMessages {
     fn offer(&mut self, held: LogMessage, counts: DeliveryCounts, state: BrowsedState) {
+        self.offer_candidate(Candidate {
+            held,
+            counts,
+            state,
+            due: None,
+        });
+    }
+
+    fn offer_candidate(&mut self, candidate: Candidate) {
+        let held = candidate.held;
         let number = held.location().number();
         let key = (Reverse(held.level), number);
         let is_listed = number != 0 && (self.least..=self.most).contains(&number);
@@ -41,11 +52,6 @@ impl FirstMessages {
         if !is_listed || key < self.from || is_too_late {
             return;
         }
-        let candidate = Candidate {
-            held,
-            counts,
-            state,
-        };
         self.found.insert(key, candidate);
         if self.found.len() > self.limit {
             self.found.pop_last();
@@ -94,7 +100,12 @@ impl Machine {
         }
         for delayed in self.delayed.iter() {
             let message = delayed.requeued;
-            first.offer(message.held, message.counts, BrowsedState::Delayed);
+            first.offer_candidate(Candidate {
+                held: message.held,
+                counts: message.counts,
+                state: BrowsedState::Delayed,
+                due: Some(delayed.due),
+            });
         }
         for consumer in self.checkout.consumers.values() {
             for out in consumer.out.values() {
@@ -156,7 +167,9 @@ impl Machine {
                     true => counts.acquired(),
                     false => 0,
                 },
+                due: candidate.due,
                 body_len: 0,
+                body_start: 0,
                 message: annotated(message, self.annotations.get(location)),
             });
         }

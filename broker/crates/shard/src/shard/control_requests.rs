@@ -77,6 +77,11 @@ impl ShardState {
                     .begin_move(&self.ctx, self.metadata.tree(), request, reply);
                 self.route_internal_client();
             }
+            ControlRequest::Import { request, reply } => {
+                self.internal_client
+                    .begin_import(&self.ctx, self.metadata.tree(), request, reply);
+                self.route_internal_client();
+            }
             ControlRequest::Readiness { reply } => reply(self.readiness()),
             ControlRequest::StateClientAddresses { addresses } => {
                 self.client_addresses = addresses;

@@ -3,7 +3,8 @@
 use super::ShardState;
 use crate::firehose::TracedCopy;
 use crate::internal_client::{
-    BuildMessage, InternalClientOutput, MovePublish, PROTOCOL, PublishReply, TracedEvent,
+    BuildMessage, ImportPublish, InternalClientOutput, MovePublish, PROTOCOL, PublishReply,
+    TracedEvent,
 };
 use crate::sessions::InternalSession;
 use control::{PublishResult, Reply};
@@ -64,6 +65,21 @@ impl ShardState {
             .finish_publish(&self.ctx, self.metadata.tree(), publish, announced);
     }
 
+    /// Stores a message of an import in its queue. Subscribers of its exchange had it before.
+    fn publish_imported(&mut self, publish: ImportPublish) {
+        let alarm = self.blocked_in_vhost(&publish.vhost);
+        let begun = self.internal_client.begin_imported_publish(alarm, publish);
+        if let Some(publish) = begun {
+            let announced = AnnounceOutcome::default();
+            self.internal_client.finish_publish(
+                &self.ctx,
+                self.metadata.tree(),
+                publish,
+                announced,
+            );
+        }
+    }
+
     /// Carries out the outputs of the internal client.
     pub fn route_internal_client(&mut self) {
         let session = InternalSession::InternalClient.number(self.ctx.shard());
@@ -77,6 +93,7 @@ impl ShardState {
                     self.publish(session, queue, tag, message);
                 }
                 InternalClientOutput::Move(publish) => self.publish_moved(*publish),
+                InternalClientOutput::Import(publish) => self.publish_imported(*publish),
                 InternalClientOutput::Request { queue, body, get } => {
                     let moved = match &body {
                         RequestBody::GetAt(get) => Some(get.consumer),

@@ -146,7 +146,9 @@ impl ClassicStore {
                 redelivered,
                 failed: None,
                 acquired: 0,
+                due: None,
                 body_len: 0,
+                body_start: 0,
                 message,
             });
         }

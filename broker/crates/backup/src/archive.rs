@@ -1,0 +1,515 @@
+//! Writing, reading and verifying a backup in an object store.
+
+use crate::manifest::{
+    BackupName, Manifest, ManifestError, ObjectEntry, QueueContent, QueueEntry, sha256,
+};
+use crate::records::{self, MAX_CONTENT_BYTES, Records, RecordsError};
+use audit::rfc3339;
+use bytes::Bytes;
+use env::WallTime;
+use stream_tier::{ObjectStore, StoreError};
+
+/// Bytes after which a part ends. Its last message may exceed them.
+pub const PART_BYTES: usize = 16 << 20;
+/// Most bytes of a part: a message has to fit into one.
+pub const MAX_PART_BYTES: u64 = (PART_BYTES + MAX_CONTENT_BYTES + (1 << 10)) as u64;
+/// Most bytes of the definitions.
+pub const MAX_DEFINITIONS_BYTES: u64 = 256 << 20;
+/// Most bytes of a manifest.
+pub const MAX_MANIFEST_BYTES: u64 = 64 << 20;
+/// Attempts of a call that the store did not do.
+const ATTEMPTS: usize = 3;
+
+/// Why a backup cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Objects with this name exist.
+    #[error(
+        "a backup '{0}' exists, complete or not, or other objects have this name: choose another name, or delete them"
+    )]
+    Exists(BackupName),
+    /// There are no objects with this name.
+    #[error("there is no backup '{0}'")]
+    Missing(BackupName),
+    /// There is no manifest.
+    #[error(
+        "backup '{0}' is incomplete: it has no manifest, because it was not finished. Use another one, or delete it"
+    )]
+    Incomplete(BackupName),
+    /// The manifest is damaged.
+    #[error("the manifest of backup '{name}' is not usable: {error}")]
+    Manifest {
+        /// The backup.
+        name: BackupName,
+        /// What is wrong with it.
+        error: ManifestError,
+    },
+    /// An object is not the one that was written.
+    #[error("object '{key}' is damaged: {reason}. Use another backup")]
+    Damaged {
+        /// Its key.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An object was read back with other bytes than were written.
+    #[error(
+        "object '{key}' was written, and read back with other bytes: do not rely on this store"
+    )]
+    NotVerified {
+        /// Its key.
+        key: String,
+    },
+    /// The server has sent something else than records.
+    #[error("the messages of queue '{queue}' in vhost '{vhost}' cannot be read: {error}")]
+    Records {
+        /// The virtual host.
+        vhost: String,
+        /// The queue.
+        queue: String,
+        /// What is wrong.
+        error: RecordsError,
+    },
+}
+
+/// Facts about a backup that is begun.
+#[derive(Clone, Debug, Default)]
+pub struct BackupInfo {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Version of the broker.
+    pub broker_version: String,
+    /// When it is started, in milliseconds since 1970.
+    pub started_ms: u64,
+}
+
+/// Makes a call again if the store did not do it.
+fn retry<T>(mut call: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    for _ in 1..ATTEMPTS {
+        match call() {
+            Err(StoreError::Unavailable { .. }) => {}
+            result => return result,
+        }
+    }
+    call()
+}
+
+/// Writes an object and reads it back.
+fn write(store: &dyn ObjectStore, key: &str, content: &Bytes) -> Result<(), ArchiveError> {
+    let mut attempts = 0;
+    let written = retry(|| {
+        attempts += 1;
+        match store.create(key, content.clone()) {
+            // An attempt before has created it. It is compared below.
+            Err(StoreError::Exists { .. }) if attempts > 1 => Ok(()),
+            result => result,
+        }
+    });
+    written?;
+    let read = retry(|| store.get(key, content.len() as u64))?;
+    match read == *content {
+        true => Ok(()),
+        false => Err(ArchiveError::NotVerified {
+            key: key.to_owned(),
+        }),
+    }
+}
+
+/// Writes a backup. Memory: one part, and the entries of the manifest.
+pub struct ArchiveWriter<'a> {
+    store: &'a dyn ObjectStore,
+    name: BackupName,
+    manifest: Manifest,
+    part: Vec<u8>,
+    part_messages: u64,
+}
+
+impl std::fmt::Debug for ArchiveWriter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ArchiveWriter({})", self.name)
+    }
+}
+
+impl<'a> ArchiveWriter<'a> {
+    /// Begins a backup with its definitions.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Exists`], or the store failed.
+    pub fn begin(
+        store: &'a dyn ObjectStore,
+        name: BackupName,
+        info: BackupInfo,
+        definitions: &Bytes,
+    ) -> Result<ArchiveWriter<'a>, ArchiveError> {
+        if !retry(|| store.list(&name.prefix(), ""))?.is_empty() {
+            return Err(ArchiveError::Exists(name));
+        }
+        match write(store, &name.definitions_key(), definitions) {
+            // Another process has begun a backup with this name.
+            Err(ArchiveError::Store(StoreError::Exists { .. })) => {
+                return Err(ArchiveError::Exists(name));
+            }
+            result => result?,
+        }
+        let manifest = Manifest {
+            cluster: info.cluster,
+            broker_version: info.broker_version,
+            started_ms: info.started_ms,
+            started_at: rfc3339(WallTime(info.started_ms)),
+            definitions: ObjectEntry::of(definitions, 0),
+            ..Manifest::default()
+        };
+        Ok(ArchiveWriter {
+            store,
+            name,
+            manifest,
+            part: Vec::new(),
+            part_messages: 0,
+        })
+    }
+
+    /// Begins the next queue.
+    pub fn begin_queue(&mut self, vhost: &str, name: &str, kind: &str) {
+        debug_assert!(
+            self.part.is_empty(),
+            "queue '{name}': the one before has ended"
+        );
+        self.manifest.queues.push(QueueEntry {
+            vhost: vhost.to_owned(),
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            ..QueueEntry::default()
+        });
+    }
+
+    /// Adds messages of the queue, as [`records`]. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Records`] if a record is invalid, or the store failed.
+    pub fn append(&mut self, page: Bytes) -> Result<u64, ArchiveError> {
+        let invalid = |queue: &QueueEntry, error| ArchiveError::Records {
+            vhost: queue.vhost.clone(),
+            queue: queue.name.clone(),
+            error,
+        };
+        let Some(queue) = self.manifest.queues.last().cloned() else {
+            return Ok(0);
+        };
+        let mut added = 0;
+        for record in Records::new(page).map_err(|error| invalid(&queue, error))? {
+            let record = record.map_err(|error| invalid(&queue, error))?;
+            if self.part.is_empty() {
+                records::begin(&mut self.part);
+            }
+            self.part.extend_from_slice(&record.raw);
+            self.part_messages += 1;
+            added += 1;
+            if self.part.len() >= PART_BYTES {
+                self.end_part()?;
+            }
+        }
+        Ok(added)
+    }
+
+    fn end_part(&mut self) -> Result<(), ArchiveError> {
+        let number = self.manifest.queues.len();
+        let Some(queue) = self.manifest.queues.last_mut() else {
+            return Ok(());
+        };
+        let content = Bytes::from(std::mem::take(&mut self.part));
+        let entry = ObjectEntry::of(&content, std::mem::take(&mut self.part_messages));
+        let key = self.name.part_key(number - 1, queue.objects.len());
+        write(self.store, &key, &content)?;
+        queue.messages += entry.messages;
+        queue.bytes += entry.bytes;
+        queue.objects.push(entry);
+        Ok(())
+    }
+
+    /// Ends the queue and returns its entry.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub fn end_queue(&mut self, content: QueueContent) -> Result<QueueEntry, ArchiveError> {
+        if !self.part.is_empty() {
+            self.end_part()?;
+        }
+        let Some(queue) = self.manifest.queues.last_mut() else {
+            return Ok(QueueEntry::default());
+        };
+        queue.content = content;
+        Ok(queue.clone())
+    }
+
+    /// Writes the manifest, which makes the backup complete.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub fn finish(mut self, finished_ms: u64) -> Result<Manifest, ArchiveError> {
+        debug_assert!(self.part.is_empty(), "the last queue has ended");
+        self.manifest.finished_ms = finished_ms;
+        self.manifest.finished_at = rfc3339(WallTime(finished_ms));
+        let document = Bytes::from(self.manifest.encode());
+        write(self.store, &self.name.manifest_key(), &document)?;
+        Ok(self.manifest)
+    }
+}
+
+/// Reads an object that must be the one of an entry.
+fn read(
+    store: &dyn ObjectStore,
+    key: &str,
+    entry: &ObjectEntry,
+    limit: u64,
+) -> Result<Bytes, ArchiveError> {
+    let damaged = |reason: String| ArchiveError::Damaged {
+        key: key.to_owned(),
+        reason,
+    };
+    if entry.bytes > limit {
+        return Err(damaged(format!(
+            "the manifest says {} bytes, and the limit is {limit}",
+            entry.bytes
+        )));
+    }
+    let content = match retry(|| store.get(key, entry.bytes)) {
+        Err(StoreError::Missing { .. }) => return Err(damaged("it is missing".to_owned())),
+        result => result?,
+    };
+    if content.len() as u64 != entry.bytes {
+        let relation = match content.len() as u64 > entry.bytes {
+            true => "more",
+            false => "fewer",
+        };
+        return Err(damaged(format!(
+            "it has {relation} bytes than the {} of the manifest",
+            entry.bytes
+        )));
+    }
+    match sha256(&content) == entry.sha256 {
+        true => Ok(content),
+        false => Err(damaged(
+            "its SHA-256 is not that of the manifest".to_owned(),
+        )),
+    }
+}
+
+/// Reads the manifest of a backup.
+///
+/// # Errors
+///
+/// [`ArchiveError::Missing`], [`ArchiveError::Incomplete`], [`ArchiveError::Manifest`], or the store failed.
+pub fn open(store: &dyn ObjectStore, name: &BackupName) -> Result<Manifest, ArchiveError> {
+    let key = name.manifest_key();
+    let document = match retry(|| store.get(&key, MAX_MANIFEST_BYTES)) {
+        Err(StoreError::Missing { .. }) => {
+            let objects = retry(|| store.list(&name.prefix(), ""))?;
+            return Err(match objects.is_empty() {
+                true => ArchiveError::Missing(name.clone()),
+                false => ArchiveError::Incomplete(name.clone()),
+            });
+        }
+        result => result?,
+    };
+    let unusable = |error| ArchiveError::Manifest {
+        name: name.clone(),
+        error,
+    };
+    if document.len() as u64 > MAX_MANIFEST_BYTES {
+        let text = format!("it has more than {MAX_MANIFEST_BYTES} bytes");
+        return Err(unusable(ManifestError::Contradiction(text)));
+    }
+    Manifest::decode(&document).map_err(unusable)
+}
+
+/// Reads the definitions of a backup.
+///
+/// # Errors
+///
+/// [`ArchiveError::Damaged`], or the store failed.
+pub fn read_definitions(
+    store: &dyn ObjectStore,
+    name: &BackupName,
+    manifest: &Manifest,
+) -> Result<Bytes, ArchiveError> {
+    let key = name.definitions_key();
+    read(store, &key, &manifest.definitions, MAX_DEFINITIONS_BYTES)
+}
+
+/// Reads a part of a queue, both by their numbers in the manifest. Its length, its SHA-256, its records and their number are
+/// right. Memory: the part.
+///
+/// # Errors
+///
+/// [`ArchiveError::Damaged`], or the store failed.
+pub fn read_part(
+    store: &dyn ObjectStore,
+    name: &BackupName,
+    manifest: &Manifest,
+    (queue, part): (usize, usize),
+) -> Result<Bytes, ArchiveError> {
+    let key = name.part_key(queue, part);
+    let damaged = |reason: String| ArchiveError::Damaged {
+        key: key.clone(),
+        reason,
+    };
+    let entry = manifest.queues.get(queue).and_then(|q| q.objects.get(part));
+    let entry = entry.ok_or_else(|| damaged("it is not in the manifest".to_owned()))?;
+    let content = read(store, &key, entry, MAX_PART_BYTES)?;
+    let mut messages = 0;
+    for record in Records::new(content.clone()).map_err(|error| damaged(error.to_string()))? {
+        record.map_err(|error| damaged(error.to_string()))?;
+        messages += 1;
+    }
+    match messages == entry.messages {
+        true => Ok(content),
+        false => Err(damaged(format!(
+            "it has {messages} messages, and the manifest says {}",
+            entry.messages
+        ))),
+    }
+}
+
+/// The result of a verification.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Objects, with the manifest.
+    pub objects: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Bytes of the objects without the manifest.
+    pub bytes: u64,
+}
+
+/// Reads a whole backup and checks each object and each message. `progress` gets the result so far after each object.
+///
+/// # Errors
+///
+/// The first object that is damaged, or the store failed.
+pub fn verify(
+    store: &dyn ObjectStore,
+    name: &BackupName,
+    progress: &mut dyn FnMut(&Verified),
+) -> Result<Manifest, ArchiveError> {
+    let manifest = open(store, name)?;
+    read_definitions(store, name, &manifest)?;
+    let mut verified = Verified {
+        objects: 2,
+        messages: 0,
+        bytes: manifest.definitions.bytes,
+    };
+    progress(&verified);
+    for (number, queue) in manifest.queues.iter().enumerate() {
+        for (part, entry) in queue.objects.iter().enumerate() {
+            read_part(store, name, &manifest, (number, part))?;
+            verified.objects += 1;
+            verified.messages += entry.messages;
+            verified.bytes += entry.bytes;
+            progress(&verified);
+        }
+    }
+    Ok(manifest)
+}
+
+/// A backup of a store.
+#[derive(Debug)]
+pub struct ArchivedBackup {
+    /// Its name.
+    pub name: BackupName,
+    /// Its manifest, or why it cannot be used.
+    pub manifest: Result<Manifest, ArchiveError>,
+}
+
+/// The backups of a store by name. Other objects are left out: a backup has definitions or a manifest.
+///
+/// # Errors
+///
+/// The store failed.
+pub fn list(store: &dyn ObjectStore) -> Result<Vec<ArchivedBackup>, ArchiveError> {
+    let mut found = Vec::new();
+    let mut after = String::new();
+    loop {
+        let keys = retry(|| store.list("", &after))?;
+        let Some(last) = keys.last() else {
+            return Ok(found);
+        };
+        let name = keys.iter().find_map(|key| {
+            let (name, _) = key.split_once('/')?;
+            BackupName::new(name).ok()
+        });
+        match name {
+            // '0' follows '/': the other objects of the backup are passed over.
+            Some(name) => {
+                after = format!("{name}0");
+                let manifest = match open(store, &name) {
+                    Err(ArchiveError::Store(error)) => return Err(error.into()),
+                    Err(ArchiveError::Incomplete(_)) if !has_definitions(store, &name)? => continue,
+                    result => result,
+                };
+                found.push(ArchivedBackup { name, manifest });
+            }
+            None => after.clone_from(last),
+        }
+    }
+}
+
+fn has_definitions(store: &dyn ObjectStore, name: &BackupName) -> Result<bool, StoreError> {
+    match retry(|| store.head(&name.definitions_key())) {
+        Err(StoreError::Missing { .. }) => Ok(false),
+        result => result.map(|_| true),
+    }
+}
+
+/// Returns true if a key is one that this crate writes.
+fn is_own(name: &BackupName, key: &str) -> bool {
+    if key == name.definitions_key() || key == name.manifest_key() {
+        return true;
+    }
+    let numbers = key.strip_prefix(&format!("{name}/messages/"));
+    let numbers = numbers.and_then(|numbers| numbers.split_once('/'));
+    numbers.is_some_and(|(queue, part)| match (queue.parse(), part.parse()) {
+        (Ok(queue), Ok(part)) => name.part_key(queue, part) == key,
+        _ => false,
+    })
+}
+
+/// Deletes a backup, complete or not. Its manifest goes first: without it, the rest is an incomplete backup. Definitions go
+/// last: without them, nothing is a backup. Other objects stay. Returns the number of objects.
+///
+/// # Errors
+///
+/// [`ArchiveError::Missing`], or the store failed.
+pub fn delete(store: &dyn ObjectStore, name: &BackupName) -> Result<u64, ArchiveError> {
+    let definitions = name.definitions_key();
+    let mut deleted = 0;
+    let mut after = String::new();
+    let first = retry(|| store.list(&name.prefix(), ""))?;
+    if first.iter().any(|key| is_own(name, key)) {
+        retry(|| store.delete(&name.manifest_key()))?;
+    }
+    let mut keys = first;
+    while let Some(last) = keys.last() {
+        after.clone_from(last);
+        for key in keys.iter().filter(|key| is_own(name, key)) {
+            deleted += 1;
+            if *key != definitions {
+                retry(|| store.delete(key))?;
+            }
+        }
+        keys = retry(|| store.list(&name.prefix(), &after))?;
+    }
+    if deleted > 0 {
+        retry(|| store.delete(&definitions))?;
+    }
+    match deleted {
+        0 => Err(ArchiveError::Missing(name.clone())),
+        deleted => Ok(deleted),
+    }
+}

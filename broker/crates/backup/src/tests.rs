@@ -1,0 +1,438 @@
+use crate::records::{self, MessageState, Records, RecordsError, StoredMessage};
+use crate::*;
+use bytes::Bytes;
+use env::WallTime;
+use message::{MessageBuilder, Protocol};
+use proptest::prelude::*;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use stream_tier::{MemoryFaults, MemoryStore};
+
+fn message(body: &[u8]) -> StoredMessage {
+    let builder = MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority: Some(3),
+        ttl_ms: Some(60_000),
+        received: WallTime(1_000),
+        exchange: "events",
+        routing_keys: &["a.b"],
+        properties: &[0, 0],
+    };
+    StoredMessage {
+        state: MessageState::Ready,
+        redelivered: false,
+        failed: None,
+        acquired: 0,
+        due_ms: None,
+        message: builder.build(body.len(), [body]).unwrap(),
+    }
+}
+
+fn samples() -> [StoredMessage; 3] {
+    [
+        message(b"ready"),
+        StoredMessage {
+            state: MessageState::Unacknowledged,
+            redelivered: true,
+            failed: Some(2),
+            acquired: 3,
+            ..message(b"with a consumer")
+        },
+        StoredMessage {
+            state: MessageState::Delayed,
+            failed: Some(0),
+            due_ms: Some(1 << 41),
+            ..message(b"")
+        },
+    ]
+}
+
+fn page(messages: &[StoredMessage]) -> Bytes {
+    let mut out = Vec::new();
+    records::begin(&mut out);
+    for message in messages {
+        records::append(&mut out, message).unwrap();
+    }
+    out.into()
+}
+
+fn read_all(page: Bytes) -> Result<Vec<StoredMessage>, RecordsError> {
+    Records::new(page)?.map(|r| r.map(|r| r.stored)).collect()
+}
+
+fn name(name: &str) -> BackupName {
+    BackupName::new(name).unwrap()
+}
+
+fn info() -> BackupInfo {
+    BackupInfo {
+        cluster: "shop".into(),
+        broker_version: "0.2.0".into(),
+        started_ms: 1_700_000_000_000,
+    }
+}
+
+/// A backup with two queues and a stream.
+fn write(store: &dyn ObjectStore, backup: &str) -> Result<Manifest, ArchiveError> {
+    let definitions = Bytes::from_static(b"{\"queues\": []}");
+    let mut writer = ArchiveWriter::begin(store, name(backup), info(), &definitions)?;
+    writer.begin_queue("/", "orders", "quorum");
+    assert_eq!(writer.append(page(&samples()))?, 3);
+    assert_eq!(writer.append(page(&[]))?, 0);
+    assert_eq!(writer.append(page(&samples()[..1]))?, 1);
+    writer.end_queue(QueueContent::Included)?;
+    writer.begin_queue("é/..", "../../etc", "classic");
+    writer.end_queue(QueueContent::Deleted)?;
+    writer.begin_queue("/", "log", "stream");
+    writer.end_queue(QueueContent::StreamNotIncluded)?;
+    writer.finish(1_700_000_001_000)
+}
+
+fn check(store: &dyn ObjectStore, backup: &str) -> Result<Manifest, ArchiveError> {
+    verify(store, &name(backup), &mut |_| {})
+}
+
+fn failure<T: std::fmt::Debug>(result: Result<T, ArchiveError>) -> String {
+    result.unwrap_err().to_string()
+}
+
+/// A directory that is deleted with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path =
+            std::env::temp_dir().join(format!("posthorn-backup-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn records_of_version_0_2_are_read() {
+    golden::verify(env!("CARGO_MANIFEST_DIR"), "0.2/records", |files| {
+        let parse =
+            |bytes: &[u8]| read_all(Bytes::copy_from_slice(bytes)).map_err(|e| e.to_string());
+        files.check("page", &samples().to_vec(), |s| page(s).to_vec(), parse);
+        files.check(
+            "empty",
+            &vec![],
+            |s: &Vec<StoredMessage>| page(s).to_vec(),
+            parse,
+        );
+    });
+}
+
+#[test]
+fn manifest_of_version_0_2_is_read() {
+    golden::verify(env!("CARGO_MANIFEST_DIR"), "0.2/manifest", |files| {
+        let store = MemoryStore::new(1);
+        let manifest = write(&store, "golden").unwrap();
+        // The format and its version are set when the manifest is encoded.
+        let manifest = Manifest::decode(&manifest.encode()).unwrap();
+        let parse = |bytes: &[u8]| Manifest::decode(bytes).map_err(|e| e.to_string());
+        files.check("manifest", &manifest, Manifest::encode, parse);
+    });
+}
+
+#[test]
+fn backup_is_read_as_it_was_written() {
+    let store = MemoryStore::new(1);
+    write(&store, "a").unwrap();
+    let manifest = check(&store, "a").unwrap();
+    assert_eq!((manifest.messages(), manifest.queues.len()), (4, 3));
+    assert_eq!(manifest.started_at, "2023-11-14T22:13:20.000Z");
+    let part = read_part(&store, &name("a"), &manifest, (0, 0)).unwrap();
+    let mut expected = samples().to_vec();
+    expected.push(samples()[0].clone());
+    assert_eq!(read_all(part).unwrap(), expected);
+    let definitions = read_definitions(&store, &name("a"), &manifest).unwrap();
+    assert_eq!(&definitions[..], b"{\"queues\": []}");
+    // Names of queues are no parts of keys.
+    let keys: Vec<String> = store.objects().into_keys().collect();
+    assert_eq!(
+        keys,
+        [
+            "a/definitions.json",
+            "a/manifest.json",
+            "a/messages/00000000/00000000"
+        ]
+    );
+}
+
+#[test]
+fn parts_end_at_their_size() {
+    let store = MemoryStore::new(1);
+    let definitions = Bytes::from_static(b"{}");
+    let mut writer = ArchiveWriter::begin(&store, name("a"), info(), &definitions).unwrap();
+    writer.begin_queue("/", "q", "classic");
+    let large = message(&vec![7; PART_BYTES / 2 + 1]);
+    for _ in 0..3 {
+        writer.append(page(std::slice::from_ref(&large))).unwrap();
+    }
+    let queue = writer.end_queue(QueueContent::Included).unwrap();
+    let counts: Vec<u64> = queue.objects.iter().map(|o| o.messages).collect();
+    assert_eq!(counts, [2, 1]);
+    writer.finish(0).unwrap();
+    assert_eq!(check(&store, "a").unwrap().messages(), 3);
+}
+
+#[test]
+fn backup_without_manifest_is_incomplete() {
+    let store = MemoryStore::new(1);
+    write(&store, "a").unwrap();
+    write(&store, "a-b").unwrap();
+    store.set("a/manifest.json", None);
+    store.set("note.txt", Some(Bytes::from_static(b"x")));
+    let found = list(&store).unwrap();
+    let states: Vec<(&str, bool)> = found
+        .iter()
+        .map(|b| (b.name.as_str(), b.manifest.is_ok()))
+        .collect();
+    assert_eq!(states, [("a-b", true), ("a", false)]);
+    assert!(failure(check(&store, "a")).contains("'a' is incomplete"));
+    assert!(failure(check(&store, "b")).contains("there is no backup 'b'"));
+    assert!(failure(write(&store, "a")).contains("a backup 'a' exists"));
+    assert_eq!(delete(&store, &name("a")).unwrap(), 2);
+    assert!(failure(delete(&store, &name("a")).map(|_| ())).contains("no backup"));
+    write(&store, "a").unwrap();
+    check(&store, "a-b").unwrap();
+}
+
+#[test]
+fn objects_that_belong_to_no_backup_are_neither_listed_nor_deleted() {
+    let store = MemoryStore::new(1);
+    write(&store, "a").unwrap();
+    let other = [
+        "a/note.txt",
+        "a/messages/0/0",
+        "a/messages/00000000/00000000.old",
+        "home/letters/1",
+        "home/messages/00000000/00000000",
+    ];
+    for key in other {
+        store.set(key, Some(Bytes::from_static(b"x")));
+    }
+    let names: Vec<String> = list(&store)
+        .unwrap()
+        .iter()
+        .map(|b| b.name.to_string())
+        .collect();
+    assert_eq!(names, ["a"]);
+    assert_eq!(delete(&store, &name("a")).unwrap(), 3);
+    let mut left: Vec<String> = store.objects().into_keys().collect();
+    left.sort();
+    let mut expected = other.map(str::to_owned);
+    expected.sort();
+    assert_eq!(left, expected);
+    assert!(list(&store).unwrap().is_empty());
+}
+
+#[test]
+fn damage_is_reported_with_the_object() {
+    let store = MemoryStore::new(1);
+    write(&store, "a").unwrap();
+    let part = "a/messages/00000000/00000000";
+    let whole = store.objects().get(part).unwrap().clone();
+    let mut flipped = whole.to_vec();
+    flipped[40] ^= 1;
+    for (content, reason) in [
+        (None, "it is missing"),
+        (Some(whole.slice(1..)), "fewer bytes"),
+        (Some([&whole[..], b"x"].concat().into()), "more bytes"),
+        (Some(flipped.into()), "SHA-256"),
+    ] {
+        store.set(part, content);
+        let text = failure(check(&store, "a"));
+        assert!(text.contains(part) && text.contains(reason), "{text}");
+    }
+    store.set(part, Some(whole));
+    check(&store, "a").unwrap();
+    let manifest = store.objects().get("a/manifest.json").unwrap().clone();
+    let text = String::from_utf8(manifest.to_vec()).unwrap();
+    let changed = text.replace("orders", "orderz");
+    store.set("a/manifest.json", Some(changed.into()));
+    assert!(failure(check(&store, "a")).contains("checksum"));
+}
+
+/// A manifest with right checksums can still lie.
+#[test]
+fn wrong_counts_and_lengths_of_a_manifest_are_refused() {
+    let store = MemoryStore::new(1);
+    let manifest = write(&store, "a").unwrap();
+    let with = |change: fn(&mut Manifest)| {
+        let mut changed = manifest.clone();
+        change(&mut changed);
+        store.set("a/manifest.json", Some(changed.encode().into()));
+        failure(check(&store, "a"))
+    };
+    let text = with(|m| m.queues[0].messages = 5);
+    assert!(text.contains("do not add up"), "{text}");
+    let text = with(|m| {
+        m.queues[0].objects[0].messages = u64::MAX;
+        m.queues[0].messages = u64::MAX;
+    });
+    assert!(text.contains("has 4 messages"), "{text}");
+    let text = with(|m| {
+        m.queues[0].objects[0].bytes = u64::MAX;
+        m.queues[0].bytes = u64::MAX;
+    });
+    assert!(text.contains("the limit is"), "{text}");
+    let text = with(|m| {
+        let entry = m.queues[0].objects[0].clone();
+        m.queues[0].objects.push(ObjectEntry {
+            bytes: u64::MAX,
+            ..entry
+        });
+    });
+    assert!(text.contains("do not add up"), "{text}");
+    let text = with(|m| m.definitions.bytes = u64::MAX);
+    assert!(text.contains("the limit is"), "{text}");
+}
+
+#[test]
+fn newer_versions_are_refused() {
+    let mut newer = page(&[]).to_vec();
+    newer[7] = 2;
+    let error = read_all(newer.into()).unwrap_err();
+    assert_eq!(error, RecordsError::Version(2));
+    assert_eq!(read_all(Bytes::new()), Err(RecordsError::Magic));
+    assert_eq!(
+        read_all(Bytes::from_static(b"PHMSGS\0")),
+        Err(RecordsError::Magic)
+    );
+}
+
+#[test]
+fn failing_store_never_yields_a_complete_backup_with_wrong_content() {
+    let mut complete = 0;
+    for seed in 0..200 {
+        let store = MemoryStore::new(seed);
+        store.set_faults(MemoryFaults {
+            fails: 100,
+            fails_after: 100,
+            wrong_write: 50,
+            lost_write: 50,
+            ..MemoryFaults::default()
+        });
+        let written = write(&store, "a");
+        store.set_faults(MemoryFaults::default());
+        if written.is_ok() {
+            complete += 1;
+            assert_eq!(check(&store, "a").unwrap().messages(), 4);
+        }
+    }
+    assert!(complete > 20, "{complete}");
+}
+
+#[test]
+fn names_of_backups_are_checked() {
+    for valid in ["a", "20260131T235959Z", "nightly_1.2-b"] {
+        assert_eq!(name(valid).as_str(), valid);
+    }
+    let long = "x".repeat(129);
+    for invalid in ["", ".", "..", ".a", "a/b", "a\\b", "é", "a b", &long] {
+        assert!(BackupName::new(invalid).is_err(), "{invalid}");
+    }
+}
+
+#[test]
+fn directory_has_private_files_and_refuses_keys_that_leave_it() {
+    let scratch = Scratch::new("directory");
+    let store = DirectoryStore::create(&scratch.0.join("store")).unwrap();
+    write(&store, "a").unwrap();
+    check(&store, "a").unwrap();
+    let mode = |path: &str| {
+        let found = std::fs::metadata(scratch.0.join("store").join(path)).unwrap();
+        found.permissions().mode() & 0o777
+    };
+    assert_eq!(mode("a/definitions.json"), 0o600);
+    assert_eq!(mode("a/messages/00000000/00000000"), 0o600);
+    assert_eq!(mode("a"), 0o700);
+    for key in ["../x", "a/../../x", "/x", "a//b", "a/./b", "", "a\\b"] {
+        let content = Bytes::from_static(b"x");
+        assert!(store.create(key, content).is_err(), "{key}");
+        assert!(store.get(key, 10).is_err(), "{key}");
+        assert!(store.delete(key).is_err(), "{key}");
+    }
+    let again = store.create("a/manifest.json", Bytes::new());
+    assert!(matches!(again, Err(StoreError::Exists { .. })), "{again:?}");
+    assert_eq!(store.get("a/manifest.json", 3).unwrap().len(), 4);
+    // What is left of a write that did not finish is not listed and does not prevent another one.
+    let unfinished = scratch.0.join("store/b/definitions.json.unfinished");
+    std::fs::create_dir_all(unfinished.parent().unwrap()).unwrap();
+    std::fs::write(&unfinished, "x").unwrap();
+    write(&store, "b").unwrap();
+    assert_eq!(list(&store).unwrap().len(), 2);
+    delete(&store, &name("a")).unwrap();
+    assert_eq!(list(&store).unwrap().len(), 1);
+    assert!(!scratch.0.join("store/a").exists());
+    assert!(DirectoryStore::open(Path::new("/nonexistent/store")).is_err());
+}
+
+#[test]
+fn prefix_separates_stores() {
+    let store = MemoryStore::new(1);
+    let first = PrefixStore::new(store.clone(), "x/y/");
+    let second = PrefixStore::new(store.clone(), "");
+    write(&first, "a").unwrap();
+    assert_eq!(list(&first).unwrap().len(), 1);
+    assert!(store.objects().keys().all(|key| key.starts_with("x/y/a/")));
+    write(&second, "b").unwrap();
+    delete(&first, &name("a")).unwrap();
+    check(&second, "b").unwrap();
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = read_all(Bytes::from(bytes.clone()));
+        let mut headed = page(&[]).to_vec();
+        headed.extend_from_slice(&bytes);
+        let _ = read_all(headed.into());
+        let _ = Manifest::decode(&bytes);
+    }
+
+    #[test]
+    fn any_changed_byte_is_found(at in 8usize..200, bit in 0u8..8) {
+        let mut changed = page(&samples()).to_vec();
+        let at = at % changed.len();
+        changed[at] ^= 1 << bit;
+        prop_assert_ne!(read_all(changed.into()).ok(), Some(samples().to_vec()));
+    }
+
+    #[test]
+    fn any_truncation_is_found_or_ends_between_records(cut in 0usize..400) {
+        let whole = page(&samples());
+        let cut = cut % whole.len();
+        if let Ok(read) = read_all(whole.slice(..cut)) {
+            prop_assert!(read.len() < 3);
+            prop_assert_eq!(&read[..], &samples()[..read.len()]);
+        }
+    }
+
+    #[test]
+    fn any_manifest_text_is_decoded_without_panic(text in "\\PC*") {
+        let document = format!("{{\"format\":\"posthorn-backup\",\"format_version\":1,{text}");
+        let _ = Manifest::decode(document.as_bytes());
+    }
+
+    #[test]
+    fn records_are_restored(
+        body in proptest::collection::vec(any::<u8>(), 0..300),
+        failed in proptest::option::of(any::<u32>()),
+        due_ms in proptest::option::of(any::<u64>()),
+        acquired in any::<u32>(),
+        redelivered in any::<bool>(),
+    ) {
+        let stored = StoredMessage { failed, due_ms, acquired, redelivered, ..message(&body) };
+        prop_assert_eq!(read_all(page(std::slice::from_ref(&stored))), Ok(vec![stored]));
+    }
+}

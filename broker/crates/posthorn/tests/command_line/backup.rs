@@ -1,0 +1,457 @@
+//! Backups: written while clients are active, and restored after everything is lost.
+
+use crate::client::Client;
+use crate::program::{Result, Scratch, address, eventually};
+use crate::{Outcome, Single};
+use codec_amqp091::Method;
+use message::Table;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Messages of the queue with active clients before the backup begins.
+const STEADY: u64 = 300;
+/// More than one page of a listing shows of a body.
+const LARGE: usize = 9 << 20;
+
+fn amqp(node: &Single) -> Result<String> {
+    address(&node.scratch.0.join("ready"), "amqp")
+}
+
+/// Fills a node with queues of all kinds.
+fn fill(node: &Single) -> Result<()> {
+    let declare = |name: &str, kind: &str, arguments: &str| {
+        node.ctl(&[
+            "declare_queue",
+            name,
+            "--type",
+            kind,
+            "--arguments",
+            arguments,
+        ])
+        .map(Outcome::ok)
+    };
+    for (name, kind, arguments) in [
+        ("orders", "quorum", "{}"),
+        ("jobs", "classic", "{}"),
+        ("urgent", "classic", "{\"x-max-priority\": 5}"),
+        ("later", "quorum", "{}"),
+        ("failed", "quorum", "{}"),
+        (
+            "shipping",
+            "quorum",
+            "{\"x-dead-letter-exchange\": \"\", \"x-dead-letter-routing-key\": \"failed\", \"x-max-length\": 1}",
+        ),
+        ("large-quorum", "quorum", "{}"),
+        ("large-classic", "classic", "{}"),
+        ("log", "stream", "{}"),
+        ("empty", "quorum", "{}"),
+    ] {
+        declare(name, kind, arguments)?;
+    }
+    let run = |words: &[&str]| node.ctl(words).map(Outcome::ok);
+    run(&[
+        "declare_exchange",
+        "delays",
+        "--type",
+        "x-delayed-message",
+        "--arguments",
+        "{\"x-delayed-type\": \"direct\"}",
+    ])?;
+    run(&["bind", "delays", "later", "--routing-key", "later"])?;
+    run(&["bind", "amq.topic", "jobs", "--routing-key", "job.#"])?;
+    run(&[
+        "publish",
+        "later",
+        "in a while",
+        "--exchange",
+        "delays",
+        "--header",
+        "x-delay=3600000",
+    ])?;
+    run(&["publish", "later", "now"])?;
+    for n in 1..=3 {
+        run(&["publish", "shipping", &format!("order {n}")])?;
+    }
+    for n in 0..6 {
+        let priority = format!("priority={}", n % 3);
+        run(&[
+            "publish",
+            "urgent",
+            &format!("urgent {n}"),
+            "--property",
+            &priority,
+        ])?;
+    }
+    for n in 0..3 {
+        run(&[
+            "publish",
+            "job.print",
+            &format!("job {n}"),
+            "--exchange",
+            "amq.topic",
+            "--header",
+            "shop=eu",
+            "--property",
+            "content_type=text/plain",
+            "--property",
+            "correlation_id=c-1",
+            "--property",
+            "expiration=86400000",
+        ])?;
+    }
+    run(&["add_user", "app", "secret-of-app"])?;
+    run(&["set_permissions", "app", "^app", ".*", ".*"])?;
+    run(&["set_policy", "short", "^jobs$", "{\"max-length\": 1000}"])?;
+    let mut client = Client::publisher(&amqp(node)?)?;
+    client.publish_all("orders", STEADY, 100)?;
+    client.publish_all("jobs", 500, 700)?;
+    client.publish_all("large-quorum", 2, LARGE)?;
+    client.publish_all("large-classic", 2, LARGE)?;
+    client.publish_all("large-classic", 3, 10)
+}
+
+/// The messages of a queue in their order, without what begins anew with a restore.
+fn messages(node: &Single, vhost: &str, queue: &str) -> Result<Vec<Json>> {
+    let listed = node.ctl(&[
+        "browse",
+        queue,
+        "--vhost",
+        vhost,
+        "--count",
+        "5000",
+        "--truncate",
+        "4194304",
+        "--output",
+        "json",
+    ])?;
+    let listed = listed.json()?;
+    let listed = listed.as_array().ok_or("no list")?.iter().map(|shown| {
+        let mut properties = shown["properties"].clone();
+        if let Some(headers) = properties["headers"].as_object_mut() {
+            headers.remove("x-acquired-count");
+            headers.remove("x-delivery-count");
+        }
+        if properties["headers"] == json!({}) {
+            properties["headers"] = Json::Null;
+        }
+        let properties = properties.as_object().cloned().unwrap_or_default();
+        let set = properties.into_iter().filter(|(_, value)| !value.is_null());
+        json!({
+            "delayed": shown["state"] == "delayed",
+            "exchange": shown["exchange"],
+            "routing_key": shown["routing_key"],
+            "received_at": shown["received_at"],
+            "bytes": shown["payload_bytes"],
+            "payload": shown["payload"],
+            "properties": set.collect::<BTreeMap<String, Json>>(),
+        })
+    });
+    Ok(listed.collect())
+}
+
+/// The whole bodies of the messages of a queue.
+fn bodies(node: &Single, queue: &str) -> Result<Vec<Json>> {
+    let got = node.ctl(&["get", queue, "--count", "10", "--output", "json"])?;
+    let got = got.json()?;
+    let got = got.as_array().ok_or("no list")?.iter();
+    Ok(got.map(|message| message["payload"].clone()).collect())
+}
+
+/// Consumes without acknowledging until the prefetch is used up.
+fn hold(client: &mut Client, queue: &str, count: u16) -> Result<()> {
+    let qos = Method::BasicQos {
+        prefetch_size: 0,
+        prefetch_count: count,
+        global: false,
+    };
+    client.ask(&qos, "basic.qos-ok")?;
+    let consume = Method::BasicConsume {
+        queue,
+        consumer_tag: "holds",
+        no_local: false,
+        no_ack: false,
+        exclusive: false,
+        no_wait: false,
+        arguments: Table::default(),
+    };
+    client.ask(&consume, "basic.consume-ok")?;
+    client.until_true(|c| c.delivered.len() >= usize::from(count))
+}
+
+const COMPARED: [&str; 8] = [
+    "jobs",
+    "urgent",
+    "later",
+    "failed",
+    "shipping",
+    "large-quorum",
+    "large-classic",
+    "empty",
+];
+
+fn state(node: &Single, vhost: &str) -> Result<BTreeMap<&'static str, Vec<Json>>> {
+    let queues = COMPARED.into_iter();
+    queues
+        .map(|queue| Ok((queue, messages(node, vhost, queue)?)))
+        .collect()
+}
+
+fn text(path: &Path) -> Result<&str> {
+    Ok(path.to_str().ok_or("the path is not UTF-8")?)
+}
+
+#[test]
+fn everything_is_restored_after_everything_is_lost() -> Result<()> {
+    let kept = Scratch::new("backup-store")?;
+    let store = text(&kept.0)?;
+    let node = Single::start("backup-source", &[])?;
+    fill(&node)?;
+    let before = state(&node, "/")?;
+    assert!(before["later"].iter().any(|m| m["delayed"] == true));
+    assert_eq!(before["failed"].len(), 2);
+    let large: Vec<_> = ["large-quorum", "large-classic"]
+        .map(|queue| bodies(&node, queue))
+        .into_iter()
+        .collect::<Result<_>>()?;
+    let marked = state(&node, "/")?;
+    // Clients hold, return and publish messages of one queue during the backup.
+    let mut holder = Client::open(&amqp(&node)?, "guest", "guest", "/")?;
+    hold(&mut holder, "orders", 20)?;
+    let ends = AtomicBool::new(false);
+    let backed_up = std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let work = || -> Result<u64> {
+                let mut publisher = Client::publisher(&amqp(&node)?)?;
+                publisher.number_offset = STEADY;
+                while !ends.load(Ordering::Relaxed) {
+                    publisher.publish_all("orders", 20, 100)?;
+                    // They are requeued.
+                    node.ctl(&["get", "orders", "--count", "50"])?.ok();
+                }
+                Ok(publisher.sent)
+            };
+            work().map_err(|error| error.to_string())
+        });
+        let create = ["backup", "create", "--to", store, "--name", "drill"];
+        let backed_up = node.ctl(&create).map_err(|error| error.to_string());
+        ends.store(true, Ordering::Relaxed);
+        let sent = busy
+            .join()
+            .map_err(|_| "the clients have failed".to_owned())??;
+        assert!(sent > 0);
+        backed_up
+    })?;
+    assert!(
+        backed_up.stderr.contains("queue 'log' in vhost '/'")
+            && backed_up.stderr.contains("stream"),
+        "{}",
+        backed_up.stderr
+    );
+    let shown = backed_up.ok();
+    assert!(shown.contains("is written and verified"), "{shown}");
+    // Nothing in the queues has changed.
+    assert_eq!(state(&node, "/")?, marked);
+    drop(holder);
+    drop(node);
+
+    let node = Single::start("backup-target", &[])?;
+    let restore = ["backup", "restore", "--from", store, "drill"];
+    let restored = node.ctl(&restore)?;
+    assert!(
+        restored.stderr.contains("stream 'log'"),
+        "{}",
+        restored.stderr
+    );
+    restored.ok();
+    let after = state(&node, "/")?;
+    for (queue, messages) in &before {
+        assert_eq!(&after[queue], messages, "{queue}");
+    }
+    for (queue, bodies_before) in ["large-quorum", "large-classic"].iter().zip(&large) {
+        assert!(bodies(&node, queue)? == *bodies_before, "{queue}");
+    }
+    // Each message that was there all the time is there once, in its order, and no other one twice.
+    let orders = messages(&node, "/", "orders")?;
+    let mut client = Client::open(&amqp(&node)?, "guest", "guest", "/")?;
+    let count = u16::try_from(orders.len())?;
+    hold(&mut client, "orders", count)?;
+    let numbers = client.delivered.iter().map(|(_, body)| {
+        let number = body.first_chunk().map(|n| u64::from_le_bytes(*n));
+        number.unwrap_or(0)
+    });
+    let numbers: Vec<u64> = numbers.collect();
+    let steady: Vec<u64> = numbers.iter().copied().filter(|n| *n <= STEADY).collect();
+    assert_eq!(steady, (1..=STEADY).collect::<Vec<_>>());
+    let mut once = numbers.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), numbers.len());
+    drop(client);
+    // Definitions.
+    let users = node.ctl(&["list_users", "--output", "json"])?.json()?;
+    assert!(users.to_string().contains("\"app\""), "{users}");
+    let policies = node.ctl(&["list_policies", "--output", "json"])?.json()?;
+    assert!(policies.to_string().contains("short"), "{policies}");
+    let published = node.ctl(&["publish", "job.x", "routed", "--exchange", "amq.topic"])?;
+    published.ok();
+
+    // A queue that is not empty is not restored without an option.
+    let again = node.ctl(&[
+        "backup",
+        "restore",
+        "--from",
+        store,
+        "drill",
+        "--messages-only",
+    ])?;
+    assert_eq!(again.code, 1);
+    assert!(
+        again.stderr.contains("has messages") && again.stderr.contains("--into-non-empty"),
+        "{}",
+        again.stderr
+    );
+    let skipped = node.ctl(&[
+        "backup",
+        "restore",
+        "--from",
+        store,
+        "drill",
+        "--skip-non-empty",
+        "--output",
+        "json",
+    ])?;
+    assert_eq!(skipped.json()?["messages"], 0, "{}", skipped.stdout);
+
+    // One queue.
+    node.ctl(&["delete_queue", "jobs"])?.ok();
+    let one = node.ctl(&[
+        "backup", "restore", "--from", store, "drill", "--vhost", "/", "--queue", "jobs",
+    ])?;
+    let one = one.ok();
+    assert!(one.contains("of 1 queues"), "{one}");
+    assert_eq!(messages(&node, "/", "jobs")?, before["jobs"]);
+
+    // Another virtual host.
+    node.ctl(&[
+        "backup",
+        "restore",
+        "--from",
+        store,
+        "drill",
+        "--vhost",
+        "/",
+        "--as-vhost",
+        "copy",
+    ])?
+    .ok();
+    eventually("the copies", || {
+        (state(&node, "copy").ok()? == before).then_some(())
+    })?;
+    assert_eq!(messages(&node, "copy", "orders")?, orders);
+    Ok(())
+}
+
+#[test]
+fn backups_are_listed_verified_and_deleted_without_a_node() -> Result<()> {
+    let kept = Scratch::new("backups-store")?;
+    let store = text(&kept.0)?;
+    let node = Single::start("backups", &[])?;
+    node.ctl(&["declare_queue", "orders"])?.ok();
+    node.ctl(&["publish", "orders", "first"])?.ok();
+    let create = |name| node.ctl(&["backup", "create", "--to", store, "--name", name]);
+    create("one")?.ok();
+    create("two")?.ok();
+    let again = create("one")?;
+    assert_eq!(again.code, 1);
+    assert!(
+        again.stderr.contains("a backup 'one' exists"),
+        "{}",
+        again.stderr
+    );
+    let invalid = create("../one")?;
+    assert_eq!(invalid.code, 2, "{}", invalid.stderr);
+    let missing = node.ctl(&["backup", "create", "--to", store, "--queue", "nothing"])?;
+    assert!(
+        missing.stderr.contains("queue 'nothing' does not exist"),
+        "{}",
+        missing.stderr
+    );
+
+    let nowhere = |words: &[&str]| crate::run(crate::ctl("http://127.0.0.1:1", words), b"");
+    std::fs::remove_file(kept.0.join("two/manifest.json"))?;
+    let listed = nowhere(&["backup", "list", "--in", store, "--output", "json"])?.json()?;
+    assert_eq!(listed[0]["messages"], 1, "{listed}");
+    assert_eq!(listed[1]["state"], "incomplete", "{listed}");
+    nowhere(&["backup", "verify", "--in", store, "one"])?.ok();
+    let incomplete = nowhere(&["backup", "verify", "--in", store, "two"])?;
+    assert!(
+        incomplete.stderr.contains("'two' is incomplete"),
+        "{}",
+        incomplete.stderr
+    );
+    let part = kept.0.join("one/messages/00000000/00000000");
+    let mut content = std::fs::read(&part)?;
+    *content.last_mut().ok_or("empty")? ^= 1;
+    std::fs::write(&part, content)?;
+    node.ctl(&["purge_queue", "orders"])?.ok();
+    for words in [
+        ["backup", "verify", "--in", store, "one"],
+        ["backup", "restore", "--from", store, "one"],
+    ] {
+        let damaged = node.ctl(&words)?;
+        assert_eq!(damaged.code, 1);
+        let object = "one/messages/00000000/00000000";
+        assert!(damaged.stderr.contains(object), "{}", damaged.stderr);
+    }
+    assert_eq!(messages(&node, "/", "orders")?.len(), 0);
+    nowhere(&["backup", "delete", "--in", store, "two"])?.ok();
+    let gone = nowhere(&["backup", "delete", "--in", store, "two"])?;
+    assert!(gone.stderr.contains("no backup 'two'"), "{}", gone.stderr);
+    Ok(())
+}
+
+/// A restore that a full queue interrupts tells what it has done, and can be continued.
+#[test]
+fn interrupted_restore_is_continued() -> Result<()> {
+    let kept = Scratch::new("backup-interrupted")?;
+    let store = text(&kept.0)?;
+    let node = Single::start("interrupted", &[])?;
+    for queue in ["a", "b", "c"] {
+        node.ctl(&["declare_queue", queue, "--type", "classic"])?
+            .ok();
+    }
+    let mut client = Client::publisher(&amqp(&node)?)?;
+    for queue in ["a", "b", "c"] {
+        client.publish_all(queue, 50, 10)?;
+    }
+    node.ctl(&["backup", "create", "--to", store, "--name", "x"])?
+        .ok();
+    for queue in ["a", "b", "c"] {
+        node.ctl(&["purge_queue", queue])?.ok();
+    }
+    let limit = "{\"max-length\": 10, \"overflow\": \"reject-publish\"}";
+    node.ctl(&["set_policy", "limit", "^b$", limit])?.ok();
+    let restore = |option: &[&str]| {
+        let words = ["backup", "restore", "--from", store, "x", "--messages-only"];
+        node.ctl(&[&words[..], option].concat())
+    };
+    let interrupted = restore(&[])?;
+    assert_eq!(interrupted.code, 1);
+    for part in [
+        "queue 'a' in vhost '/' with 50 messages",
+        "queue 'b' in vhost '/' has taken",
+    ] {
+        assert!(interrupted.stderr.contains(part), "{}", interrupted.stderr);
+    }
+    node.ctl(&["clear_policy", "limit"])?.ok();
+    node.ctl(&["purge_queue", "b"])?.ok();
+    restore(&["--skip-non-empty"])?.ok();
+    for queue in ["a", "b", "c"] {
+        assert_eq!(messages(&node, "/", queue)?.len(), 50, "{queue}");
+    }
+    restore(&["--into-non-empty"])?.ok();
+    assert_eq!(messages(&node, "/", "a")?.len(), 100);
+    Ok(())
+}
