@@ -408,6 +408,7 @@ fn browse_request() -> BrowseRequest {
         most: u64::MAX,
         messages: 100,
         body_bytes: 4096,
+        state: None,
     }
 }
 
@@ -439,6 +440,7 @@ fn browse_page() -> BrowsePage {
     let message = |state| BrowsedMessage {
         at: browse_position(),
         state,
+        due_at: None,
         redelivered: true,
         failed: Some(2),
         acquired: 3,
@@ -456,6 +458,17 @@ fn browsed_page_is_restored() {
     let page = browse_page();
     let facts = BrowseFacts::new(Ok(page.clone()));
     assert_eq!(facts.into_page(), Ok(page));
+    let mut page = browse_page();
+    page.messages[2].due_at = Some(1_700_000_000_000);
+    let facts = BrowseFacts::new(Ok(page.clone()));
+    assert_eq!(facts.into_page(), Ok(page));
+    for state in [None, Some(BrowsedState::Delayed)] {
+        let request = BrowseRequest {
+            state,
+            ..browse_request()
+        };
+        assert_eq!(BrowseFilter::new(QueueId(9), &request).request(), request);
+    }
     let request = browse_request();
     assert_eq!(BrowseFilter::new(QueueId(9), &request).request(), request);
 }

@@ -39,6 +39,15 @@ pub struct BrowseRequest {
     pub messages: u32,
     /// Most bytes of each body, up to [`BROWSE_BODY_BYTES`].
     pub body_bytes: u32,
+    /// The state of the messages to list. `None`: any.
+    pub state: Option<BrowsedState>,
+}
+
+impl BrowseRequest {
+    /// Returns true if messages of this state are listed.
+    pub(crate) fn lists(&self, state: BrowsedState) -> bool {
+        self.state.is_none_or(|wanted| wanted == state)
+    }
 }
 
 /// The state of a message in its queue.
@@ -59,6 +68,8 @@ pub struct BrowsedMessage {
     pub at: BrowsePosition,
     /// Its state.
     pub state: BrowsedState,
+    /// When a delayed message becomes ready, in milliseconds of its queue's clock.
+    pub due_at: Option<u64>,
     /// It was delivered before. For an unacknowledged message: before the current delivery.
     pub redelivered: bool,
     /// Failed deliveries. `None`: the queue does not count them.

@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
-use control::{BrowseFilter, ControlRequest, MoveOutcome, MoveRequest, MoveTarget};
+use control::{BrowseFilter, ControlRequest, ListedMessage, MoveOutcome, MoveRequest, MoveTarget};
 use message::Value;
 use metadata::features::MESSAGE_MOVES;
 use metadata::{ChangeError, QueueId};
@@ -47,6 +47,7 @@ fn list(c: &mut Cluster, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
         most: u64::MAX,
         messages: 7,
         body_bytes: 100,
+        state: None,
     };
     let mut all = Vec::new();
     loop {
@@ -74,7 +75,7 @@ fn request(queue: QueueId, listed: &[BrowsedMessage], target: MoveTarget) -> Mov
     MoveRequest {
         queue,
         user: "guest".into(),
-        messages: listed.iter().map(|b| (b.at, b.body_len)).collect(),
+        messages: listed.iter().map(ListedMessage::from).collect(),
         target,
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct FakeNode {
     pub(crate) messages: BTreeMap<QueueId, Vec<Message>>,
     /// Unacknowledged messages, by queue and position.
     pub(crate) unacknowledged: BTreeSet<(QueueId, u64)>,
+    /// Delayed messages by queue and position, and when they are due.
+    pub(crate) delayed: BTreeMap<(QueueId, u64), u64>,
     /// No queue has a leader that answers.
     pub(crate) is_leaderless: bool,
     pub(crate) requests: Vec<RequestBody>,
@@ -277,16 +279,22 @@ impl FakeNode {
             .map_or(0, |from| from.number)
             .max(request.least);
         let numbered = all.iter().zip(1u64..);
-        let mut listed = numbered.filter(|(_, number)| (from..=request.most).contains(number));
+        let state = |number: u64| match () {
+            () if self.unacknowledged.contains(&(queue, number)) => BrowsedState::Unacknowledged,
+            () if self.delayed.contains_key(&(queue, number)) => BrowsedState::Delayed,
+            () => BrowsedState::Ready,
+        };
+        let mut listed = numbered.filter(|(_, number)| {
+            let is_wanted = request.state.is_none_or(|wanted| wanted == state(*number));
+            (from..=request.most).contains(number) && is_wanted
+        });
         let browsed = |(message, number): (&Message, u64)| BrowsedMessage {
             at: BrowsePosition {
                 number,
                 ..BrowsePosition::default()
             },
-            state: match self.unacknowledged.contains(&(queue, number)) {
-                true => BrowsedState::Unacknowledged,
-                false => BrowsedState::Ready,
-            },
+            state: state(number),
+            due_at: self.delayed.get(&(queue, number)).copied(),
             redelivered: false,
             failed: Some(0),
             acquired: 0,
@@ -306,8 +314,8 @@ impl FakeNode {
         let mut outcome = MoveOutcome::default();
         let vhost = self.tree.queue_by_id(request.queue).unwrap().vhost.clone();
         let mut left = Vec::new();
-        for (at, _) in &request.messages {
-            let index = at.number as usize - 1;
+        for listed in &request.messages {
+            let index = listed.at.number as usize - 1;
             let message = self.messages[&request.queue][index].clone();
             let published = match &request.target {
                 MoveTarget::Nothing => Ok(PublishResult {
@@ -606,6 +614,7 @@ fn fake() -> FakeNode {
         other_counters: Vec::new(),
         messages: BTreeMap::new(),
         unacknowledged: BTreeSet::new(),
+        delayed: BTreeMap::new(),
         is_leaderless: false,
         requests: Vec::new(),
         stopping: false,

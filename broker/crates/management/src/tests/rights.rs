@@ -64,7 +64,10 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
         | ("DELETE", "queues/{vhost}/{queue}/contents")
         | ("POST", "queues/{vhost}/{queue}/get")
         | ("GET", "queues/{vhost}/{queue}/messages")
-        | ("DELETE", "queues/{vhost}/{queue}/messages/{position}")
+        | (
+            "DELETE",
+            "queues/{vhost}/{queue}/messages" | "queues/{vhost}/{queue}/messages/{position}",
+        )
         | (
             "POST",
             "queues/{vhost}/{queue}/messages/move" | "queues/{vhost}/{queue}/messages/redrive",

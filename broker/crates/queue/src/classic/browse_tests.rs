@@ -17,6 +17,7 @@ fn request(least: u64, most: u64) -> BrowseRequest {
         most,
         messages: 100,
         body_bytes: 8,
+        state: None,
     }
 }
 
