@@ -14,7 +14,9 @@ mod membership;
 mod timings;
 mod walk;
 
-pub use browse::{BrowseFacts, BrowseFilter, ListedMessage, MAX_MOVED, MoveOutcome, MoveRequest, MoveTarget};
+pub use browse::{
+    BrowseFacts, BrowseFilter, ListedMessage, MAX_MOVED, MoveOutcome, MoveRequest, MoveTarget,
+};
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
     ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MessageCounts, MqttCounters,

@@ -60,7 +60,7 @@ pub(crate) struct FakeNode {
     /// Unacknowledged messages, by queue and position.
     pub(crate) unacknowledged: BTreeSet<(QueueId, u64)>,
     /// Delayed messages by queue and position, and when they are due.
-    pub(crate) delayed: BTreeMap<(QueueId, u64), u64>,
+    pub(crate) due: BTreeMap<(QueueId, u64), u64>,
     /// No queue has a leader that answers.
     pub(crate) is_leaderless: bool,
     pub(crate) requests: Vec<RequestBody>,
@@ -281,7 +281,7 @@ impl FakeNode {
         let numbered = all.iter().zip(1u64..);
         let state = |number: u64| match () {
             () if self.unacknowledged.contains(&(queue, number)) => BrowsedState::Unacknowledged,
-            () if self.delayed.contains_key(&(queue, number)) => BrowsedState::Delayed,
+            () if self.due.contains_key(&(queue, number)) => BrowsedState::Delayed,
             () => BrowsedState::Ready,
         };
         let mut listed = numbered.filter(|(_, number)| {
@@ -294,7 +294,7 @@ impl FakeNode {
                 ..BrowsePosition::default()
             },
             state: state(number),
-            due_at: self.delayed.get(&(queue, number)).copied(),
+            due_at: self.due.get(&(queue, number)).copied(),
             redelivered: false,
             failed: Some(0),
             acquired: 0,
@@ -614,7 +614,7 @@ fn fake() -> FakeNode {
         other_counters: Vec::new(),
         messages: BTreeMap::new(),
         unacknowledged: BTreeSet::new(),
-        delayed: BTreeMap::new(),
+        due: BTreeMap::new(),
         is_leaderless: false,
         requests: Vec::new(),
         stopping: false,

@@ -513,7 +513,10 @@ impl GroupedMessages {
     }
 
     /// Removes and returns the ready message at a location, and its position. Its group waits for it, like for a delayed one.
-    pub(crate) fn take_at(&mut self, at: LogLocation) -> Option<(ServicePosition, RequeuedMessage)> {
+    pub(crate) fn take_at(
+        &mut self,
+        at: LogLocation,
+    ) -> Option<(ServicePosition, RequeuedMessage)> {
         let mut keys = self.ready.keys();
         let key = *keys.find(|key| key.position.location() == at)?;
         self.delay(key.group, at, true);

@@ -6,7 +6,8 @@ use super::machine::Machine;
 use super::tests::{Rig, deliveries, message, number, session, settings, spec};
 use crate::{
     BrowsePosition, BrowseRequest, ConsumerId, DelayedRetry, DelayedReturns, Modification,
-    PositionedGet, QueueEvent, QueueOutput, QueueSettings, RequestBody, SettlementOutcome, schedule,
+    PositionedGet, QueueEvent, QueueOutput, QueueSettings, RequestBody, SettlementOutcome,
+    schedule,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -476,9 +477,7 @@ impl Model {
                 }
                 let request = match outcome {
                     0 | 1 => settle(SettlementOutcome::Accepted),
-                    2 => {
-                        settle(SettlementOutcome::Rejected)
-                    }
+                    2 => settle(SettlementOutcome::Rejected),
                     3 => {
                         self.requeue(n, false, true);
                         settle(SettlementOutcome::Requeue)

@@ -212,7 +212,10 @@ fn put_ready(out: &mut BytesMut, ready: &Ready, taken: &TakenMessages, format: F
             Place::Grouped(position) => Some((position, taken.message)),
             Place::Delayed { .. } => None,
         });
-        put_varint(out, (ready.grouped().count() + taken.clone().count()) as u64);
+        put_varint(
+            out,
+            (ready.grouped().count() + taken.clone().count()) as u64,
+        );
         for (position, requeued) in ready.grouped().chain(taken) {
             out.put_u8(position.class());
             put_requeued(out, &requeued, format);

@@ -6,14 +6,14 @@
 
 use super::{InternalClient, InternalClientOutput, too_many};
 use crate::context::Context;
-use control::{ListedMessage, MAX_MOVED, MoveOutcome, MoveRequest, MoveTarget, PublishResult, Reply};
+use control::{
+    ListedMessage, MAX_MOVED, MoveOutcome, MoveRequest, MoveTarget, PublishResult, Reply,
+};
 use env::Time;
 use message::Message;
 use metadata::features::MESSAGE_MOVES;
 use metadata::{ChangeError, Name, QueueId, Tree};
-use queue::{
-    ConsumerId, Delivery, PositionedGet, QueueReply, RequestBody, SettlementOutcome,
-};
+use queue::{ConsumerId, Delivery, PositionedGet, QueueReply, RequestBody, SettlementOutcome};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
