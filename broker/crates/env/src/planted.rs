@@ -75,7 +75,6 @@ bugs! {
         DeduplicationForgotten "deduplication-forgotten" "a checkpoint of a quorum queue lacks the publishes that it remembers",
         GroupOrderIgnored "group-order-ignored" "a quorum queue with message groups delivers messages as if they had no group",
         GroupOwnerForgotten "group-owner-forgotten" "a message group is free again once its consumer has settled one of its messages",
-        TakenDelayLost "taken-delay-lost" "a delayed message that was taken by its position is ready at once if it is returned",
         DelayedForgotten "delayed-forgotten" "a checkpoint of a quorum queue lacks the delayed messages",
         TimeoutForgotten "timeout-forgotten" "a quorum queue never ends the time of a consumer that does not acknowledge",
         TimeoutLosesMessages "timeout-loses-messages" "the messages of a consumer whose time is over do not return to their quorum queue",

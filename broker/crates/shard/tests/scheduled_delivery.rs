@@ -192,9 +192,9 @@ fn due_times(listed: &[BrowsedMessage]) -> Vec<(u64, Option<u64>)> {
     listed.iter().map(|b| (b.at.number, b.due_at)).collect()
 }
 
-/// Cancels delayed messages, and kills the leader of their queue or the node that carries out the request some rounds later.
-/// Returns true if the request was still running.
-fn cancel_while_a_node_goes(kills_leader: bool, rounds: usize) -> bool {
+/// Cancels delayed messages, and kills the leader of their queue some rounds later. Returns true if the request was still
+/// running.
+fn cancel_while_the_leader_goes(rounds: usize) -> bool {
     const COUNT: u64 = 80;
     let mut c = Cluster::new(3);
     let mut client = c.client(0);
@@ -220,18 +220,14 @@ fn cancel_while_a_node_goes(kills_leader: bool, rounds: usize) -> bool {
     }
     let early = outcomes.try_recv().ok();
     let is_running = early.is_none();
-    c.kill(if kills_leader { leader } else { at });
-    let deleted = match early {
-        Some(outcome) => outcome.expect("an outcome").moved,
-        None if kills_leader => {
-            let outcome = c.until("an outcome", |c| {
-                c.pass(Duration::from_millis(100));
-                outcomes.try_recv().ok()
-            });
-            outcome.expect("an outcome").moved
-        }
-        None => 0,
-    };
+    c.kill(leader);
+    let outcome = early.unwrap_or_else(|| {
+        c.until("an outcome", |c| {
+            c.pass(Duration::from_millis(100));
+            outcomes.try_recv().ok()
+        })
+    });
+    let deleted = outcome.expect("an outcome").moved;
     c.until("no message on its way", |c| {
         c.pass(Duration::from_millis(100));
         let stats = c.queue(other, QUEUE)?.stats?;
@@ -249,15 +245,7 @@ fn cancel_while_a_node_goes(kills_leader: bool, rounds: usize) -> bool {
 #[test]
 fn delayed_messages_are_cancelled_while_the_leader_changes() {
     let runs = 1..24;
-    let interrupted = runs.filter(|rounds| cancel_while_a_node_goes(true, *rounds));
-    let interrupted = interrupted.count();
-    assert!(interrupted >= 3, "{interrupted} requests were running");
-}
-
-#[test]
-fn delayed_messages_wait_again_if_the_node_that_cancels_them_ends() {
-    let runs = 1..24;
-    let interrupted = runs.filter(|rounds| cancel_while_a_node_goes(false, *rounds));
+    let interrupted = runs.filter(|rounds| cancel_while_the_leader_goes(*rounds));
     let interrupted = interrupted.count();
     assert!(interrupted >= 3, "{interrupted} requests were running");
 }

@@ -268,12 +268,11 @@ impl LogStore<'_> {
         };
         *self.out_bytes -= u64::from(item.body);
         match taken.place {
-            Place::Delayed { due } if !planted::is(Bug::TakenDelayLost) => {
+            Place::Delayed { due } => {
                 let requeued = taken.without_group();
                 self.delayed.push(&DelayedMessage { due, requeued });
                 self.release_delayed();
             }
-            Place::Delayed { .. } => self.ready.end_delay(taken.without_group(), false),
             Place::Grouped(position) => {
                 self.ready.return_to(position, &taken.message);
                 self.ready.end_wait_for(item.location());

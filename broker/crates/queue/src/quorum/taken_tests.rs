@@ -1,9 +1,10 @@
 //! Delayed messages and messages of groups that are taken by their positions.
 
+use super::command::Command;
 use super::effects::LogLocation;
 use super::grouped_tests::grouped;
 use super::machine::Machine;
-use super::tests::{Rig, answers, deliveries, message, number, settings, spec};
+use super::tests::{Rig, answers, deliveries, message, number, session, settings, spec};
 use crate::{
     BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState, ConsumerId, DeadReason,
     DelayedRetry, DelayedReturns, PositionedGet, QueueOutput, QueueReply, QueueSettings,
@@ -151,6 +152,21 @@ fn delayed_message_is_not_dropped_when_its_taker_ends() {
     let out = rig.one(TAKER, RequestBody::Close);
     assert_eq!(out.dead, []);
     assert_eq!(rig.machine.stats().delayed, 1);
+    rig.consume(1, 1, spec(0, 0));
+    assert_eq!(numbers(&rig.pass(100)), [1]);
+}
+
+/// The node that takes the messages cannot be reached any more.
+#[test]
+fn delayed_message_waits_again_when_the_node_of_its_taker_is_suspected() {
+    let mut rig = rig(settings());
+    publish(&mut rig, 1, 100);
+    take(&mut rig, 1);
+    let suspected = Command::NodeSuspected(session(TAKER).node);
+    rig.command(suspected.encode());
+    let stats = rig.machine.stats();
+    assert_eq!((stats.delayed, stats.unacknowledged), (1, 0));
+    restore(&mut rig);
     rig.consume(1, 1, spec(0, 0));
     assert_eq!(numbers(&rig.pass(100)), [1]);
 }
