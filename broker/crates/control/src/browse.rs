@@ -21,6 +21,9 @@ pub struct BrowseFilter {
     /// Older versions do not know it, and answer with the first bytes of each body.
     #[serde(default, skip_serializing_if = "is_zero")]
     body_start: u32,
+    /// `None`: any. Older versions do not know it and list messages of any state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state: Option<State>,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -47,12 +50,12 @@ struct Position {
 struct MessageFacts {
     at: Position,
     state: State,
+    /// Older versions do not send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    due_at: Option<u64>,
     redelivered: bool,
     failed: Option<u32>,
     acquired: u32,
-    /// Older versions do not send it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    due: Option<u64>,
     body_len: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     body_start: u32,
@@ -65,6 +68,26 @@ enum State {
     Ready,
     Unacknowledged,
     Delayed,
+}
+
+impl From<BrowsedState> for State {
+    fn from(state: BrowsedState) -> State {
+        match state {
+            BrowsedState::Ready => State::Ready,
+            BrowsedState::Unacknowledged => State::Unacknowledged,
+            BrowsedState::Delayed => State::Delayed,
+        }
+    }
+}
+
+impl From<State> for BrowsedState {
+    fn from(state: State) -> BrowsedState {
+        match state {
+            State::Ready => BrowsedState::Ready,
+            State::Unacknowledged => BrowsedState::Unacknowledged,
+            State::Delayed => BrowsedState::Delayed,
+        }
+    }
 }
 
 impl From<BrowsePosition> for Position {
@@ -100,6 +123,7 @@ impl BrowseFilter {
             messages: request.messages,
             body_bytes: request.body_bytes,
             body_start: request.body_start,
+            state: request.state.map(State::from),
         }
     }
 
@@ -112,6 +136,7 @@ impl BrowseFilter {
             messages: self.messages,
             body_bytes: self.body_bytes,
             body_start: self.body_start,
+            state: self.state.map(BrowsedState::from),
         }
     }
 }
@@ -125,15 +150,11 @@ impl BrowseFacts {
         };
         let facts = |browsed: BrowsedMessage| MessageFacts {
             at: browsed.at.into(),
-            state: match browsed.state {
-                BrowsedState::Ready => State::Ready,
-                BrowsedState::Unacknowledged => State::Unacknowledged,
-                BrowsedState::Delayed => State::Delayed,
-            },
+            state: browsed.state.into(),
+            due_at: browsed.due_at,
             redelivered: browsed.redelivered,
             failed: browsed.failed,
             acquired: browsed.acquired,
-            due: browsed.due,
             body_len: browsed.body_len,
             body_start: browsed.body_start,
             message: STANDARD.encode(browsed.message.as_bytes()),
@@ -154,15 +175,11 @@ impl BrowseFacts {
             let raw = STANDARD.decode(&facts.message).map_err(|e| e.to_string())?;
             Ok(BrowsedMessage {
                 at: facts.at.into(),
-                state: match facts.state {
-                    State::Ready => BrowsedState::Ready,
-                    State::Unacknowledged => BrowsedState::Unacknowledged,
-                    State::Delayed => BrowsedState::Delayed,
-                },
+                state: facts.state.into(),
+                due_at: facts.due_at,
                 redelivered: facts.redelivered,
                 failed: facts.failed,
                 acquired: facts.acquired,
-                due: facts.due,
                 body_len: facts.body_len,
                 body_start: facts.body_start,
                 message: Message::decode(Bytes::from(raw)).map_err(|e| e.to_string())?,
@@ -195,6 +212,27 @@ pub enum MoveTarget {
     FirstDeath,
 }
 
+/// What a listing tells about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedMessage {
+    /// Its position.
+    pub at: BrowsePosition,
+    /// Bytes of its body.
+    pub body_bytes: u64,
+    /// When a delayed message becomes ready, in milliseconds of the wall clock.
+    pub due_at: Option<u64>,
+}
+
+impl From<&BrowsedMessage> for ListedMessage {
+    fn from(browsed: &BrowsedMessage) -> ListedMessage {
+        ListedMessage {
+            at: browsed.at,
+            body_bytes: browsed.body_len,
+            due_at: browsed.due_at,
+        }
+    }
+}
+
 /// Takes messages out of a queue. A message leaves the queue once its target has confirmed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoveRequest {
@@ -202,9 +240,8 @@ pub struct MoveRequest {
     pub queue: QueueId,
     /// The user, for the firehose tracer.
     pub user: Name,
-    /// The messages in the order in which they are moved, as a listing told their positions and the bytes of their bodies;
-    /// at most [`MAX_MOVED`].
-    pub messages: Vec<(BrowsePosition, u64)>,
+    /// The messages in the order in which they are moved, as a listing told them; at most [`MAX_MOVED`].
+    pub messages: Vec<ListedMessage>,
     /// What happens to them.
     pub target: MoveTarget,
 }
@@ -214,7 +251,7 @@ pub struct MoveRequest {
 pub struct MoveOutcome {
     /// They left the queue; the target has them.
     pub moved: u64,
-    /// They were not ready any more, or belong to a message group.
+    /// They were not in the queue any more, or a consumer has them.
     pub missing: u64,
     /// No queue was bound for them: they stay.
     pub unroutable: u64,

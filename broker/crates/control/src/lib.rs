@@ -15,8 +15,8 @@ mod timings;
 mod walk;
 
 pub use browse::{
-    BrowseFacts, BrowseFilter, ImportOutcome, ImportRequest, MAX_MOVED, MoveOutcome, MoveRequest,
-    MoveTarget,
+    BrowseFacts, BrowseFilter, ImportOutcome, ImportRequest, ListedMessage, MAX_MOVED, MoveOutcome,
+    MoveRequest, MoveTarget,
 };
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,

@@ -423,6 +423,7 @@ fn browse_request() -> BrowseRequest {
         messages: 100,
         body_bytes: 4096,
         body_start: 0,
+        state: None,
     }
 }
 
@@ -454,10 +455,10 @@ fn browse_page() -> BrowsePage {
     let message = |state| BrowsedMessage {
         at: browse_position(),
         state,
+        due_at: None,
         redelivered: true,
         failed: Some(2),
         acquired: 3,
-        due: None,
         body_len: 1_000,
         body_start: 0,
         message: builder.build(4, [&b"body"[..]]).unwrap(),
@@ -474,13 +475,15 @@ fn browsed_page_is_restored() {
     let facts = BrowseFacts::new(Ok(page.clone()));
     assert_eq!(facts.into_page(), Ok(page));
     let mut part = browse_page();
+    part.messages[2].due_at = Some(1_700_000_000_000);
     for browsed in &mut part.messages {
-        (browsed.due, browsed.body_start) = (Some(1 << 40), 4096);
+        browsed.body_start = 4096;
     }
     let facts = BrowseFacts::new(Ok(part.clone()));
     assert_eq!(facts.into_page(), Ok(part));
-    for body_start in [0, 4096] {
+    for (state, body_start) in [(None, 0), (Some(BrowsedState::Delayed), 4096)] {
         let request = BrowseRequest {
+            state,
             body_start,
             ..browse_request()
         };

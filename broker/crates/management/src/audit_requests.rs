@@ -129,6 +129,11 @@ const OPERATIONS: &[(&str, &str, Operation)] = {
         ("POST", "queues/{vhost}/{queue}/get", O::MessageGet),
         (
             "DELETE",
+            "queues/{vhost}/{queue}/messages",
+            O::MessageDelete,
+        ),
+        (
+            "DELETE",
             "queues/{vhost}/{queue}/messages/{position}",
             O::MessageDelete,
         ),

@@ -35,6 +35,7 @@ pub(crate) fn all_messages() -> BrowseRequest {
         messages: BROWSE_PAGE_MESSAGES,
         body_bytes: 0,
         body_start: 0,
+        state: None,
     }
 }
 
@@ -160,10 +161,12 @@ pub(crate) async fn list(
     };
     let position = call.query.get("position").map(parse_position);
     let cursor = call.query.get("cursor").map(parse_cursor);
+    let state = call.query.get("state").map(parse_state);
     let mut request = BrowseRequest {
         from: cursor.transpose()?,
         least: position.transpose()?.unwrap_or(0),
         body_bytes: truncate,
+        state: state.transpose()?,
         ..all_messages()
     };
     let queue = queues::find_readable(api, call, vhost, name).await?;
@@ -187,6 +190,29 @@ pub(crate) async fn list(
         "messages": listed,
         "next": next.as_ref().map(write_cursor),
     }))
+}
+
+fn parse_state(name: &str) -> Result<BrowsedState, ApiError> {
+    let states = [
+        BrowsedState::Ready,
+        BrowsedState::Unacknowledged,
+        BrowsedState::Delayed,
+    ];
+    let mut states = states.into_iter();
+    let state = states.find(|state| state_name(*state) == name);
+    state.ok_or_else(|| {
+        ApiError::bad_request(format!(
+            "state '{name}' is not known: use ready, unacknowledged or delayed"
+        ))
+    })
+}
+
+/// The property `message-id` as a listing shows it.
+pub(crate) fn message_id(browsed: &BrowsedMessage) -> Option<String> {
+    match &content(browsed, true).properties["message_id"] {
+        Json::String(id) => Some(id.clone()),
+        _ => None,
+    }
 }
 
 fn state_name(state: BrowsedState) -> &'static str {
@@ -240,6 +266,7 @@ fn show(browsed: &BrowsedMessage, auto: bool) -> Json {
         // A string: JSON numbers of many programs have no 64 bits.
         "position": browsed.at.number.to_string(),
         "state": state_name(browsed.state),
+        "due_at": browsed.due_at,
         "redelivered": browsed.redelivered,
         "delivery_count": browsed.failed,
         "received_at": message.received().0,
@@ -307,10 +334,10 @@ mod unit {
         BrowsedMessage {
             at: BrowsePosition::default(),
             state: BrowsedState::Ready,
+            due_at: None,
             redelivered: false,
             failed: None,
             acquired: 0,
-            due: None,
             body_start: 0,
             body_len: message.body_len() as u64,
             message: message.shortened(len).unwrap(),

@@ -96,6 +96,7 @@ async fn complete(
             messages: 1,
             body_bytes: BROWSE_BODY_BYTES,
             body_start: start,
+            state: None,
         };
         let part = loop {
             let page = page(api, queue.id, &request).await?;
@@ -132,7 +133,7 @@ fn stored(
         BrowsedState::Unacknowledged => MessageState::Unacknowledged,
         BrowsedState::Delayed => MessageState::Delayed,
     };
-    if state == MessageState::Delayed && browsed.due.is_none() {
+    if state == MessageState::Delayed && browsed.due_at.is_none() {
         let why = format!(
             "message {} of {} is delayed, and the node that has it runs an older version, which does not say until when: \
              finish the upgrade first",
@@ -145,7 +146,7 @@ fn stored(
         redelivered: browsed.redelivered,
         failed: browsed.failed,
         acquired: browsed.acquired,
-        due_ms: browsed.due,
+        due_ms: browsed.due_at,
         message,
     })
 }

@@ -5,13 +5,15 @@
 
 use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
-use crate::browse::{all_messages, find, page, parse_cursor, parse_position, write_cursor};
+use crate::browse::{
+    all_messages, find, message_id, page, parse_cursor, parse_position, write_cursor,
+};
 use crate::dispatch::{ApiResult, json, no_content};
 use crate::error::ApiError;
 use crate::exchanges::exchange_name;
 use crate::json::JsonMembers;
 use crate::{messages, queues};
-use control::{ControlRequest, MoveOutcome, MoveRequest, MoveTarget};
+use control::{ControlRequest, ListedMessage, MoveOutcome, MoveRequest, MoveTarget};
 use metadata::{Name, QueueId};
 use queue::{BROWSE_PAGE_MESSAGES, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState};
 use serde_json::{Value as Json, json as object};
@@ -30,7 +32,7 @@ const MOVE_TIME: Duration = Duration::from_secs(10);
 #[derive(Default)]
 struct Progress {
     outcome: MoveOutcome,
-    /// Messages with a consumer, or delayed ones: they stay.
+    /// Messages with a consumer, and delayed ones that the request does not name: they stay.
     not_ready: u64,
     next: Option<BrowsePosition>,
 }
@@ -63,14 +65,19 @@ struct Move<'a> {
     target: MoveTarget,
 }
 
+/// The states of messages that leave their queue.
+const READY: &[BrowsedState] = &[BrowsedState::Ready];
+const READY_OR_DELAYED: &[BrowsedState] = &[BrowsedState::Ready, BrowsedState::Delayed];
+
 impl Move<'_> {
-    /// Moves these messages, of which some may not be ready any more.
+    /// Moves those of these messages that have one of the states.
     async fn carry_out(
         &self,
         found: &[BrowsedMessage],
+        states: &[BrowsedState],
         progress: &mut Progress,
     ) -> Result<(), ApiError> {
-        let is_ready = |b: &&BrowsedMessage| b.state == BrowsedState::Ready;
+        let is_ready = |b: &&BrowsedMessage| states.contains(&b.state);
         let mut ready: Vec<&BrowsedMessage> = found.iter().filter(is_ready).collect();
         progress.not_ready += (found.len() - ready.len()) as u64;
         match &self.target {
@@ -100,7 +107,7 @@ impl Move<'_> {
         let request = MoveRequest {
             queue: self.queue,
             user: self.call.user.name.clone(),
-            messages: ready.iter().map(|b| (b.at, b.body_len)).collect(),
+            messages: ready.iter().map(|b| ListedMessage::from(*b)).collect(),
             target: self.target.clone(),
         };
         let outcome = self
@@ -123,7 +130,7 @@ impl Move<'_> {
         loop {
             request.messages = left.min(BROWSE_PAGE_MESSAGES);
             let page = page(self.api, self.queue, &request).await?;
-            self.carry_out(&page.messages, &mut progress).await?;
+            self.carry_out(&page.messages, READY, &mut progress).await?;
             left = left.saturating_sub(u32::try_from(page.messages.len()).unwrap_or(left));
             let is_over = left == 0 || begun.elapsed() >= MOVE_TIME;
             match page.next {
@@ -152,8 +159,42 @@ impl Move<'_> {
                 None => progress.outcome.missing += 1,
             }
         }
-        self.carry_out(&found, &mut progress).await?;
+        self.carry_out(&found, READY_OR_DELAYED, &mut progress)
+            .await?;
         Ok(progress)
+    }
+
+    /// Deletes the delayed messages with this property `message-id`, from a position or the head of the queue on.
+    async fn with_message_id(
+        &self,
+        id: &str,
+        from: Option<BrowsePosition>,
+    ) -> Result<Progress, ApiError> {
+        let begun = tokio::time::Instant::now();
+        let mut progress = Progress::default();
+        let mut request = BrowseRequest {
+            from,
+            state: Some(BrowsedState::Delayed),
+            ..all_messages()
+        };
+        loop {
+            let mut page = page(self.api, self.queue, &request).await?;
+            let has_id = |b: &BrowsedMessage| message_id(b).is_some_and(|own| own == id);
+            page.messages.retain(has_id);
+            self.carry_out(&page.messages, READY_OR_DELAYED, &mut progress)
+                .await?;
+            match page.next {
+                _ if progress.outcome.error.is_some() => {
+                    progress.next = request.from;
+                    return Ok(progress);
+                }
+                Some(next) if begun.elapsed() < MOVE_TIME => request.from = Some(next),
+                next => {
+                    progress.next = next;
+                    return Ok(progress);
+                }
+            }
+        }
     }
 
     /// Carries out what the body of the request selects: `positions`, or `count` messages from `cursor` on.
@@ -270,6 +311,40 @@ pub(crate) async fn redrive(
     json(request.selected(&JsonMembers(&body)).await?.show())
 }
 
+/// Deletes the delayed messages with a property `message-id`.
+pub(crate) async fn cancel(
+    api: &Api,
+    call: &AuthenticatedRequest,
+    vhost: &str,
+    name: &str,
+) -> ApiResult {
+    api.require_vhost_access(call, vhost).await?;
+    let queue = queues::find_readable(api, call, vhost, name).await?;
+    let (id, state) = (call.query.get("message_id"), call.query.get("state"));
+    let (Some(id), Some("delayed")) = (id, state) else {
+        return Err(ApiError::bad_request(
+            "pass 'message_id' and 'state=delayed': only delayed messages are deleted by their message id;              DELETE .../contents removes all messages",
+        ));
+    };
+    let cursor = call.query.get("cursor").map(parse_cursor).transpose()?;
+    let request = Move {
+        api,
+        call,
+        vhost,
+        queue,
+        target: MoveTarget::Nothing,
+    };
+    let progress = request.with_message_id(id, cursor).await?;
+    let outcome = &progress.outcome;
+    json(object!({
+        "deleted": outcome.moved,
+        "missing": outcome.missing,
+        "untried": outcome.untried,
+        "error": outcome.error,
+        "next": progress.next.as_ref().map(write_cursor),
+    }))
+}
+
 pub(crate) async fn delete(
     api: &Api,
     call: &AuthenticatedRequest,
@@ -293,8 +368,8 @@ pub(crate) async fn delete(
         let progress = request.chosen(vec![number]).await?;
         if progress.not_ready > 0 {
             let why = format!(
-                "message {number} of queue '{name}' in vhost '{vhost}' is unacknowledged or delayed: only a ready message can \
-                 be deleted; close its consumer, or wait until it is ready"
+                "message {number} of queue '{name}' in vhost '{vhost}' is unacknowledged: only a ready or delayed message can \
+                 be deleted; close its consumer first"
             );
             return Err(ApiError::precondition_failed(why));
         }
@@ -306,8 +381,8 @@ pub(crate) async fn delete(
         }
     }
     let why = format!(
-        "queue '{name}' in vhost '{vhost}' has no ready message {number}: it was consumed, has expired or was deleted, or \
-         it is one of a message group"
+        "queue '{name}' in vhost '{vhost}' has no ready or delayed message {number}: it was consumed, has expired or was \
+         deleted"
     );
     Err(ApiError::missing(why))
 }

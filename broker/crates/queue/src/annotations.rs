@@ -178,6 +178,19 @@ pub fn restored(message: &Message, delay_ms: Option<u64>) -> Result<Message, Dec
     }
 }
 
+/// Returns a message that was published with a delay with this delay in milliseconds instead, for its next queue. `None`: it
+/// was published without a delay, or it is a dead letter.
+///
+/// # Errors
+///
+/// If the message is too large with its annotations.
+pub fn reschedule(message: &Message, delay_ms: u64) -> Result<Option<Message>, DecodeError> {
+    match delivery_delay(message) {
+        Some(_) => schedule(message, delay_ms).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Returns the delay in milliseconds before the first delivery of the message. A dead letter has none, because it was in a
 /// queue before.
 #[inline]

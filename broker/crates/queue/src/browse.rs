@@ -41,6 +41,15 @@ pub struct BrowseRequest {
     pub body_bytes: u32,
     /// Bytes of each body that are left out before them.
     pub body_start: u32,
+    /// The state of the messages to list. `None`: any.
+    pub state: Option<BrowsedState>,
+}
+
+impl BrowseRequest {
+    /// Returns true if messages of this state are listed.
+    pub(crate) fn lists(&self, state: BrowsedState) -> bool {
+        self.state.is_none_or(|wanted| wanted == state)
+    }
 }
 
 /// The state of a message in its queue.
@@ -61,14 +70,14 @@ pub struct BrowsedMessage {
     pub at: BrowsePosition,
     /// Its state.
     pub state: BrowsedState,
+    /// When a delayed message becomes ready, in milliseconds since 1970, by the clock of the queue.
+    pub due_at: Option<u64>,
     /// It was delivered before. For an unacknowledged message: before the current delivery.
     pub redelivered: bool,
     /// Failed deliveries. `None`: the queue does not count them.
     pub failed: Option<u32>,
     /// Deliveries that were not settled for good; 0 if the queue does not count them.
     pub acquired: u32,
-    /// When a delayed message becomes ready, in milliseconds since 1970.
-    pub due: Option<u64>,
     /// Bytes of the whole body.
     pub body_len: u64,
     /// Bytes of the body that are left out before those of `message`.

@@ -33,7 +33,7 @@ use cursor::{StreamBatch, StreamReply, StreamRequest};
 
 pub use annotations::{
     Annotations, AnnotationsError, DELIVERY_DELAY, MAX_ANNOTATION_BYTES,
-    MAX_QUEUE_ANNOTATION_BYTES, is_internal_annotation, restored, schedule,
+    MAX_QUEUE_ANNOTATION_BYTES, is_internal_annotation, reschedule, restored, schedule,
 };
 pub use browse::{
     BROWSE_BODY_BYTES, BROWSE_PAGE_BYTES, BROWSE_PAGE_MESSAGES, BrowsePage, BrowsePosition,

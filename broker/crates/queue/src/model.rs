@@ -112,6 +112,8 @@ pub(crate) struct ModelQueue {
     waiting: Vec<Waiting>,
     /// Quorum: messages that become ready later, and when.
     delayed: Vec<(u64, Waiting)>,
+    /// Quorum: delayed messages that were taken by their position, and when they become ready.
+    taken: Vec<(u64, Waiting)>,
     /// Quorum: messages can be delayed.
     delays: bool,
     /// Quorum: messages can be published for a later time.
@@ -153,6 +155,7 @@ impl ModelQueue {
             returned: Vec::new(),
             waiting: Vec::new(),
             delayed: Vec::new(),
+            taken: Vec::new(),
             delays: false,
             schedules: false,
             joined: 0,
@@ -374,8 +377,21 @@ impl ModelQueue {
         self.pop()
     }
 
+    /// Returns a message that was delayed when it was taken by its position. Returns false if it was not.
+    fn return_taken(&mut self, n: u64) -> bool {
+        let Some(at) = self.taken.iter().position(|(_, w)| w.n == n) else {
+            return false;
+        };
+        self.delayed.push(self.taken.remove(at));
+        self.release();
+        true
+    }
+
     /// `at`: see [`ModelQueue::delay`]. `None`: the message is not delayed.
     fn requeue_released(&mut self, mut message: Waiting, at: Option<Option<u64>>) {
+        if self.return_taken(message.n) {
+            return;
+        }
         self.count_delivery(&mut message, false);
         if let Some(at) = at {
             match self.delay(message, false, at) {
@@ -413,6 +429,9 @@ impl ModelQueue {
         failed: bool,
         at: Option<Option<u64>>,
     ) {
+        if self.return_taken(message.n) {
+            return;
+        }
         let limit = self.settings.delivery_limit;
         self.count_delivery(&mut message, failed);
         if self.kind == QueueType::Classic {
@@ -899,6 +918,10 @@ impl ModelQueue {
                         at.map(|at| self.waiting.remove(at))
                     }
                 };
+                let delayed = self.delayed.iter().position(|(_, w)| is_picked(w));
+                let delayed = delayed.map(|at| self.delayed.remove(at));
+                self.taken.extend(delayed.clone());
+                let message = message.or(delayed.map(|(_, w)| w));
                 if let Some(message) = message {
                     let delivered = self.delivered.get(&message.level).copied();
                     let is_new = |w: &Waiting| {
@@ -925,13 +948,13 @@ impl ModelQueue {
     }
 
     /// The messages of the queue and their states, by number.
-    fn listing(&self) -> Vec<(u64, BrowsedState, u64)> {
+    fn listing(&self) -> Vec<(u64, BrowsedState, u64, Option<u64>)> {
         let ready = self.returned.iter().chain(&self.waiting);
-        let ready = ready.map(|w| (w.n, BrowsedState::Ready, w.body));
+        let ready = ready.map(|w| (w.n, BrowsedState::Ready, w.body, None));
         let delayed = self.delayed.iter();
-        let delayed = delayed.map(|(_, w)| (w.n, BrowsedState::Delayed, w.body));
+        let delayed = delayed.map(|(due, w)| (w.n, BrowsedState::Delayed, w.body, Some(*due)));
         let out = self.consumers.iter().flat_map(|c| &c.out);
-        let out = out.map(|(_, w)| (w.n, BrowsedState::Unacknowledged, w.body));
+        let out = out.map(|(_, w)| (w.n, BrowsedState::Unacknowledged, w.body, None));
         let mut all: Vec<_> = ready.chain(delayed).chain(out).collect();
         all.sort_unstable_by_key(|(n, ..)| *n);
         all
@@ -980,7 +1003,8 @@ impl ModelQueue {
         let ready = self.returned.iter_mut().chain(&mut self.waiting);
         let ready = ready.chain(delayed);
         let out = (self.consumers.iter_mut()).flat_map(|c| c.out.iter_mut().map(|(_, m)| m));
-        for message in ready.chain(out) {
+        let taken = self.taken.iter_mut().map(|(_, m)| m);
+        for message in ready.chain(out).chain(taken) {
             message.acquired = message.redelivered.into();
         }
         self.finish();
@@ -1589,6 +1613,7 @@ impl<R: QueueUnderTest> Pair<R> {
             messages: 1 + (self.next_message % 4) as u32,
             body_bytes: 10,
             body_start: 0,
+            state: None,
         };
         self.listed.clear();
         loop {
@@ -1604,12 +1629,32 @@ impl<R: QueueUnderTest> Pair<R> {
         let place = |b: &BrowsedMessage| (Reverse(b.at.level), b.at.number);
         prop_assert!(self.listed.is_sorted_by(|a, b| place(a) < place(b)));
         let listed = self.listed.iter();
-        let listed = listed.map(|b| (number(&b.message), b.state, b.body_len));
+        let listed = listed.map(|b| (number(&b.message), b.state, b.body_len, b.due_at));
         let mut listed: Vec<_> = listed.collect();
         listed.sort_unstable_by_key(|(n, ..)| *n);
         prop_assert_eq!(listed, self.model.listing());
         let is_cut = |b: &BrowsedMessage| b.message.body_len() as u64 == b.body_len.min(10);
         prop_assert!(self.listed.iter().all(is_cut));
+        // Those of one state.
+        let states = [
+            BrowsedState::Ready,
+            BrowsedState::Unacknowledged,
+            BrowsedState::Delayed,
+        ];
+        let state = states[self.next_consumer as usize % states.len()];
+        (request.from, request.state) = (None, Some(state));
+        let mut of_state = Vec::new();
+        loop {
+            let page = self.real.browse(&request);
+            of_state.extend(page.messages);
+            let Some(next) = page.next else { break };
+            request.from = Some(next);
+        }
+        let expected = self.listed.iter().filter(|b| b.state == state);
+        let expected: Vec<u64> = expected.map(|b| b.at.number).collect();
+        let of_state: Vec<u64> = of_state.iter().map(|b| b.at.number).collect();
+        prop_assert_eq!(of_state, expected);
+        request.state = None;
         // One of them, by its number alone.
         let nth = self.next_consumer as usize % self.listed.len().max(1);
         if let Some(wanted) = self.listed.get(nth) {

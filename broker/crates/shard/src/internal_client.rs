@@ -249,9 +249,20 @@ impl InternalClient {
             vhost,
             user,
             message,
+            due_at,
             to,
         } = publish;
         let reply = PublishReply::Move(moved);
+        // A message that was published with a delay keeps the rest of it, and is not delayed a second time.
+        let delay = due_at.map_or(0, |due| due.saturating_sub(ctx.wall().0));
+        let (message, delay) = match queue::reschedule(&message, delay) {
+            Ok(Some(scheduled)) => (scheduled, delay),
+            Ok(None) => (message, 0),
+            Err(error) => {
+                self.answer_publish(reply, Err(ChangeError::Invalid(error.to_string())));
+                return None;
+            }
+        };
         let begun = match to {
             Some(queue) if alarm.is_none() => Some(RoutedPublish {
                 tag: PublishTag(self.tag()),
@@ -273,6 +284,13 @@ impl InternalClient {
                 name.unwrap_or_default()
             );
             self.answer_publish(begun.reply, Err(ChangeError::PreconditionFailed(text)));
+            return None;
+        }
+        if delay > 0
+            && let Err(error) = operations::check_scheduled(tree, &begun.routes)
+        {
+            let error = ChangeError::PreconditionFailed(error.to_string());
+            self.answer_publish(begun.reply, Err(error));
             return None;
         }
         Some(begun)

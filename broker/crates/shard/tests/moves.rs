@@ -6,8 +6,8 @@ mod cluster;
 use cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use control::{
-    BrowseFilter, ControlRequest, ImportOutcome, ImportRequest, MoveOutcome, MoveRequest,
-    MoveTarget,
+    BrowseFilter, ControlRequest, ImportOutcome, ImportRequest, ListedMessage, MoveOutcome,
+    MoveRequest, MoveTarget,
 };
 use message::Value;
 use metadata::features::MESSAGE_MOVES;
@@ -51,6 +51,7 @@ fn list(c: &mut Cluster, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
         messages: 7,
         body_bytes: 100,
         body_start: 0,
+        state: None,
     };
     let mut all = Vec::new();
     loop {
@@ -78,7 +79,7 @@ fn request(queue: QueueId, listed: &[BrowsedMessage], target: MoveTarget) -> Mov
     MoveRequest {
         queue,
         user: "guest".into(),
-        messages: listed.iter().map(|b| (b.at, b.body_len)).collect(),
+        messages: listed.iter().map(ListedMessage::from).collect(),
         target,
     }
 }

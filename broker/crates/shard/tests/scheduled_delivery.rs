@@ -6,9 +6,13 @@ mod cluster;
 use bytes::BytesMut;
 use cluster::{Client, Cluster, arguments};
 use codec_amqp091::{Method, Properties, table};
+use control::{BrowseFilter, ControlRequest, ListedMessage, MoveOutcome, MoveRequest, MoveTarget};
 use message::Value;
 use metadata::Change;
+use metadata::QueueId;
 use metadata::features::SCHEDULED_DELIVERY;
+use queue::{BrowseRequest, BrowsedMessage, BrowsedState};
+use std::sync::mpsc;
 use std::time::Duration;
 
 const EXCHANGE: &str = "later";
@@ -139,4 +143,157 @@ fn exchange_needs_the_feature_flag() {
     declare(&mut c, &mut client);
     publish(&mut c, &mut client, DELAY, b"m");
     c.until("the message waits", |c| (waiting(c, 0) == 1).then_some(()));
+}
+
+fn list(c: &mut Cluster, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
+    let mut request = BrowseRequest {
+        from: None,
+        least: 0,
+        most: u64::MAX,
+        messages: 100,
+        body_bytes: 100,
+        state: None,
+    };
+    let mut all = Vec::new();
+    loop {
+        let of = BrowseFilter::new(queue, &request);
+        let page = c.ask(at, |reply| ControlRequest::Browse { of, reply });
+        let page = page.expect("an owner").into_page().expect("a page");
+        all.extend(page.messages);
+        match page.next {
+            Some(next) => request.from = Some(next),
+            None => return all,
+        }
+    }
+}
+
+fn move_request(queue: QueueId, listed: &[BrowsedMessage], to: Option<&str>) -> MoveRequest {
+    MoveRequest {
+        queue,
+        user: "guest".into(),
+        messages: listed.iter().map(ListedMessage::from).collect(),
+        target: match to {
+            None => MoveTarget::Nothing,
+            Some(to) => MoveTarget::Exchange {
+                exchange: "".into(),
+                routing_key: Some(to.into()),
+            },
+        },
+    }
+}
+
+fn carry_out(c: &mut Cluster, request: MoveRequest) -> MoveOutcome {
+    let outcome = c.ask(0, |reply| ControlRequest::Move { request, reply });
+    outcome.expect("an outcome")
+}
+
+/// Numbers and due times of delayed messages.
+fn due_times(listed: &[BrowsedMessage]) -> Vec<(u64, Option<u64>)> {
+    listed.iter().map(|b| (b.at.number, b.due_at)).collect()
+}
+
+/// Cancels delayed messages, and kills the leader of their queue some rounds later. Returns true if the request was still
+/// running.
+fn cancel_while_the_leader_goes(rounds: usize) -> bool {
+    const COUNT: u64 = 80;
+    let mut c = Cluster::new(3);
+    let mut client = c.client(0);
+    declare(&mut c, &mut client);
+    for n in 0..COUNT {
+        publish(&mut c, &mut client, Duration::from_secs(3600), &[n as u8]);
+    }
+    c.until("the delayed messages", |c| {
+        (waiting(c, 1) == COUNT).then_some(())
+    });
+    let queue = c.until("the queue", |c| c.queue_id(0, QUEUE));
+    let leader = c.queue(0, QUEUE).and_then(|facts| facts.leader);
+    let leader = leader.expect("a leader").0 as usize - 1;
+    let (at, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    let listed = list(&mut c, at, queue);
+    let before = due_times(&listed);
+    let (tx, outcomes) = mpsc::channel();
+    let reply = Box::new(move |outcome| drop(tx.send(outcome)));
+    let request = move_request(queue, &listed, None);
+    c.begin(at, ControlRequest::Move { request, reply });
+    for _ in 0..rounds {
+        c.round();
+    }
+    let early = outcomes.try_recv().ok();
+    let is_running = early.is_none();
+    c.kill(leader);
+    let outcome = early.unwrap_or_else(|| {
+        c.until("an outcome", |c| {
+            c.pass(Duration::from_millis(100));
+            outcomes.try_recv().ok()
+        })
+    });
+    let deleted = outcome.expect("an outcome").moved;
+    c.until("no message on its way", |c| {
+        c.pass(Duration::from_millis(100));
+        let stats = c.queue(other, QUEUE)?.stats?;
+        (stats.unacknowledged == 0).then_some(())
+    });
+    let listed = list(&mut c, other, queue);
+    let is_delayed = |b: &BrowsedMessage| b.state == BrowsedState::Delayed && !b.redelivered;
+    assert!(listed.iter().all(is_delayed), "{listed:?}");
+    let left = due_times(&listed);
+    assert!(left.iter().all(|message| before.contains(message)));
+    assert!(left.len() as u64 + deleted <= COUNT, "{deleted} deleted");
+    is_running
+}
+
+#[test]
+fn delayed_messages_are_cancelled_while_the_leader_changes() {
+    let runs = 1..24;
+    let interrupted = runs.filter(|rounds| cancel_while_the_leader_goes(*rounds));
+    let interrupted = interrupted.count();
+    assert!(interrupted >= 3, "{interrupted} requests were running");
+}
+
+#[test]
+fn moved_message_keeps_the_rest_of_its_delay() {
+    let mut c = Cluster::new(1);
+    let mut client = c.client(0);
+    declare(&mut c, &mut client);
+    client.declare(&mut c, "quorum", &[("x-queue-type", Value::from("quorum"))]);
+    client.declare(
+        &mut c,
+        "classic",
+        &[("x-queue-type", Value::from("classic"))],
+    );
+    for body in [b"1", b"2"] {
+        publish(&mut c, &mut client, DELAY, body);
+    }
+    c.until("the delayed messages", |c| {
+        (waiting(c, 0) == 2).then_some(())
+    });
+    c.pass(DELAY / 2);
+    let [from, quorum, classic] =
+        [QUEUE, "quorum", "classic"].map(|name| c.queue_id(0, name).expect("the queue"));
+    let listed = list(&mut c, 0, from);
+    let outcome = carry_out(&mut c, move_request(from, &listed[..1], Some("classic")));
+    let error = outcome.error.expect("a reason");
+    assert!(error.contains("cannot hold messages back"), "{error}");
+    c.until("the message is back", |c| {
+        (waiting(c, 0) == 2).then_some(())
+    });
+    assert_eq!(due_times(&list(&mut c, 0, from)), due_times(&listed));
+    let outcome = carry_out(&mut c, move_request(from, &listed[..1], Some("quorum")));
+    assert_eq!(outcome.moved, 1, "{outcome:?}");
+    let moved = list(&mut c, 0, quorum);
+    assert_eq!(moved[0].state, BrowsedState::Delayed);
+    let (due, before) = (moved[0].due_at.expect("a time"), listed[0].due_at);
+    let before = before.expect("a time");
+    assert!((before..before + 5_000).contains(&due), "{due} {before}");
+    // A message that was delayed is not delayed again.
+    c.pass(DELAY);
+    let ready = list(&mut c, 0, from);
+    assert_eq!(ready[0].state, BrowsedState::Ready);
+    let outcome = carry_out(&mut c, move_request(from, &ready, Some("quorum")));
+    assert_eq!(outcome.moved, 1, "{outcome:?}");
+    let moved = list(&mut c, 0, quorum);
+    assert!(moved.iter().all(|b| b.state == BrowsedState::Ready));
+    let outcome = carry_out(&mut c, move_request(quorum, &moved, Some("classic")));
+    assert_eq!(outcome.moved, 2, "{outcome:?}");
+    assert_eq!(list(&mut c, 0, classic).len(), 2);
 }

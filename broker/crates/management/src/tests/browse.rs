@@ -65,7 +65,7 @@ fn messages_are_listed_with_states_and_stay() {
         assert_eq!(
             listed["messages"][0],
             json!({
-                "position": "1", "state": "unacknowledged", "redelivered": false, "delivery_count": 0, "received_at": 1,
+                "position": "1", "state": "unacknowledged", "due_at": null, "redelivered": false, "delivery_count": 0, "received_at": 1,
                 "exchange": "", "routing_key": "q",
                 "properties": {"timestamp": 7, "headers": {"n": 1}},
                 "payload_bytes": 3, "payload_truncated": false, "payload": "one", "payload_encoding": "string",
@@ -104,6 +104,7 @@ fn invalid_listings_are_refused() {
         ("cursor=x", "cursor 'x' is invalid"),
         ("position=x", "position 'x' is invalid"),
         ("encoding=hex", "encoding 'hex' is not known"),
+        ("state=late", "state 'late' is not known"),
     ] {
         let refused = server.ask("GET", &format!("{MESSAGES}?{query}"), None);
         assert_eq!(refused.status, 400, "{query}");
@@ -135,7 +136,7 @@ fn ready_message_is_deleted_and_no_other() {
     assert_eq!(unacknowledged.status, 412);
     let reason = unacknowledged.body["reason"].as_str().unwrap();
     assert!(
-        reason.contains("only a ready message can be deleted"),
+        reason.contains("only a ready or delayed message can be deleted"),
         "{reason}"
     );
     assert_eq!(server.delete(&format!("{MESSAGES}/2")), 204);
@@ -143,11 +144,70 @@ fn ready_message_is_deleted_and_no_other() {
     let gone = server.ask("DELETE", &format!("{MESSAGES}/9"), None);
     assert_eq!(gone.status, 404);
     let reason = gone.body["reason"].as_str().unwrap();
-    assert!(reason.contains("has no ready message 9"), "{reason}");
+    assert!(
+        reason.contains("has no ready or delayed message 9"),
+        "{reason}"
+    );
     assert_eq!(
         server.ask("DELETE", &format!("{MESSAGES}/x"), None).status,
         400
     );
+}
+
+#[test]
+fn delayed_messages_are_listed_and_deleted() {
+    let server = server_with(&["one", "two", "three"]);
+    let q = queue_id(&server, "q");
+    server.fake.lock().unwrap().due.insert((q, 3), 5_000);
+    let listed = server.get(&format!("{MESSAGES}?state=delayed"));
+    assert_eq!(payloads(&listed), ["three"]);
+    assert_eq!(listed["messages"][0]["due_at"], 5_000);
+    let ready = server.get(&format!("{MESSAGES}?state=ready"));
+    assert_eq!(payloads(&ready), ["one", "two"]);
+    // A request that does not name it leaves it in its queue.
+    let moved = post(&server, "move", json!({"destination_queue": "other"}));
+    assert_eq!(outcome(&moved), json!({"moved": 2, "not_ready": 1}));
+    let mut fake = server.fake.lock().unwrap();
+    fake.due = [((q, 1), 5_000)].into();
+    drop(fake);
+    assert_eq!(server.delete(&format!("{MESSAGES}/1")), 204);
+    assert_eq!(payloads(&server.get(MESSAGES)), Vec::<&str>::new());
+}
+
+#[test]
+fn delayed_messages_are_deleted_by_their_message_id() {
+    let server = Server::start();
+    server.quorum("q");
+    for id in ["a", "a b", "a", "a b"] {
+        let body = json!({
+            "routing_key": "q", "payload": id, "payload_encoding": "string", "properties": {"message_id": id},
+        });
+        server.ask("POST", "/api/exchanges/%2F/amq.default/publish", Some(body));
+    }
+    let q = queue_id(&server, "q");
+    server.fake.lock().unwrap().due = [((q, 2), 1), ((q, 3), 1)].into();
+    let delete = |query: &str| server.ask("DELETE", &format!("{MESSAGES}?{query}"), None);
+    let deleted =
+        |count| json!({"deleted": count, "missing": 0, "untried": 0, "error": null, "next": null});
+    let none = delete("message_id=x&state=delayed");
+    assert_eq!((none.status, none.body), (200, deleted(0)));
+    // The fourth is ready.
+    assert_eq!(delete("message_id=a%20b&state=delayed").body, deleted(1));
+    assert_eq!(payloads(&server.get(MESSAGES)), ["a", "a", "a b"]);
+    for query in [
+        "",
+        "message_id=a",
+        "message_id=a&state=ready",
+        "state=delayed",
+    ] {
+        let refused = delete(query);
+        assert_eq!(refused.status, 400, "{query}");
+        let reason = refused.body["reason"].as_str().unwrap();
+        assert!(
+            reason.contains("only delayed messages are deleted"),
+            "{reason}"
+        );
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub(crate) struct FakeNode {
     pub(crate) messages: BTreeMap<QueueId, Vec<Message>>,
     /// Unacknowledged messages, by queue and position.
     pub(crate) unacknowledged: BTreeSet<(QueueId, u64)>,
-    /// When delayed messages become ready, by their numbers.
+    /// Delayed messages by queue and position, and when they are due.
     pub(crate) due: BTreeMap<(QueueId, u64), u64>,
     /// No queue has a leader that answers.
     pub(crate) is_leaderless: bool,
@@ -280,21 +280,25 @@ impl FakeNode {
             .map_or(0, |from| from.number)
             .max(request.least);
         let numbered = all.iter().zip(1u64..);
-        let mut listed = numbered.filter(|(_, number)| (from..=request.most).contains(number));
+        let state = |number: u64| match () {
+            () if self.unacknowledged.contains(&(queue, number)) => BrowsedState::Unacknowledged,
+            () if self.due.contains_key(&(queue, number)) => BrowsedState::Delayed,
+            () => BrowsedState::Ready,
+        };
+        let mut listed = numbered.filter(|(_, number)| {
+            let is_wanted = request.state.is_none_or(|wanted| wanted == state(*number));
+            (from..=request.most).contains(number) && is_wanted
+        });
         let browsed = |(message, number): (&Message, u64)| BrowsedMessage {
             at: BrowsePosition {
                 number,
                 ..BrowsePosition::default()
             },
-            state: match self.unacknowledged.contains(&(queue, number)) {
-                true => BrowsedState::Unacknowledged,
-                false if self.due.contains_key(&(queue, number)) => BrowsedState::Delayed,
-                false => BrowsedState::Ready,
-            },
+            state: state(number),
+            due_at: self.due.get(&(queue, number)).copied(),
             redelivered: false,
             failed: Some(0),
             acquired: 0,
-            due: self.due.get(&(queue, number)).copied(),
             body_len: message.body_len() as u64,
             body_start: request.body_start,
             message: message
@@ -314,8 +318,8 @@ impl FakeNode {
         let mut outcome = MoveOutcome::default();
         let vhost = self.tree.queue_by_id(request.queue).unwrap().vhost.clone();
         let mut left = Vec::new();
-        for (at, _) in &request.messages {
-            let index = at.number as usize - 1;
+        for listed in &request.messages {
+            let index = listed.at.number as usize - 1;
             let message = self.messages[&request.queue][index].clone();
             let published = match &request.target {
                 MoveTarget::Nothing => Ok(PublishResult {
@@ -622,8 +626,8 @@ fn fake() -> FakeNode {
         counters: Counters::default(),
         other_counters: Vec::new(),
         messages: BTreeMap::new(),
-        due: BTreeMap::new(),
         unacknowledged: BTreeSet::new(),
+        due: BTreeMap::new(),
         is_leaderless: false,
         requests: Vec::new(),
         stopping: false,

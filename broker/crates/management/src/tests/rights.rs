@@ -64,7 +64,10 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
         | ("DELETE", "queues/{vhost}/{queue}/contents")
         | ("POST", "queues/{vhost}/{queue}/get")
         | ("GET", "queues/{vhost}/{queue}/messages")
-        | ("DELETE", "queues/{vhost}/{queue}/messages/{position}")
+        | (
+            "DELETE",
+            "queues/{vhost}/{queue}/messages" | "queues/{vhost}/{queue}/messages/{position}",
+        )
         | (
             "POST",
             "queues/{vhost}/{queue}/messages/move" | "queues/{vhost}/{queue}/messages/redrive",
@@ -224,9 +227,12 @@ fn operations_require_permission_on_the_named_object() {
         // Deletions come last, bindings before the objects they bind.
         routes
             .sort_by_key(|(method, path, _)| (*method == "DELETE", std::cmp::Reverse(path.len())));
-        assert_eq!(routes.len(), 18);
+        assert_eq!(routes.len(), 19);
         for (method, path, _) in routes {
-            let address = with_names(path, "%2F");
+            let mut address = with_names(path, "%2F");
+            if (method, path) == ("DELETE", "queues/{vhost}/{queue}/messages") {
+                address += "?message_id=x&state=delayed";
+            }
             let request_body = Some(body(method, path));
             let got = server.ask_as(Some(("m", "secret")), method, &address, request_body);
             let why = format!("{method} {path}: {got:?}");

@@ -1,9 +1,10 @@
-//! `browse`, `delete_message`, `move_messages` and `redrive`: the messages of a queue, without consuming them.
+//! `browse`, `delete_message`, `cancel_delayed`, `move_messages` and `redrive`: the messages of a queue, without consuming them.
 
 use super::VhostOption;
 use super::client::Client;
 use super::failure::Failure;
 use super::output::{Column, Output};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value as Json, json};
 
 /// Most messages of one request; the API's limit is 1000.
@@ -11,7 +12,10 @@ const MAX_BATCH: u64 = 100;
 /// The counts of an outcome, and the sentence about the messages behind each. Only the first are moved.
 const OUTCOMES: [(&str, &str); 8] = [
     ("missing", "not in the queue any more, or not ready"),
-    ("not_ready", "unacknowledged or delayed"),
+    (
+        "not_ready",
+        "unacknowledged, or delayed and not named by a position",
+    ),
     ("unroutable", "not routed to any queue"),
     ("without_history", "never dead-lettered"),
     (
@@ -36,7 +40,8 @@ pub(crate) enum Command {
     /// unacknowledged messages in their places. The position names a message for the other commands.
     #[command(after_help = "Examples:\n  \
         posthorn ctl browse orders\n  \
-        posthorn ctl browse orders --count 1000 --filter state=unacknowledged\n  \
+        posthorn ctl browse orders --count 1000 --state unacknowledged\n  \
+        posthorn ctl browse reminders --state delayed\n  \
         posthorn ctl browse orders --truncate 4194304 --output json")]
     Browse {
         queue: String,
@@ -46,13 +51,16 @@ pub(crate) enum Command {
         /// List messages with this position or a higher one
         #[arg(long, value_name = "POSITION")]
         from: Option<u64>,
+        /// List messages of this state only; delayed ones with the time at which they become ready
+        #[arg(long)]
+        state: Option<State>,
         /// Bytes of each payload to show
         #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(0..=4_194_304))]
         truncate: u64,
         #[command(flatten)]
         at: VhostOption,
     },
-    /// Delete one ready message of a queue
+    /// Delete one ready or delayed message of a queue
     #[command(after_help = "Example:\n  \
         posthorn ctl browse orders\n  \
         posthorn ctl delete_message orders 4194368")]
@@ -63,7 +71,21 @@ pub(crate) enum Command {
         #[command(flatten)]
         at: VhostOption,
     },
-    /// Move ready messages to another queue or exchange
+    /// Delete the delayed messages of a queue that have a message id
+    ///
+    /// Messages that are ready by then, or that a consumer has, stay.
+    #[command(after_help = "Example:\n  \
+        posthorn ctl cancel_delayed reminders order-7")]
+    CancelDelayed {
+        queue: String,
+        /// The property `message_id` of the messages
+        message_id: String,
+        #[command(flatten)]
+        at: VhostOption,
+    },
+    /// Move messages to another queue or exchange
+    ///
+    /// A delayed message moves only if its position is named. Messages that were published with a delay keep the rest of it.
     ///
     /// A message leaves the queue once the target has confirmed it, so none is lost. If a node ends meanwhile, the target may
     /// get a copy. Messages that no queue gets stay. Consumers of both queues are served meanwhile.
@@ -104,6 +126,24 @@ pub(crate) enum Command {
     },
 }
 
+/// The state of a message.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum State {
+    Ready,
+    Unacknowledged,
+    Delayed,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Ready => "ready",
+            State::Unacknowledged => "unacknowledged",
+            State::Delayed => "delayed",
+        }
+    }
+}
+
 /// Which messages to move.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
@@ -130,17 +170,39 @@ const MESSAGES: &[Column] = &[
     ("payload", &["payload"]),
 ];
 
+const DELAYED_MESSAGES: &[Column] = &[
+    ("position", &["position"]),
+    ("due_at", &["due_at"]),
+    ("message_id", &["properties", "message_id"]),
+    ("exchange", &["exchange"]),
+    ("routing_key", &["routing_key"]),
+    ("bytes", &["payload_bytes"]),
+    ("encoding", &["payload_encoding"]),
+    ("payload", &["payload"]),
+];
+
 pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Browse {
             queue,
             count,
             from,
+            state,
             truncate,
             at,
         } => {
-            let messages = list(client, (&at.vhost, queue), *count, *from, *truncate)?;
-            output.list(&messages, MESSAGES)
+            let mut query = format!("&truncate={truncate}");
+            if let Some(from) = from {
+                query += &format!("&position={from}");
+            }
+            if let Some(state) = state {
+                query += &format!("&state={}", state.name());
+            }
+            let messages = list(client, (&at.vhost, queue), *count, &query)?;
+            match state {
+                Some(State::Delayed) => output.list(&messages, DELAYED_MESSAGES),
+                _ => output.list(&messages, MESSAGES),
+            }
         }
         Command::DeleteMessage {
             queue,
@@ -154,6 +216,22 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
                 "Deleted message {position} of queue '{queue}' in vhost '{}'",
                 at.vhost
             ));
+            Ok(())
+        }
+        Command::CancelDelayed {
+            queue,
+            message_id,
+            at,
+        } => {
+            let deleted = cancel(client, (&at.vhost, queue), message_id)?;
+            match output.is_table() {
+                false => output.json(&json!({"deleted": deleted})),
+                true => output.say(&format!(
+                    "Deleted {} with the message id '{message_id}' of queue '{queue}' in vhost '{}'",
+                    delayed_messages(deleted),
+                    at.vhost
+                )),
+            }
             Ok(())
         }
         Command::MoveMessages {
@@ -198,17 +276,13 @@ fn list(
     client: &Client,
     (vhost, queue): (&str, &str),
     count: u64,
-    from: Option<u64>,
-    truncate: u64,
+    filter: &str,
 ) -> Result<Json, Failure> {
     let mut messages = Vec::new();
     let mut cursor = String::new();
     loop {
         let left = count - messages.len() as u64;
-        let mut query = format!("?count={}&truncate={truncate}", left.min(MAX_BATCH));
-        if let Some(from) = from {
-            query += &format!("&position={from}");
-        }
+        let mut query = format!("?count={}{filter}", left.min(MAX_BATCH));
         if !cursor.is_empty() {
             query += &format!("&cursor={cursor}");
         }
@@ -220,6 +294,34 @@ fn list(
             Some(next) if (messages.len() as u64) < count => cursor = next.to_owned(),
             _ => return Ok(Json::Array(messages)),
         }
+    }
+}
+
+/// Deletes the delayed messages with a message id, with as many requests as needed. Returns their number.
+fn cancel(client: &Client, (vhost, queue): (&str, &str), message_id: &str) -> Result<u64, Failure> {
+    let id = utf8_percent_encode(message_id, NON_ALPHANUMERIC);
+    let mut deleted = 0;
+    let mut query = format!("?state=delayed&message_id={id}");
+    loop {
+        let answer = client.delete_matching(&["queues", vhost, queue, "messages"], &query)?;
+        deleted += answer["deleted"].as_u64().unwrap_or(0);
+        if let Some(error) = answer["error"].as_str() {
+            return Err(Failure::Unfulfilled {
+                message: format!("{} were deleted, then: {error}", delayed_messages(deleted)),
+                remedy: "Remove the cause and repeat the command: it deletes the others.",
+            });
+        }
+        match answer["next"].as_str() {
+            Some(next) => query = format!("?state=delayed&message_id={id}&cursor={next}"),
+            None => return Ok(deleted),
+        }
+    }
+}
+
+fn delayed_messages(count: u64) -> String {
+    match count {
+        1 => "1 delayed message".to_owned(),
+        count => format!("{count} delayed messages"),
     }
 }
 

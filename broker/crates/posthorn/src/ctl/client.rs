@@ -315,6 +315,13 @@ impl Client {
         self.ok(response, object_name(elements))
     }
 
+    /// DELETEs with a query and returns the answer.
+    pub(crate) fn delete_matching(&self, elements: &[&str], query: &str) -> Result<Json, Failure> {
+        let target = format!("{}{query}", path(elements));
+        let response = self.send("DELETE", &target, None, &[])?;
+        Ok(self.ok(response, object_name(elements))?.body)
+    }
+
     pub(crate) fn delete(&self, elements: &[&str], query: &str) -> Result<(), Failure> {
         self.delete_with(elements, query, &[])
     }

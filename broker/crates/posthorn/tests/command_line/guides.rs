@@ -82,6 +82,10 @@ fn commands_of_the_guide_to_delayed_messages_work() -> Result<()> {
         listed.contains(&vec!["reminders", "1", "0", "1"]),
         "{shown}"
     );
+    let mut rows = listed.iter();
+    assert!(rows.any(|row| row.contains(&"customer-7")), "{shown}");
+    let cancelled = "Deleted 1 delayed message with the message id 'customer-7'";
+    assert!(shown.contains(cancelled), "{shown}");
     // A short delay ends.
     let publish = [
         "publish",

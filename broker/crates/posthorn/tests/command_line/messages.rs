@@ -266,7 +266,7 @@ fn messages_are_browsed_deleted_and_moved() -> Result<()> {
         let again = node.ctl(&delete)?;
         assert_eq!(again.code, 1);
         assert!(
-            again.stderr.contains("has no ready message"),
+            again.stderr.contains("has no ready or delayed message"),
             "{}",
             again.stderr
         );

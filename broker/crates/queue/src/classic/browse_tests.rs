@@ -18,6 +18,7 @@ fn request(least: u64, most: u64) -> BrowseRequest {
         messages: 100,
         body_bytes: 8,
         body_start: 0,
+        state: None,
     }
 }
 

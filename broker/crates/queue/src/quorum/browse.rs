@@ -20,7 +20,7 @@ struct Candidate {
     held: LogMessage,
     counts: DeliveryCounts,
     state: BrowsedState,
-    due: Option<u64>,
+    due_at: Option<u64>,
 }
 
 /// The first messages of a listing.
@@ -34,16 +34,16 @@ struct FirstMessages {
 
 impl FirstMessages {
     fn offer(&mut self, held: LogMessage, counts: DeliveryCounts, state: BrowsedState) {
-        self.offer_candidate(Candidate {
-            held,
-            counts,
-            state,
-            due: None,
-        });
+        self.add(held, counts, state, None);
     }
 
-    fn offer_candidate(&mut self, candidate: Candidate) {
-        let held = candidate.held;
+    fn add(
+        &mut self,
+        held: LogMessage,
+        counts: DeliveryCounts,
+        state: BrowsedState,
+        due_at: Option<u64>,
+    ) {
         let number = held.location().number();
         let key = (Reverse(held.level), number);
         let is_listed = number != 0 && (self.least..=self.most).contains(&number);
@@ -52,6 +52,12 @@ impl FirstMessages {
         if !is_listed || key < self.from || is_too_late {
             return;
         }
+        let candidate = Candidate {
+            held,
+            counts,
+            state,
+            due_at,
+        };
         self.found.insert(key, candidate);
         if self.found.len() > self.limit {
             self.found.pop_last();
@@ -82,8 +88,29 @@ impl Machine {
             limit: page_limit(request) + 1,
             found: BTreeMap::new(),
         };
+        if request.lists(BrowsedState::Ready) {
+            self.list_ready(request, &mut first);
+        }
+        if request.lists(BrowsedState::Delayed) {
+            for delayed in self.delayed.iter() {
+                let message = delayed.requeued;
+                let (state, due) = (BrowsedState::Delayed, Some(delayed.due));
+                first.add(message.held, message.counts, state, due);
+            }
+        }
+        if request.lists(BrowsedState::Unacknowledged) {
+            for consumer in self.checkout.consumers.values() {
+                for out in consumer.out.values() {
+                    first.offer(out.item, out.counts, BrowsedState::Unacknowledged);
+                }
+            }
+        }
+        first
+    }
+
+    fn list_ready(&self, request: &BrowseRequest, first: &mut FirstMessages) {
         for level in self.ready.levels() {
-            let number = match from.filter(|from| from.level == level) {
+            let number = match request.from.filter(|from| from.level == level) {
                 Some(from) => from.number.max(request.least),
                 None => request.least,
             };
@@ -98,21 +125,6 @@ impl Machine {
         for message in self.ready.returned().chain(postponed).chain(grouped) {
             first.offer(message.held, message.counts, BrowsedState::Ready);
         }
-        for delayed in self.delayed.iter() {
-            let message = delayed.requeued;
-            first.offer_candidate(Candidate {
-                held: message.held,
-                counts: message.counts,
-                state: BrowsedState::Delayed,
-                due: Some(delayed.due),
-            });
-        }
-        for consumer in self.checkout.consumers.values() {
-            for out in consumer.out.values() {
-                first.offer(out.item, out.counts, BrowsedState::Unacknowledged);
-            }
-        }
-        first
     }
 }
 
@@ -161,13 +173,13 @@ impl Machine {
             page.push(BrowsedMessage {
                 at,
                 state: candidate.state,
+                due_at: candidate.due_at,
                 redelivered: counts.is_redelivery(),
                 failed: Some(counts.failed),
                 acquired: match self.checkout.counts_deliveries {
                     true => counts.acquired(),
                     false => 0,
                 },
-                due: candidate.due,
                 body_len: 0,
                 body_start: 0,
                 message: annotated(message, self.annotations.get(location)),

@@ -151,8 +151,12 @@ impl<R: Record> Heap<R> {
             Some(last) if last.len() < CHUNK => last.push(record),
             _ => self.chunks.push(vec![record]),
         }
-        let mut at = self.len;
+        let at = self.len;
         self.len += 1;
+        self.sift_up(at);
+    }
+
+    fn sift_up(&mut self, mut at: usize) {
         while at > 0 {
             let parent = (at - 1) / 2;
             if self.key(parent) <= self.key(at) {
@@ -169,22 +173,41 @@ impl<R: Record> Heap<R> {
 
     fn pop(&mut self) -> Option<R> {
         let top = *self.peek()?;
+        let last = self.pop_last()?;
+        if self.len > 0 {
+            self.set(0, last);
+            self.sift_down(0);
+        }
+        Some(top)
+    }
+
+    /// Removes the record at the end.
+    fn pop_last(&mut self) -> Option<R> {
         let last = self.chunks.last_mut()?.pop()?;
         self.len -= 1;
         if self.chunks.last().is_some_and(Vec::is_empty) {
             self.chunks.pop();
         }
-        if self.len > 0 {
-            self.set(0, last);
-            self.sift_down();
-        } else {
+        if self.len == 0 {
             self.chunks = Vec::new();
         }
-        Some(top)
+        Some(last)
     }
 
-    fn sift_down(&mut self) {
-        let mut at = 0;
+    /// Removes the record of the message at a location. Looks at all records.
+    fn take_at(&mut self, at: LogLocation) -> Option<R> {
+        let found = self.iter().position(|record| record.key().1 == at)?;
+        let record = *self.get(found)?;
+        let last = self.pop_last()?;
+        if found < self.len {
+            self.set(found, last);
+            self.sift_up(found);
+            self.sift_down(found);
+        }
+        Some(record)
+    }
+
+    fn sift_down(&mut self, mut at: usize) {
         loop {
             let (left, right) = (2 * at + 1, 2 * at + 2);
             let Some(left_key) = self.key(left) else {
@@ -279,6 +302,25 @@ impl Delayed {
         Some(message)
     }
 
+    /// Removes and returns the message at a location, however long it waits. Looks at all messages: a queue with a million
+    /// of them needs some milliseconds.
+    #[cold]
+    pub(crate) fn take_at(&mut self, at: LogLocation) -> Option<DelayedMessage> {
+        let message = match self.plain.take_at(at) {
+            Some(record) => {
+                if record.due == self.last_plain {
+                    let due = self.plain.iter().map(|record| record.due);
+                    self.last_plain = due.max().unwrap_or(0);
+                }
+                record.message()
+            }
+            None => self.expiring.take_at(at)?.message(),
+        };
+        self.bytes -= u64::from(message.requeued.held.body);
+        debug_assert!(self.len() > 0 || self.bytes == 0);
+        Some(message)
+    }
+
     /// Drops all messages. Returns their number.
     pub(crate) fn clear(&mut self) -> u64 {
         std::mem::take(self).len()
@@ -290,9 +332,12 @@ impl Delayed {
         plain.chain(self.expiring.iter().map(Record::message))
     }
 
-    /// All messages, in the order in which they are due.
-    pub(crate) fn sorted(&self) -> Vec<DelayedMessage> {
-        let mut all: Vec<DelayedMessage> = self.iter().collect();
+    /// All messages and those that were taken, in the order in which they are due.
+    pub(crate) fn sorted(
+        &self,
+        taken: impl Iterator<Item = DelayedMessage>,
+    ) -> Vec<DelayedMessage> {
+        let mut all: Vec<DelayedMessage> = self.iter().chain(taken).collect();
         all.sort_unstable_by_key(DelayedMessage::key);
         all
     }

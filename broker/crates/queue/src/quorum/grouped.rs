@@ -512,6 +512,18 @@ impl GroupedMessages {
         self.remove(MessageKey { group, position })
     }
 
+    /// Removes and returns the ready message at a location, and its position. Its group waits for it, like for a delayed one.
+    pub(crate) fn take_at(
+        &mut self,
+        at: LogLocation,
+    ) -> Option<(ServicePosition, RequeuedMessage)> {
+        let mut keys = self.ready.keys();
+        let key = *keys.find(|key| key.position.location() == at)?;
+        self.delay(key.group, at, true);
+        let message = self.remove(key)?;
+        Some((key.position, message))
+    }
+
     /// Removes and returns an expired message.
     pub(crate) fn pop_expired(&mut self, clock: u64) -> Option<LogMessage> {
         let (expires, key) = *self.expiring.first()?;

@@ -5,8 +5,9 @@ use super::grouped_tests::grouped;
 use super::machine::Machine;
 use super::tests::{Rig, deliveries, message, number, session, settings, spec};
 use crate::{
-    ConsumerId, DelayedRetry, DelayedReturns, Modification, QueueOutput, QueueSettings,
-    RequestBody, SettlementOutcome, schedule,
+    BrowsePosition, BrowseRequest, ConsumerId, DelayedRetry, DelayedReturns, Modification,
+    PositionedGet, QueueEvent, QueueOutput, QueueSettings, RequestBody, SettlementOutcome,
+    schedule,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -39,6 +40,11 @@ enum Step {
     Get {
         by: u64,
     },
+    /// Takes one of the messages that are ready or delayed by its position.
+    GetAt {
+        by: u64,
+        pick: u8,
+    },
     /// Settles one of the unsettled deliveries.
     Settle {
         pick: u8,
@@ -66,6 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
         1 => by.clone().prop_map(|by| Step::Close { by }),
         1 => by.clone().prop_map(|by| Step::Get { by }),
+        2 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::GetAt { by, pick }),
         8 => (any::<u8>(), 0u8..6).prop_map(|(pick, outcome)| Step::Settle { pick, outcome }),
         1 => by.clone().prop_map(|by| Step::Suspect { by }),
         1 => by.prop_map(|by| Step::Trust { by }),
@@ -97,6 +104,8 @@ struct Message {
     is_requeued: bool,
     was_delivered: bool,
     failed: u32,
+    /// Its state before it was taken by its position.
+    taken_from: Option<State>,
 }
 
 /// A consumer of the model.
@@ -149,15 +158,19 @@ impl Model {
     /// The consumer with unsettled messages of a group.
     fn owner(&self, group: u8) -> Option<(u64, u32)> {
         let mut of_group = self.messages.iter().filter(|m| m.group == group);
-        of_group.find_map(|m| match m.state {
-            State::Unsettled(by, consumer, _) => Some((by, consumer)),
+        of_group.find_map(|m| match (m.state, m.taken_from) {
+            // A message that was taken from its place of the group owns nothing.
+            (State::Unsettled(by, consumer, _), None) => Some((by, consumer)),
             _ => None,
         })
     }
 
     fn waits(&self, group: u8) -> bool {
         let mut of_group = self.messages.iter().filter(|m| m.group == group);
-        of_group.any(|m| matches!(m.state, State::Delayed(_)) && m.was_delivered)
+        of_group.any(|m| match m.taken_from.unwrap_or(m.state) {
+            State::Delayed(_) => m.was_delivered,
+            _ => m.taken_from.is_some(),
+        })
     }
 
     /// The order in which messages of one group are served.
@@ -199,6 +212,10 @@ impl Model {
     fn requeue(&mut self, n: usize, has_failed: bool, is_delayed: bool) {
         let clock = self.rig.wall;
         let message = &mut self.messages[n];
+        if let Some(place) = message.taken_from.take() {
+            message.state = place;
+            return;
+        }
         message.failed += u32::from(has_failed);
         message.is_requeued = true;
         message.was_delivered = true;
@@ -340,6 +357,7 @@ impl Model {
                     is_requeued: delay_ms.is_some(),
                     was_delivered: false,
                     failed: 0,
+                    taken_from: None,
                 });
                 self.rig.one(PUBLISHER, RequestBody::Publish(published))
             }
@@ -390,6 +408,39 @@ impl Model {
                 let no_ack = false;
                 self.rig.one(by, RequestBody::Get { consumer, no_ack })
             }
+            Step::GetAt { by, pick } => {
+                let in_place = (0..self.messages.len()).filter(|n| {
+                    matches!(self.messages[*n].state, State::Ready | State::Delayed(_))
+                });
+                let in_place: Vec<usize> = in_place.collect();
+                let picked = in_place.get(usize::from(pick) % in_place.len().max(1));
+                let Some(n) = picked.copied() else {
+                    return Ok(());
+                };
+                self.trust(by);
+                let consumer = self.next_id(by);
+                let get = PositionedGet {
+                    consumer: ConsumerId(consumer),
+                    no_ack: false,
+                    at: self.position_of(n),
+                };
+                let message = &mut self.messages[n];
+                let is_kept = message.group > 0 || matches!(message.state, State::Delayed(_));
+                message.taken_from = is_kept.then_some(message.state);
+                message.state = State::Unsettled(by, consumer, 1);
+                let mut out = self.rig.one(by, RequestBody::GetAt(Box::new(get)));
+                let all = deliveries(&out);
+                let mut own = all.iter().filter(|(s, c, _)| (*s, *c) == (by, consumer));
+                let own = own.next().map(|(.., d)| number(&d.message));
+                prop_assert_eq!(own, Some(n as u64));
+                out.events.retain(|addressed| match &addressed.event {
+                    QueueEvent::Deliver { consumer: to, .. } => {
+                        addressed.session != session(by) || to.0 != consumer
+                    }
+                    _ => true,
+                });
+                out
+            }
             Step::Settle { pick, outcome } => {
                 let unsettled = (0..self.messages.len())
                     .filter(|n| matches!(self.messages[*n].state, State::Unsettled(..)));
@@ -420,15 +471,13 @@ impl Model {
                     ids: vec![(id, id)],
                     outcome,
                 };
+                if outcome <= 2 {
+                    self.messages[n].taken_from = None;
+                    self.messages[n].state = State::Gone;
+                }
                 let request = match outcome {
-                    0 | 1 => {
-                        self.messages[n].state = State::Gone;
-                        settle(SettlementOutcome::Accepted)
-                    }
-                    2 => {
-                        self.messages[n].state = State::Gone;
-                        settle(SettlementOutcome::Rejected)
-                    }
+                    0 | 1 => settle(SettlementOutcome::Accepted),
+                    2 => settle(SettlementOutcome::Rejected),
                     3 => {
                         self.requeue(n, false, true);
                         settle(SettlementOutcome::Requeue)
@@ -484,6 +533,29 @@ impl Model {
             }
         };
         self.observe(&out)
+    }
+
+    /// The position of a message in a listing.
+    fn position_of(&self, n: usize) -> BrowsePosition {
+        let log = &self.rig.log;
+        let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
+        let mut request = BrowseRequest {
+            from: None,
+            least: 0,
+            most: u64::MAX,
+            messages: 100,
+            body_bytes: 8,
+            state: None,
+        };
+        loop {
+            let page = self.rig.machine.browse(&request, &mut read);
+            let page = page.expect("a page");
+            let mut listed = page.messages.iter();
+            if let Some(found) = listed.find(|b| number(&b.message) as usize == n) {
+                return found.at;
+            }
+            request.from = Some(page.next.expect("the message is listed"));
+        }
     }
 
     /// A request shows that the node of a session can be reached.

@@ -7,6 +7,7 @@ use super::deduplicator::Deduplicator;
 use super::delayed::{Delayed, DelayedMessage};
 use super::effects::{Effect, Effects, LogLocation};
 use super::ready::{DEFAULT_LEVEL, LogMessage, Ready, RequeuedMessage};
+use super::taken::{Place, TakenMessage, TakenMessages};
 use crate::annotations::delivery_delay;
 use crate::checkout::{
     Admission, CLOSED_MS, Checkout, Dequeued, HandedOut, MessageStore, Requeue, RequeueReason,
@@ -47,6 +48,8 @@ pub struct Machine {
     pub(super) ready: Ready,
     /// Messages that become ready later.
     pub(super) delayed: Delayed,
+    /// Unsettled messages that go back to a place of their own.
+    pub(super) taken: TakenMessages,
     /// Body bytes of unsettled messages.
     pub(super) out_bytes: u64,
     /// A limit with `reject-publish` is exceeded: publishes are refused until there is room again.
@@ -81,6 +84,7 @@ impl Weighed for LogMessage {
 struct LogStore<'a> {
     ready: &'a mut Ready,
     delayed: &'a mut Delayed,
+    taken: &'a mut TakenMessages,
     out_bytes: &'a mut u64,
     dead: &'a mut DeadLetters,
     annotations: &'a mut MessageAnnotations,
@@ -112,11 +116,17 @@ impl MessageStore for LogStore<'_> {
     }
 
     fn requeue(&mut self, item: LogMessage, counts: DeliveryCounts, how: Requeue) {
+        if !self.taken.is_empty() && self.return_taken(&item) {
+            return;
+        }
         self.put_back(item, counts, how);
         self.ready.settle(item.group);
     }
 
     fn remove_settled(&mut self, item: LogMessage) {
+        if !self.taken.is_empty() {
+            self.forget_taken(item.location());
+        }
         *self.out_bytes -= u64::from(item.body);
         self.annotations.remove(item.location());
         self.ready.settle(item.group);
@@ -127,6 +137,13 @@ impl MessageStore for LogStore<'_> {
     }
 
     fn dead_letter(&mut self, item: LogMessage, reason: DeadReason) {
+        if !self.taken.is_empty() {
+            // No consumer has failed with it.
+            if reason == DeadReason::DeliveryLimit && self.return_taken(&item) {
+                return;
+            }
+            self.forget_taken(item.location());
+        }
         *self.out_bytes -= u64::from(item.body);
         self.add_dead_letter(&item, reason);
         self.ready.settle(item.group);
@@ -167,7 +184,11 @@ impl MessageStore for LogStore<'_> {
         for message in returned.chain(postponed).chain(delayed) {
             self.annotations.remove(message.held.location());
         }
-        self.ready.clear() + self.delayed.clear()
+        let purged = self.ready.clear() + self.delayed.clear();
+        for taken in self.taken.values() {
+            taken.hold_group(self.ready);
+        }
+        purged
     }
 
     fn set_turn(&mut self, consumer: u64, turn: Option<(i32, u64)>) {
@@ -192,7 +213,11 @@ impl MessageStore for LogStore<'_> {
 
     fn take_at(&mut self, at: &BrowsePosition) -> Option<Dequeued<LogMessage>> {
         self.drop_expired();
-        let dequeued = self.ready.take_at(LogLocation::of_number(at.number))?;
+        let at = LogLocation::of_number(at.number);
+        let dequeued = match self.ready.take_at(at) {
+            Some(dequeued) => dequeued,
+            None => take_from_place(self.ready, self.delayed, self.taken, at)?,
+        };
         *self.out_bytes += u64::from(dequeued.item.body);
         Some(dequeued)
     }
@@ -206,7 +231,68 @@ impl MessageStore for LogStore<'_> {
     }
 }
 
+/// Takes a delayed message, or a ready one of a group.
+pub(super) fn take_from_place(
+    ready: &mut Ready,
+    delayed: &mut Delayed,
+    taken: &mut TakenMessages,
+    at: LogLocation,
+) -> Option<Dequeued<LogMessage>> {
+    let from_place = match ready.take_grouped(at) {
+        Some((position, message)) => TakenMessage {
+            message,
+            place: Place::Grouped(position),
+        },
+        None => {
+            let DelayedMessage { due, mut requeued } = delayed.take_at(at)?;
+            // Its group goes on waiting for it, if it does.
+            requeued.held.group = ready.group_of_delayed(at);
+            TakenMessage {
+                message: requeued,
+                place: Place::Delayed { due },
+            }
+        }
+    };
+    let replaced = taken.insert(at, from_place);
+    debug_assert_eq!(replaced, None, "a message is taken once");
+    Some(from_place.without_group().into())
+}
+
 impl LogStore<'_> {
+    /// Returns an unsettled message to the place from which it was taken, as it was there. Returns false if it was not taken
+    /// from such a place.
+    #[cold]
+    fn return_taken(&mut self, item: &LogMessage) -> bool {
+        let Some(taken) = self.taken.remove(&item.location()) else {
+            return false;
+        };
+        *self.out_bytes -= u64::from(item.body);
+        match taken.place {
+            Place::Delayed { due } => {
+                let requeued = taken.without_group();
+                self.delayed.push(&DelayedMessage { due, requeued });
+                self.release_delayed();
+            }
+            Place::Grouped(position) => {
+                self.ready.return_to(position, &taken.message);
+                self.ready.end_wait_for(item.location());
+            }
+        }
+        true
+    }
+
+    /// A message leaves the queue, or goes elsewhere than to the place from which it was taken.
+    #[cold]
+    fn forget_taken(&mut self, at: LogLocation) {
+        let Some(taken) = self.taken.remove(&at) else {
+            return;
+        };
+        match taken.place {
+            Place::Delayed { .. } => self.ready.end_delay(taken.without_group(), true),
+            Place::Grouped(_) => self.ready.end_wait_for(at),
+        }
+    }
+
     /// Makes an unsettled message ready or delayed.
     fn put_back(&mut self, item: LogMessage, counts: DeliveryCounts, how: Requeue) {
         let reason = how.reason;
@@ -294,6 +380,7 @@ impl Machine {
             applied: 0,
             ready: Ready::new(),
             delayed: Delayed::default(),
+            taken: TakenMessages::new(),
             out_bytes: 0,
             blocked: false,
             at: LogLocation::default(),
@@ -319,6 +406,7 @@ impl Machine {
         let store = LogStore {
             ready: &mut self.ready,
             delayed: &mut self.delayed,
+            taken: &mut self.taken,
             out_bytes: &mut self.out_bytes,
             dead: &mut self.dead,
             annotations: &mut self.annotations,
@@ -398,6 +486,7 @@ impl Machine {
         assert!(delayed == 0 || self.features.delayed_retry || self.features.scheduled_delivery);
         assert!(!self.checkout.deleted || ready + delayed + out == 0);
         assert!(out > 0 || self.out_bytes == 0);
+        assert!(self.taken.len() as u64 <= out);
         assert!(self.annotations.len() as u64 <= ready + delayed + out + self.dead.len());
     }
 

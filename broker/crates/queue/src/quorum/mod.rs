@@ -44,6 +44,9 @@ mod scheduled_tests;
 mod session_epoch_tests;
 #[allow(missing_docs)]
 mod snapshot;
+mod taken;
+#[cfg(test)]
+mod taken_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]

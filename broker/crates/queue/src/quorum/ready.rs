@@ -753,6 +753,28 @@ impl Ready {
         }
     }
 
+    /// The group of a message waits for it, if it has one.
+    pub(crate) fn wait_for(&mut self, held: &LogMessage) {
+        if let (Some(group), Some(groups)) = (held.group, self.groups.as_mut()) {
+            groups.delay(group, held.location(), true);
+        }
+    }
+
+    /// The group of a message waits no longer for it. Call it after the message was added, if it is ready again.
+    pub(crate) fn end_wait_for(&mut self, at: LogLocation) {
+        if let Some(groups) = self.groups.as_mut()
+            && let Some(group) = groups.end_delay(at)
+        {
+            groups.end_wait(group);
+        }
+    }
+
+    /// Adds a message of a group that was taken from this position.
+    pub(crate) fn return_to(&mut self, position: ServicePosition, message: &RequeuedMessage) {
+        let is_grouped = self.insert_grouped(position, message);
+        debug_assert!(is_grouped, "{message:?} has a group");
+    }
+
     /// Returns true if a message can go to this consumer once that has room.
     pub(crate) fn has_message_for(&self, consumer: u64) -> bool {
         match &self.groups {

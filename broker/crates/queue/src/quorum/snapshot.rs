@@ -12,8 +12,9 @@ use super::deduplicator::Deduplicator;
 use super::delayed::{Delayed, DelayedMessage};
 use super::effects::LogLocation;
 use super::grouped::{GroupedMessages, LAST_CLASS, PreviousOwner, ServicePosition};
-use super::machine::Machine;
+use super::machine::{Machine, take_from_place};
 use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, Ready, RequeuedMessage};
+use super::taken::{Place, TakenMessages};
 use crate::checkout::{
     Checkout, Consumer, KnownEpoch, PendingDrain, SessionRecord, UnsettledMessage, WaitingConsumer,
 };
@@ -96,9 +97,9 @@ impl Machine {
         put_varint(&mut out, self.applied);
         out.put_u8(self.ready.turn);
         self.blocked.put(&mut out);
-        put_ready(&mut out, &self.ready, format);
+        put_ready(&mut out, &self.ready, &self.taken, format);
         if format.has_delayed() {
-            put_delayed(&mut out, &self.delayed, &self.ready, format);
+            put_delayed(&mut out, (&self.delayed, &self.taken), &self.ready, format);
         }
         put_checkout(&mut out, &self.checkout, format);
         put_annotations(&mut out, &self.annotations);
@@ -144,6 +145,7 @@ impl Machine {
         if format.has_publishes() {
             get_publishes(from, &mut machine.deduplicator)?;
         }
+        machine.restore_taken();
         let consumers = machine.checkout.consumers.iter();
         for (number, unsettled) in consumers.flat_map(|(n, c)| c.out.values().map(move |o| (*n, o)))
         {
@@ -160,6 +162,16 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Takes the messages that are also unsettled out of their places. Only a consumer of a single message can have one.
+    fn restore_taken(&mut self) {
+        let getting = self.checkout.consumers.values().filter(|c| c.get);
+        let unsettled = getting.flat_map(|c| c.out.values().map(|o| o.item.location()));
+        let unsettled: Vec<LogLocation> = unsettled.collect();
+        for at in unsettled {
+            take_from_place(&mut self.ready, &mut self.delayed, &mut self.taken, at);
+        }
+    }
+
     /// A number that is equal on replicas with equal state.
     pub fn digest(&self) -> u64 {
         self.snapshot().iter().fold(DIGEST_BASIS, |hash, byte| {
@@ -172,7 +184,7 @@ impl Machine {
 /// zero, two for the body length and flags.
 const TYPICAL_BYTES: usize = 5;
 
-fn put_ready(out: &mut BytesMut, ready: &Ready, format: Format) {
+fn put_ready(out: &mut BytesMut, ready: &Ready, taken: &TakenMessages, format: Format) {
     // A buffer that grows by doubling would need three times the memory while it is copied.
     let count = usize::try_from(ready.len()).unwrap_or(0);
     out.reserve(count.saturating_mul(TYPICAL_BYTES));
@@ -196,8 +208,15 @@ fn put_ready(out: &mut BytesMut, ready: &Ready, format: Format) {
         put_requeued(out, &requeued, format);
     }
     if format.has_groups() {
-        put_varint(out, ready.grouped().count() as u64);
-        for (position, requeued) in ready.grouped() {
+        let taken = taken.values().filter_map(|taken| match taken.place {
+            Place::Grouped(position) => Some((position, taken.message)),
+            Place::Delayed { .. } => None,
+        });
+        put_varint(
+            out,
+            (ready.grouped().count() + taken.clone().count()) as u64,
+        );
+        for (position, requeued) in ready.grouped().chain(taken) {
             out.put_u8(position.class());
             put_requeued(out, &requeued, format);
         }
@@ -300,10 +319,22 @@ fn get_group(from: &mut Reader<'_>) -> Decoded<GroupId> {
 }
 
 /// The times are encoded as differences to the one before.
-fn put_delayed(out: &mut BytesMut, delayed: &Delayed, ready: &Ready, format: Format) {
+fn put_delayed(
+    out: &mut BytesMut,
+    (delayed, taken): (&Delayed, &TakenMessages),
+    ready: &Ready,
+    format: Format,
+) {
+    let taken = taken.values().filter_map(|taken| match taken.place {
+        Place::Delayed { due } => Some(DelayedMessage {
+            due,
+            requeued: taken.message,
+        }),
+        Place::Grouped(_) => None,
+    });
     let all = match planted::is(Bug::DelayedForgotten) {
         true => Vec::new(),
-        false => delayed.sorted(),
+        false => delayed.sorted(taken),
     };
     put_varint(out, all.len() as u64);
     let mut before = 0;

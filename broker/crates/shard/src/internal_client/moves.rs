@@ -6,14 +6,14 @@
 
 use super::{InternalClient, InternalClientOutput, too_many};
 use crate::context::Context;
-use control::{MAX_MOVED, MoveOutcome, MoveRequest, MoveTarget, PublishResult, Reply};
+use control::{
+    ListedMessage, MAX_MOVED, MoveOutcome, MoveRequest, MoveTarget, PublishResult, Reply,
+};
 use env::Time;
 use message::Message;
 use metadata::features::MESSAGE_MOVES;
 use metadata::{ChangeError, Name, QueueId, Tree};
-use queue::{
-    BrowsePosition, ConsumerId, Delivery, PositionedGet, QueueReply, RequestBody, SettlementOutcome,
-};
+use queue::{ConsumerId, Delivery, PositionedGet, QueueReply, RequestBody, SettlementOutcome};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ struct OpenMessage {
     seq: u64,
     /// Bytes of its body.
     bytes: u64,
+    /// When it becomes ready in its queue, if it is delayed there.
+    due_at: Option<u64>,
     /// The message is out of the queue and on its way to its targets.
     is_taken: bool,
 }
@@ -40,7 +42,7 @@ struct PendingMove {
     vhost: Name,
     user: Name,
     target: MoveTarget,
-    waiting: VecDeque<(BrowsePosition, u64)>,
+    waiting: VecDeque<ListedMessage>,
     open: BTreeMap<ConsumerId, OpenMessage>,
     outcome: MoveOutcome,
     /// No further message is taken.
@@ -65,6 +67,8 @@ pub(crate) struct MovePublish {
     pub vhost: Name,
     pub user: Name,
     pub message: Message,
+    /// When it would become ready in its queue, in milliseconds of the wall clock. `None`: it was ready.
+    pub due_at: Option<u64>,
     /// The queue that gets it. `None`: its exchange routes it.
     pub to: Option<QueueId>,
 }
@@ -162,21 +166,22 @@ impl InternalClient {
         while !pending.has_ended
             && bytes < WINDOW_BYTES
             && pending.open.len() < WINDOW
-            && let Some((at, size)) = pending.waiting.pop_front()
+            && let Some(listed) = pending.waiting.pop_front()
         {
-            bytes = bytes.saturating_add(size);
+            bytes = bytes.saturating_add(listed.body_bytes);
             self.next_consumer += 1;
             let consumer = ConsumerId(self.next_consumer);
             let open = OpenMessage {
                 seq: 0,
-                bytes: size,
+                bytes: listed.body_bytes,
+                due_at: listed.due_at,
                 is_taken: false,
             };
             pending.open.insert(consumer, open);
             let get = PositionedGet {
                 consumer,
                 no_ack: false,
-                at,
+                at: listed.at,
             };
             self.outputs.push_back(InternalClientOutput::Request {
                 queue: pending.queue,
@@ -263,15 +268,18 @@ impl InternalClient {
         let moved = MovedMessage { token, consumer };
         match destination {
             Destination::Publish(message, to) => {
-                if let Some(open) = pending.open.get_mut(&consumer) {
+                let open = pending.open.get_mut(&consumer);
+                let due_at = open.and_then(|open| {
                     open.is_taken = true;
-                }
+                    open.due_at
+                });
                 let publish = MovePublish {
                     moved,
                     source: queue,
                     vhost: pending.vhost.clone(),
                     user: pending.user.clone(),
                     message,
+                    due_at,
                     to,
                 };
                 self.outputs

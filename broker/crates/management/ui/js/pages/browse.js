@@ -14,7 +14,7 @@ const MAX_BATCH = 100;
 /** Messages that stayed, by the member of an outcome that counts them. */
 const STAYED = [
   ['missing', 'not in the queue any more, or not ready'],
-  ['not_ready', 'unacknowledged or delayed'],
+  ['not_ready', 'unacknowledged, or delayed and not chosen'],
   ['unroutable', 'not routed to any queue'],
   ['without_history', 'never dead-lettered'],
   ['without_queue', 'dead-lettered first by a queue that does not exist, or by this one'],
@@ -101,7 +101,7 @@ function Redrive({ vhost, queue, done }) {
 
 function Listed({ vhost, queue, message, view, isChosen, choose, done }) {
   const { position, state } = message;
-  const isReady = state === 'ready';
+  const isWaiting = state !== 'unacknowledged';
   const remove = async () => {
     await client.delete(path('queues', vhost, queue, 'messages', position));
     done();
@@ -109,13 +109,14 @@ function Listed({ vhost, queue, message, view, isChosen, choose, done }) {
   const facts = [
     ['Position', position],
     ['State', html`<${State} of=${state} />`],
+    ['Ready at', state === 'delayed' && format.time(message.due_at)],
     ['Received', format.time(message.received_at)],
     ['Failed deliveries', message.delivery_count > 0 && format.count(message.delivery_count)],
   ].filter(([, value]) => value !== false);
   return html`<${Message} of=${message} number=${position} view=${view} queue=${queue} facts=${facts}>
-    <label class="choice"><input type="checkbox" checked=${isChosen} disabled=${!isReady} onChange=${(event) => choose(event.currentTarget.checked)} /> Choose message ${position}</label>
+    <label class="choice"><input type="checkbox" checked=${isChosen} disabled=${!isWaiting} onChange=${(event) => choose(event.currentTarget.checked)} /> Choose message ${position}</label>
     ${
-      isReady &&
+      isWaiting &&
       html`<${Action} kind="small danger" does=${remove} done=${`Message ${position} is deleted.`} label=${`Delete message ${position}`}
       ask=${{ title: `Delete message ${position}?`, text: `The message is deleted from queue ${queue}. This cannot be undone.`, verb: 'Delete' }}>Delete</${Action}>`
     }
@@ -130,9 +131,10 @@ export function Browse({ vhost, queue }) {
   const [error, setError] = useState(null);
   const address = path('queues', vhost, queue, 'messages');
   const request = (query) => client.get(withQuery(address, { truncate: MAX_PAYLOAD, ...query }));
-  const submit = async ({ count, position }) => {
+  const submit = async ({ count, position, state }) => {
     setChosen([]);
-    setListing({ count, position, ...(await request({ count, position: position.trim() })) });
+    const filter = { position: position.trim(), state };
+    setListing({ count, filter, ...(await request({ count, ...filter })) });
   };
   /** Lists the same messages again, without those that left. */
   const refresh = async () => {
@@ -140,19 +142,30 @@ export function Browse({ vhost, queue }) {
     if (listing === null) return;
     try {
       setError(null);
-      setListing({ ...listing, ...(await request({ count: Math.min(Math.max(listing.messages.length, 1), 1000), position: listing.position.trim() })) });
+      setListing({ ...listing, ...(await request({ count: Math.min(Math.max(listing.messages.length, 1), 1000), ...listing.filter })) });
     } catch (problem) {
       setError(problem);
     }
   };
   const more = async () => {
-    const { messages, next } = await request({ count: listing.count, position: listing.position.trim(), cursor: listing.next });
+    const { messages, next } = await request({ count: listing.count, ...listing.filter, cursor: listing.next });
     setListing({ ...listing, messages: [...listing.messages, ...messages], next });
   };
   const choose = (position) => (isChosen) => setChosen((all) => (isChosen ? [...all, position] : all.filter((one) => one !== position)));
   const found = (listing?.messages ?? []).filter((message) => contains(message, text));
   return html`<${Form} label="Browse messages" verb="Browse messages" submit=${submit} stays fields=${[
     { name: 'count', label: 'Messages', type: 'number', min: 1, max: 1000, value: '20', required: true, hint: 'They stay in the queue, are not marked as redelivered, and consumers are not affected.' },
+    {
+      name: 'state',
+      label: 'State',
+      type: 'select',
+      options: [
+        ['', 'any'],
+        ['ready', 'ready'],
+        ['unacknowledged', 'unacknowledged'],
+        ['delayed', 'delayed'],
+      ],
+    },
     { name: 'position', label: 'From position', hint: 'Without it, the list begins with the message that is delivered next.' },
   ]} />
     <${Problem} error=${error} />

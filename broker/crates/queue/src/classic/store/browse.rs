@@ -44,6 +44,17 @@ struct BacklogPart {
     read_to: u64,
 }
 
+impl Default for BacklogPart {
+    /// The whole of an empty backlog.
+    fn default() -> BacklogPart {
+        BacklogPart {
+            messages: Vec::new(),
+            rest: None,
+            read_to: u64::MAX,
+        }
+    }
+}
+
 impl ClassicStore {
     /// A page of the messages. `unsettled`: the messages with consumers, and whether they were redelivered.
     pub(in crate::classic) fn browse(
@@ -90,8 +101,11 @@ impl ClassicStore {
         }
         // One more than a page takes, so that the page never ends with the last of them by their number alone.
         let limit = page_limit(request) + 1;
-        let mut listed = self.in_memory(from.level, first..=request.most, limit, unsettled);
-        let backlog = self.read_backlog(from, first)?;
+        let mut listed = self.in_memory(request, (from.level, first), limit, unsettled);
+        let backlog = match request.lists(BrowsedState::Ready) {
+            true => self.read_backlog(from, first)?,
+            false => BacklogPart::default(),
+        };
         *has_read = !backlog.messages.is_empty() || backlog.rest.is_some();
         for loaded in backlog.messages {
             if (first..=request.most).contains(&loaded.seq) {
@@ -143,10 +157,10 @@ impl ClassicStore {
             page.push(BrowsedMessage {
                 at: at(number, location),
                 state,
+                due_at: None,
                 redelivered,
                 failed: None,
                 acquired: 0,
-                due: None,
                 body_len: 0,
                 body_start: 0,
                 message,
@@ -160,11 +174,12 @@ impl ClassicStore {
     /// The first messages of a level among those with an entry in memory.
     fn in_memory(
         &self,
-        level: u8,
-        numbers: std::ops::RangeInclusive<u64>,
+        request: &BrowseRequest,
+        (level, least): (u8, u64),
         limit: usize,
         unsettled: &EachUnsettled<'_>,
     ) -> BTreeMap<u64, Candidate> {
+        let numbers = least..=request.most;
         let mut first: BTreeMap<u64, Candidate> = BTreeMap::new();
         let mut offer = |number: u64, candidate: Candidate| {
             first.insert(number, candidate);
@@ -173,7 +188,8 @@ impl ClassicStore {
             }
         };
         unsettled(&mut |item, counts| {
-            if item.priority == level && numbers.contains(&item.seq) {
+            let is_listed = request.lists(BrowsedState::Unacknowledged);
+            if is_listed && item.priority == level && numbers.contains(&item.seq) {
                 let candidate = Candidate::Held {
                     item: *item,
                     state: BrowsedState::Unacknowledged,
@@ -182,7 +198,8 @@ impl ClassicStore {
                 offer(item.seq, candidate);
             }
         });
-        let Some(messages) = self.levels.get(usize::from(level)) else {
+        let messages = self.levels.get(usize::from(level));
+        let Some(messages) = messages.filter(|_| request.lists(BrowsedState::Ready)) else {
             return first;
         };
         for (number, (item, redelivered)) in messages.returned.range(numbers.clone()).take(limit) {
@@ -221,11 +238,7 @@ impl ClassicStore {
     /// Reads one piece of the backlog of a level from a position on.
     fn read_backlog(&mut self, from: &BrowsePosition, first: u64) -> io::Result<BacklogPart> {
         let Some(start) = self.backlog_start(from, first) else {
-            return Ok(BacklogPart {
-                messages: Vec::new(),
-                rest: None,
-                read_to: u64::MAX,
-            });
+            return Ok(BacklogPart::default());
         };
         // Damage is reported when the queue itself reads it.
         let mut faults = Vec::new();

@@ -1,6 +1,9 @@
 //! Ready messages by their location in the log: listing them from a location on, and taking one out of the order.
 
-use super::{Chunk, LogLocation, LogMessage, PriorityLevel, Ready, bit, descending};
+use super::{
+    Chunk, LogLocation, LogMessage, PriorityLevel, Ready, RequeuedMessage, ServicePosition, bit,
+    descending,
+};
 use crate::DeliveryCounts;
 use crate::checkout::Dequeued;
 
@@ -85,7 +88,19 @@ impl Ready {
         level.flat_map(move |level| level.from(from))
     }
 
-    /// Removes and returns the ready message at this location, unless it is one of a group: those leave in order only.
+    /// Removes and returns the ready message of a group at this location, and its position. Looks at all messages of groups.
+    /// The group waits for the message until [`end_wait_for`](Self::end_wait_for).
+    #[cold]
+    pub(crate) fn take_grouped(
+        &mut self,
+        at: LogLocation,
+    ) -> Option<(ServicePosition, RequeuedMessage)> {
+        let (position, message) = self.groups.as_mut()?.take_at(at)?;
+        self.uncount_grouped(&message.held);
+        Some((position, message))
+    }
+
+    /// Removes and returns the ready message at this location, unless it is one of a group.
     #[cold]
     pub(crate) fn take_at(&mut self, at: LogLocation) -> Option<Dequeued<LogMessage>> {
         let dequeued = match self.take_requeued(at) {
