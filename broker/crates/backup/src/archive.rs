@@ -27,7 +27,9 @@ pub enum ArchiveError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Objects with this name exist.
-    #[error("a backup '{0}' exists, complete or not: choose another name, or delete it")]
+    #[error(
+        "a backup '{0}' exists, complete or not, or other objects have this name: choose another name, or delete them"
+    )]
     Exists(BackupName),
     /// There are no objects with this name.
     #[error("there is no backup '{0}'")]
@@ -425,7 +427,7 @@ pub struct ArchivedBackup {
     pub manifest: Result<Manifest, ArchiveError>,
 }
 
-/// The backups of a store by name. Objects whose first element is no name of a backup are left out.
+/// The backups of a store by name. Other objects are left out: a backup has definitions or a manifest.
 ///
 /// # Errors
 ///
@@ -448,6 +450,7 @@ pub fn list(store: &dyn ObjectStore) -> Result<Vec<ArchivedBackup>, ArchiveError
                 after = format!("{name}0");
                 let manifest = match open(store, &name) {
                     Err(ArchiveError::Store(error)) => return Err(error.into()),
+                    Err(ArchiveError::Incomplete(_)) if !has_definitions(store, &name)? => continue,
                     result => result,
                 };
                 found.push(ArchivedBackup { name, manifest });
@@ -457,26 +460,53 @@ pub fn list(store: &dyn ObjectStore) -> Result<Vec<ArchivedBackup>, ArchiveError
     }
 }
 
-/// Deletes a backup, complete or not. Its manifest goes first: without it, the rest is an incomplete backup. Returns the number
-/// of objects.
+fn has_definitions(store: &dyn ObjectStore, name: &BackupName) -> Result<bool, StoreError> {
+    match retry(|| store.head(&name.definitions_key())) {
+        Err(StoreError::Missing { .. }) => Ok(false),
+        result => result.map(|_| true),
+    }
+}
+
+/// Returns true if a key is one that this crate writes.
+fn is_own(name: &BackupName, key: &str) -> bool {
+    if key == name.definitions_key() || key == name.manifest_key() {
+        return true;
+    }
+    let numbers = key.strip_prefix(&format!("{name}/messages/"));
+    let numbers = numbers.and_then(|numbers| numbers.split_once('/'));
+    numbers.is_some_and(|(queue, part)| match (queue.parse(), part.parse()) {
+        (Ok(queue), Ok(part)) => name.part_key(queue, part) == key,
+        _ => false,
+    })
+}
+
+/// Deletes a backup, complete or not. Its manifest goes first: without it, the rest is an incomplete backup. Definitions go
+/// last: without them, nothing is a backup. Other objects stay. Returns the number of objects.
 ///
 /// # Errors
 ///
 /// [`ArchiveError::Missing`], or the store failed.
 pub fn delete(store: &dyn ObjectStore, name: &BackupName) -> Result<u64, ArchiveError> {
+    let definitions = name.definitions_key();
     let mut deleted = 0;
-    loop {
-        let keys = retry(|| store.list(&name.prefix(), ""))?;
-        if keys.is_empty() {
-            break;
+    let mut after = String::new();
+    let first = retry(|| store.list(&name.prefix(), ""))?;
+    if first.iter().any(|key| is_own(name, key)) {
+        retry(|| store.delete(&name.manifest_key()))?;
+    }
+    let mut keys = first;
+    while let Some(last) = keys.last() {
+        after.clone_from(last);
+        for key in keys.iter().filter(|key| is_own(name, key)) {
+            deleted += 1;
+            if *key != definitions {
+                retry(|| store.delete(key))?;
+            }
         }
-        if deleted == 0 {
-            retry(|| store.delete(&name.manifest_key()))?;
-        }
-        for key in &keys {
-            retry(|| store.delete(key))?;
-        }
-        deleted += keys.len() as u64;
+        keys = retry(|| store.list(&name.prefix(), &after))?;
+    }
+    if deleted > 0 {
+        retry(|| store.delete(&definitions))?;
     }
     match deleted {
         0 => Err(ArchiveError::Missing(name.clone())),

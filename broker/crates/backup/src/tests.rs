@@ -102,7 +102,8 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("posthorn-backup-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("posthorn-backup-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Scratch(path)
     }
@@ -117,9 +118,15 @@ impl Drop for Scratch {
 #[test]
 fn records_of_version_0_2_are_read() {
     golden::verify(env!("CARGO_MANIFEST_DIR"), "0.2/records", |files| {
-        let parse = |bytes: &[u8]| read_all(Bytes::copy_from_slice(bytes)).map_err(|e| e.to_string());
+        let parse =
+            |bytes: &[u8]| read_all(Bytes::copy_from_slice(bytes)).map_err(|e| e.to_string());
         files.check("page", &samples().to_vec(), |s| page(s).to_vec(), parse);
-        files.check("empty", &vec![], |s: &Vec<StoredMessage>| page(s).to_vec(), parse);
+        files.check(
+            "empty",
+            &vec![],
+            |s: &Vec<StoredMessage>| page(s).to_vec(),
+            parse,
+        );
     });
 }
 
@@ -200,6 +207,35 @@ fn backup_without_manifest_is_incomplete() {
 }
 
 #[test]
+fn objects_that_belong_to_no_backup_are_neither_listed_nor_deleted() {
+    let store = MemoryStore::new(1);
+    write(&store, "a").unwrap();
+    let other = [
+        "a/note.txt",
+        "a/messages/0/0",
+        "a/messages/00000000/00000000.old",
+        "home/letters/1",
+        "home/messages/00000000/00000000",
+    ];
+    for key in other {
+        store.set(key, Some(Bytes::from_static(b"x")));
+    }
+    let names: Vec<String> = list(&store)
+        .unwrap()
+        .iter()
+        .map(|b| b.name.to_string())
+        .collect();
+    assert_eq!(names, ["a"]);
+    assert_eq!(delete(&store, &name("a")).unwrap(), 3);
+    let mut left: Vec<String> = store.objects().into_keys().collect();
+    left.sort();
+    let mut expected = other.map(str::to_owned);
+    expected.sort();
+    assert_eq!(left, expected);
+    assert!(list(&store).unwrap().is_empty());
+}
+
+#[test]
 fn damage_is_reported_with_the_object() {
     let store = MemoryStore::new(1);
     write(&store, "a").unwrap();
@@ -251,7 +287,10 @@ fn wrong_counts_and_lengths_of_a_manifest_are_refused() {
     assert!(text.contains("the limit is"), "{text}");
     let text = with(|m| {
         let entry = m.queues[0].objects[0].clone();
-        m.queues[0].objects.push(ObjectEntry { bytes: u64::MAX, ..entry });
+        m.queues[0].objects.push(ObjectEntry {
+            bytes: u64::MAX,
+            ..entry
+        });
     });
     assert!(text.contains("do not add up"), "{text}");
     let text = with(|m| m.definitions.bytes = u64::MAX);
@@ -265,7 +304,10 @@ fn newer_versions_are_refused() {
     let error = read_all(newer.into()).unwrap_err();
     assert_eq!(error, RecordsError::Version(2));
     assert_eq!(read_all(Bytes::new()), Err(RecordsError::Magic));
-    assert_eq!(read_all(Bytes::from_static(b"PHMSGS\0")), Err(RecordsError::Magic));
+    assert_eq!(
+        read_all(Bytes::from_static(b"PHMSGS\0")),
+        Err(RecordsError::Magic)
+    );
 }
 
 #[test]

@@ -71,7 +71,10 @@ fn backup_is_written_listed_verified_and_deleted() {
         assert!(queue.objects.len() > 1, "{queue:?}");
         let listed = backup::list(&store).expect("lists");
         let own = listed.iter().find(|backup| backup.name == name);
-        assert!(own.is_some_and(|backup| backup.manifest.is_err()), "{listed:?}");
+        assert!(
+            own.is_some_and(|backup| backup.manifest.is_err()),
+            "{listed:?}"
+        );
         writer.finish(1).expect("finishes");
         let manifest = backup::verify(&store, &name, &mut |_| {}).expect("verifies");
         assert_eq!(manifest.messages(), 25);

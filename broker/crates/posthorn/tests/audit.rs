@@ -267,6 +267,18 @@ fn http_requests() -> Vec<HttpRequest> {
             ("message.get", "/", "hq"),
         ),
         (
+            "GET",
+            "queues/%2F/hq/messages/export",
+            none(),
+            ("message.export", "/", "hq"),
+        ),
+        (
+            "POST",
+            "queues/%2F/hq/messages/import",
+            json!({"not": "records"}),
+            ("message.import", "/", "hq"),
+        ),
+        (
             "POST",
             "queues/%2F/hq/messages/move",
             json!({"destination_exchange": "hx", "count": 1}),

@@ -275,7 +275,10 @@ mod tests {
         // Those of receivers stay.
         let annotated = annotations(&[("x-opt-note", "1")]).add_to(&scheduled);
         let kept = restored(&annotated.unwrap(), None).unwrap();
-        assert_eq!(Annotations::of(&kept), Some(annotations(&[("x-opt-note", "1")])));
+        assert_eq!(
+            Annotations::of(&kept),
+            Some(annotations(&[("x-opt-note", "1")]))
+        );
         assert_eq!(kept.body(), b"body");
     }
 

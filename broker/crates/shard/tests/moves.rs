@@ -6,7 +6,8 @@ mod cluster;
 use cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use control::{
-    BrowseFilter, ControlRequest, ImportOutcome, ImportRequest, MoveOutcome, MoveRequest, MoveTarget,
+    BrowseFilter, ControlRequest, ImportOutcome, ImportRequest, MoveOutcome, MoveRequest,
+    MoveTarget,
 };
 use message::Value;
 use metadata::features::MESSAGE_MOVES;

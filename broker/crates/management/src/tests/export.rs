@@ -112,7 +112,12 @@ fn pages_have_each_message_once_with_its_state() {
 #[test]
 fn large_bodies_are_exported_whole() {
     let large: Vec<u8> = (0..9 << 20).map(|n: u32| (n % 251) as u8).collect();
-    let messages = vec![message(b"a"), message(&large), message(b"b"), message(&large)];
+    let messages = vec![
+        message(b"a"),
+        message(&large),
+        message(b"b"),
+        message(&large),
+    ];
     let server = server_with(messages.clone());
     let mut all = Vec::new();
     let mut path = EXPORT.to_owned();

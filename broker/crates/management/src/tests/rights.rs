@@ -93,6 +93,8 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
         ("GET", "consumers/{vhost}")
         | ("PUT" | "DELETE", "operator-policies/{vhost}/{name}")
         | ("GET" | "POST" | "PUT", "definitions/{vhost}")
+        | ("GET", "queues/{vhost}/{queue}/messages/export")
+        | ("POST", "queues/{vhost}/{queue}/messages/import")
         | ("POST", "queues/{vhost}/{queue}/actions")
         | ("POST", "queues/quorum/{vhost}/{queue}/replicas/add")
         | ("POST" | "DELETE", "queues/quorum/{vhost}/{queue}/replicas/delete")

@@ -98,7 +98,7 @@ pub(crate) struct RestoreOptions {
     /// Virtual host that gets the objects and messages of --vhost
     #[arg(long = "as-vhost", value_name = "VHOST", requires = "vhost")]
     as_vhost: Option<String>,
-    /// Only the messages and the definition of queues with this name; may be repeated
+    /// Only queues with this name, with their messages and without their bindings; may be repeated
     #[arg(long = "queue", value_name = "QUEUE")]
     queues: Vec<String>,
     /// Restore no messages

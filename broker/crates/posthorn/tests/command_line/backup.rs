@@ -22,8 +22,15 @@ fn amqp(node: &Single) -> Result<String> {
 /// Fills a node with queues of all kinds.
 fn fill(node: &Single) -> Result<()> {
     let declare = |name: &str, kind: &str, arguments: &str| {
-        node.ctl(&["declare_queue", name, "--type", kind, "--arguments", arguments])
-            .map(Outcome::ok)
+        node.ctl(&[
+            "declare_queue",
+            name,
+            "--type",
+            kind,
+            "--arguments",
+            arguments,
+        ])
+        .map(Outcome::ok)
     };
     for (name, kind, arguments) in [
         ("orders", "quorum", "{}"),
@@ -54,14 +61,28 @@ fn fill(node: &Single) -> Result<()> {
     ])?;
     run(&["bind", "delays", "later", "--routing-key", "later"])?;
     run(&["bind", "amq.topic", "jobs", "--routing-key", "job.#"])?;
-    run(&["publish", "later", "in a while", "--exchange", "delays", "--header", "x-delay=3600000"])?;
+    run(&[
+        "publish",
+        "later",
+        "in a while",
+        "--exchange",
+        "delays",
+        "--header",
+        "x-delay=3600000",
+    ])?;
     run(&["publish", "later", "now"])?;
     for n in 1..=3 {
         run(&["publish", "shipping", &format!("order {n}")])?;
     }
     for n in 0..6 {
         let priority = format!("priority={}", n % 3);
-        run(&["publish", "urgent", &format!("urgent {n}"), "--property", &priority])?;
+        run(&[
+            "publish",
+            "urgent",
+            &format!("urgent {n}"),
+            "--property",
+            &priority,
+        ])?;
     }
     for n in 0..3 {
         run(&[
@@ -94,7 +115,15 @@ fn fill(node: &Single) -> Result<()> {
 /// The messages of a queue in their order, without what begins anew with a restore.
 fn messages(node: &Single, vhost: &str, queue: &str) -> Result<Vec<Json>> {
     let listed = node.ctl(&[
-        "browse", queue, "--vhost", vhost, "--count", "5000", "--truncate", "4194304", "--output",
+        "browse",
+        queue,
+        "--vhost",
+        vhost,
+        "--count",
+        "5000",
+        "--truncate",
+        "4194304",
+        "--output",
         "json",
     ])?;
     let listed = listed.json()?;
@@ -208,12 +237,15 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
         let create = ["backup", "create", "--to", store, "--name", "drill"];
         let backed_up = node.ctl(&create).map_err(|error| error.to_string());
         ends.store(true, Ordering::Relaxed);
-        let sent = busy.join().map_err(|_| "the clients have failed".to_owned())??;
+        let sent = busy
+            .join()
+            .map_err(|_| "the clients have failed".to_owned())??;
         assert!(sent > 0);
         backed_up
     })?;
     assert!(
-        backed_up.stderr.contains("queue 'log' in vhost '/'") && backed_up.stderr.contains("stream"),
+        backed_up.stderr.contains("queue 'log' in vhost '/'")
+            && backed_up.stderr.contains("stream"),
         "{}",
         backed_up.stderr
     );
@@ -227,7 +259,11 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
     let node = Single::start("backup-target", &[])?;
     let restore = ["backup", "restore", "--from", store, "drill"];
     let restored = node.ctl(&restore)?;
-    assert!(restored.stderr.contains("stream 'log'"), "{}", restored.stderr);
+    assert!(
+        restored.stderr.contains("stream 'log'"),
+        "{}",
+        restored.stderr
+    );
     restored.ok();
     let after = state(&node, "/")?;
     for (queue, messages) in &before {
@@ -262,7 +298,14 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
     published.ok();
 
     // A queue that is not empty is not restored without an option.
-    let again = node.ctl(&["backup", "restore", "--from", store, "drill", "--messages-only"])?;
+    let again = node.ctl(&[
+        "backup",
+        "restore",
+        "--from",
+        store,
+        "drill",
+        "--messages-only",
+    ])?;
     assert_eq!(again.code, 1);
     assert!(
         again.stderr.contains("has messages") && again.stderr.contains("--into-non-empty"),
@@ -270,20 +313,37 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
         again.stderr
     );
     let skipped = node.ctl(&[
-        "backup", "restore", "--from", store, "drill", "--skip-non-empty", "--output", "json",
+        "backup",
+        "restore",
+        "--from",
+        store,
+        "drill",
+        "--skip-non-empty",
+        "--output",
+        "json",
     ])?;
     assert_eq!(skipped.json()?["messages"], 0, "{}", skipped.stdout);
 
     // One queue.
     node.ctl(&["delete_queue", "jobs"])?.ok();
-    let one = node.ctl(&["backup", "restore", "--from", store, "drill", "--vhost", "/", "--queue", "jobs"])?;
+    let one = node.ctl(&[
+        "backup", "restore", "--from", store, "drill", "--vhost", "/", "--queue", "jobs",
+    ])?;
     let one = one.ok();
     assert!(one.contains("of 1 queues"), "{one}");
     assert_eq!(messages(&node, "/", "jobs")?, before["jobs"]);
 
     // Another virtual host.
     node.ctl(&[
-        "backup", "restore", "--from", store, "drill", "--vhost", "/", "--as-vhost", "copy",
+        "backup",
+        "restore",
+        "--from",
+        store,
+        "drill",
+        "--vhost",
+        "/",
+        "--as-vhost",
+        "copy",
     ])?
     .ok();
     eventually("the copies", || {
@@ -295,7 +355,7 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
 
 #[test]
 fn backups_are_listed_verified_and_deleted_without_a_node() -> Result<()> {
-    let kept = Scratch::new("backups")?;
+    let kept = Scratch::new("backups-store")?;
     let store = text(&kept.0)?;
     let node = Single::start("backups", &[])?;
     node.ctl(&["declare_queue", "orders"])?.ok();
@@ -305,11 +365,19 @@ fn backups_are_listed_verified_and_deleted_without_a_node() -> Result<()> {
     create("two")?.ok();
     let again = create("one")?;
     assert_eq!(again.code, 1);
-    assert!(again.stderr.contains("a backup 'one' exists"), "{}", again.stderr);
+    assert!(
+        again.stderr.contains("a backup 'one' exists"),
+        "{}",
+        again.stderr
+    );
     let invalid = create("../one")?;
     assert_eq!(invalid.code, 2, "{}", invalid.stderr);
     let missing = node.ctl(&["backup", "create", "--to", store, "--queue", "nothing"])?;
-    assert!(missing.stderr.contains("queue 'nothing' does not exist"), "{}", missing.stderr);
+    assert!(
+        missing.stderr.contains("queue 'nothing' does not exist"),
+        "{}",
+        missing.stderr
+    );
 
     let nowhere = |words: &[&str]| crate::run(crate::ctl("http://127.0.0.1:1", words), b"");
     std::fs::remove_file(kept.0.join("two/manifest.json"))?;
@@ -318,7 +386,11 @@ fn backups_are_listed_verified_and_deleted_without_a_node() -> Result<()> {
     assert_eq!(listed[1]["state"], "incomplete", "{listed}");
     nowhere(&["backup", "verify", "--in", store, "one"])?.ok();
     let incomplete = nowhere(&["backup", "verify", "--in", store, "two"])?;
-    assert!(incomplete.stderr.contains("'two' is incomplete"), "{}", incomplete.stderr);
+    assert!(
+        incomplete.stderr.contains("'two' is incomplete"),
+        "{}",
+        incomplete.stderr
+    );
     let part = kept.0.join("one/messages/00000000/00000000");
     let mut content = std::fs::read(&part)?;
     *content.last_mut().ok_or("empty")? ^= 1;
@@ -347,13 +419,15 @@ fn interrupted_restore_is_continued() -> Result<()> {
     let store = text(&kept.0)?;
     let node = Single::start("interrupted", &[])?;
     for queue in ["a", "b", "c"] {
-        node.ctl(&["declare_queue", queue, "--type", "classic"])?.ok();
+        node.ctl(&["declare_queue", queue, "--type", "classic"])?
+            .ok();
     }
     let mut client = Client::publisher(&amqp(&node)?)?;
     for queue in ["a", "b", "c"] {
         client.publish_all(queue, 50, 10)?;
     }
-    node.ctl(&["backup", "create", "--to", store, "--name", "x"])?.ok();
+    node.ctl(&["backup", "create", "--to", store, "--name", "x"])?
+        .ok();
     for queue in ["a", "b", "c"] {
         node.ctl(&["purge_queue", queue])?.ok();
     }
@@ -365,7 +439,10 @@ fn interrupted_restore_is_continued() -> Result<()> {
     };
     let interrupted = restore(&[])?;
     assert_eq!(interrupted.code, 1);
-    for part in ["queue 'a' in vhost '/' with 50 messages", "queue 'b' in vhost '/' has taken"] {
+    for part in [
+        "queue 'a' in vhost '/' with 50 messages",
+        "queue 'b' in vhost '/' has taken",
+    ] {
         assert!(interrupted.stderr.contains(part), "{}", interrupted.stderr);
     }
     node.ctl(&["clear_policy", "limit"])?.ok();

@@ -39,9 +39,8 @@ fn definitions(client: &Client, scope: &Scope<'_>) -> Result<Definitions, Failur
         definitions.keep_vhosts(scope.vhosts);
     }
     let queues = definitions.queues();
-    let missing = scope.queues.iter();
-    let missing = missing.filter(|name| !queues.iter().any(|queue| queue.name == **name));
-    if let Some(name) = missing.into_iter().next() {
+    let is_missing = |name: &&String| !queues.iter().any(|queue| queue.name == **name);
+    if let Some(name) = scope.queues.iter().find(is_missing) {
         return Err(Failure::Usage(format!(
             "queue '{name}' does not exist in the virtual hosts of the backup, or is exclusive"
         )));

@@ -177,3 +177,74 @@ impl Definitions {
         Ok(imported)
     }
 }
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    fn definitions() -> Definitions {
+        let document = json!({
+            "users": [{"name": "guest"}, {"name": "app"}],
+            "vhosts": [{"name": "/"}, {"name": "shop"}],
+            "permissions": [{"user": "app", "vhost": "shop"}, {"user": "app", "vhost": "/"}],
+            "global_parameters": [{"name": "cluster_name", "value": "x"}],
+            "policies": [{"name": "p", "vhost": "/"}],
+            "queues": [
+                {"name": "a", "vhost": "/", "type": "quorum"},
+                {"name": "a", "vhost": "shop", "arguments": {"x-queue-type": "stream"}},
+                {"name": "b", "vhost": "shop"},
+            ],
+        });
+        Definitions::new(document).unwrap()
+    }
+
+    fn names(definitions: &Definitions, kind: &str) -> Vec<String> {
+        let list = definitions.list(kind).iter();
+        list.map(|entry| text(entry, "name").to_owned()).collect()
+    }
+
+    #[test]
+    fn queues_have_their_type_from_either_place() {
+        let queues = definitions().queues();
+        let kinds: Vec<&str> = queues.iter().map(|queue| queue.kind.as_str()).collect();
+        assert_eq!(kinds, ["quorum", "stream", "classic"]);
+    }
+
+    #[test]
+    fn one_vhost_is_kept_without_users_and_renamed() {
+        let mut kept = definitions();
+        kept.keep_vhosts(&["shop".to_owned()]);
+        kept.rename_vhost("shop", "copy");
+        assert_eq!(names(&kept, "vhosts"), ["copy"]);
+        assert!(names(&kept, "users").is_empty());
+        assert!(names(&kept, "global_parameters").is_empty());
+        assert!(names(&kept, "policies").is_empty());
+        assert_eq!(names(&kept, "queues"), ["a", "b"]);
+        assert!(kept.queues().iter().all(|queue| queue.vhost == "copy"));
+        assert_eq!(
+            kept.list("permissions"),
+            [json!({"user": "app", "vhost": "copy"})]
+        );
+    }
+
+    #[test]
+    fn chosen_queues_are_kept_alone() {
+        let mut kept = definitions();
+        kept.keep_queues(&["b".to_owned()]);
+        assert_eq!(names(&kept, "queues"), ["b"]);
+        assert!(
+            KINDS
+                .iter()
+                .all(|kind| *kind == "queues" || kept.list(kind).is_empty())
+        );
+    }
+
+    #[test]
+    fn own_user_is_taken_out() {
+        let mut rest = definitions();
+        let own = rest.take_user("guest").unwrap();
+        assert_eq!(names(&own, "users"), ["guest"]);
+        assert_eq!(names(&rest, "users"), ["app"]);
+        assert!(rest.take_user("guest").is_none());
+    }
+}

@@ -120,3 +120,59 @@ impl StoreOptions {
         Ok(Box::new(PrefixStore::new(store, &prefix)))
     }
 }
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    fn options() -> StoreOptions {
+        StoreOptions {
+            endpoint: Some("http://127.0.0.1:1".to_owned()),
+            region: None,
+            virtual_hosts: false,
+            allow_http: false,
+            access_key_id_file: None,
+            secret_access_key_file: None,
+        }
+    }
+
+    fn refusal(options: &StoreOptions, place: &str) -> String {
+        let refused = options.open(place).map(|_| ()).unwrap_err();
+        refused.to_string()
+    }
+
+    #[test]
+    fn invalid_stores_are_refused_with_their_remedy() {
+        let options = options();
+        for (place, remedy) in [
+            ("s3://", "give s3://BUCKET/PREFIX"),
+            ("ftp://host/x", "give a directory"),
+            ("", "give a directory"),
+            ("/nonexistent/backups", "/nonexistent/backups"),
+            ("s3://bucket", "--s3-allow-http"),
+        ] {
+            let text = refusal(&options, place);
+            assert!(text.contains(remedy), "{place}: {text}");
+        }
+    }
+
+    #[test]
+    fn credentials_come_from_files() {
+        let directory =
+            std::env::temp_dir().join(format!("posthorn-location-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("credential");
+        std::fs::write(&file, "value\n").unwrap();
+        let mut options = StoreOptions {
+            allow_http: true,
+            access_key_id_file: Some(file.clone()),
+            secret_access_key_file: Some(file.clone()),
+            ..options()
+        };
+        assert!(options.open("s3://bucket/prefix/").is_ok());
+        options.secret_access_key_file = Some(directory.join("missing"));
+        let text = refusal(&options, "s3://bucket");
+        assert!(text.contains("--s3-secret-access-key-file"), "{text}");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
