@@ -46,7 +46,7 @@ type JobSettings struct {
 // BackupDestination is a store of backups: an S3-compatible bucket or a volume.
 // +kubebuilder:validation:XValidation:rule="has(self.s3) != has(self.volume)",message="set exactly one of s3 and volume"
 type BackupDestination struct {
-	// S3 is a bucket of an S3-compatible store.
+	// An S3-compatible store.
 	// +optional
 	S3 *S3Destination `json:"s3,omitempty"`
 
