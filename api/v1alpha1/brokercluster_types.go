@@ -238,12 +238,19 @@ type PlacementSpec struct {
 }
 
 // BootstrapSpec is the initial content of a new cluster.
+// +kubebuilder:validation:XValidation:rule="!(has(self.definitionsSecretRef) && has(self.backupRef))",message="bootstrap.definitionsSecretRef and bootstrap.backupRef exclude each other: a backup has definitions"
 type BootstrapSpec struct {
 	// DefinitionsSecretRef names a Secret of this namespace with a definitions file, as this broker and
 	// RabbitMQ export it. The operator imports it once, when all nodes are ready for the first time; you
 	// can delete the Secret afterwards.
 	// +optional
 	DefinitionsSecretRef *SecretKeyReference `json:"definitionsSecretRef,omitempty"`
+
+	// BackupRef names a completed Backup of this namespace. The operator restores it once, with a Restore
+	// named after the cluster with the suffix "-bootstrap", when all nodes are ready for the first time. The
+	// cluster is not Ready before that.
+	// +optional
+	BackupRef *BackupReference `json:"backupRef,omitempty"`
 }
 
 // SecretKeyReference names a key of a Secret.

@@ -25,12 +25,15 @@ var (
 
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
+		&Backup{}, &BackupList{},
 		&Binding{}, &BindingList{},
 		&BrokerCluster{}, &BrokerClusterList{},
 		&Exchange{}, &ExchangeList{},
 		&Permission{}, &PermissionList{},
 		&Policy{}, &PolicyList{},
 		&Queue{}, &QueueList{},
+		&Restore{}, &RestoreList{},
+		&ScheduledBackup{}, &ScheduledBackupList{},
 		&SuperStream{}, &SuperStreamList{},
 		&TopicPermission{}, &TopicPermissionList{},
 		&User{}, &UserList{},

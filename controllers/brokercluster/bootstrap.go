@@ -21,10 +21,11 @@ import (
 // definitionsRetry is the interval at which a definitions file that is missing or was refused is read again.
 const definitionsRetry = 10 * time.Second
 
-// importDefinitions imports the definitions of spec.bootstrap once. An annotation on the operator's access Secret
+// importDefinitions imports the definitions or restores the backup of spec.bootstrap once. An annotation on the operator's access Secret
 // records the import, and not the status, which may get lost: a second import would reset passwords and policies.
 func (r *reconciliation) importDefinitions(ctx context.Context) error {
-	if r.in.cluster.Spec.Bootstrap == nil || r.in.cluster.Spec.Bootstrap.DefinitionsSecretRef == nil || !r.out.isSettled(&r.in, &r.seen) {
+	bootstrap := r.in.cluster.Spec.Bootstrap
+	if bootstrap == nil || (bootstrap.DefinitionsSecretRef == nil && bootstrap.BackupRef == nil) || !r.out.isSettled(&r.in, &r.seen) {
 		return nil
 	}
 	var secret corev1.Secret
@@ -41,6 +42,13 @@ func (r *reconciliation) importDefinitions(ctx context.Context) error {
 	if secret.Annotations[names.AnnotationImported] != "" {
 		return nil
 	}
+	if bootstrap.BackupRef != nil {
+		isRestored, err := r.restoreBackup(ctx)
+		if err != nil || !isRestored {
+			return err
+		}
+		return r.recordImport(ctx, &secret)
+	}
 	file, why, err := r.readDefinitions(ctx)
 	if err != nil {
 		return err
@@ -53,12 +61,20 @@ func (r *reconciliation) importDefinitions(ctx context.Context) error {
 		r.out.requeueWithin(definitionsRetry)
 		return err
 	}
+	if err := r.recordImport(ctx, &secret); err != nil {
+		return err
+	}
+	r.out.note("DefinitionsImported", "Bootstrap", "imported the definitions of Secret %s", bootstrap.DefinitionsSecretRef.Name)
+	return nil
+}
+
+// recordImport records on the access Secret that spec.bootstrap is applied.
+func (r *reconciliation) recordImport(ctx context.Context, secret *corev1.Secret) error {
 	before := client.MergeFrom(secret.DeepCopy())
 	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, names.AnnotationImported, r.in.now.UTC().Format(time.RFC3339))
-	if err := r.Client.Patch(ctx, &secret, before); err != nil {
-		return fmt.Errorf("recording that the definitions were imported: %w", err)
+	if err := r.Client.Patch(ctx, secret, before); err != nil {
+		return fmt.Errorf("recording that spec.bootstrap is applied: %w", err)
 	}
-	r.out.note("DefinitionsImported", "Bootstrap", "imported the definitions of Secret %s", r.in.cluster.Spec.Bootstrap.DefinitionsSecretRef.Name)
 	return nil
 }
 

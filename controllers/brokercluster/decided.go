@@ -110,6 +110,6 @@ func (out *decided) isSettled(in *inputs, seen *observed) bool {
 
 // isComplete reports whether the cluster is as the spec says.
 func (out *decided) isComplete(in *inputs, seen *observed) bool {
-	return out.isSettled(in, seen) && out.refusal.reason == "" && out.invalidConfig == "" && seen.importFailure == "" && len(out.pendingReload) == 0 &&
+	return out.isSettled(in, seen) && out.refusal.reason == "" && out.invalidConfig == "" && seen.importFailure == "" && seen.restore.reason == "" && len(out.pendingReload) == 0 &&
 		!out.hasPendingChanges(in, seen)
 }

@@ -48,6 +48,8 @@ func (out *decided) lifecycleCondition(in *inputs, seen *observed) (readyConditi
 		return stalled("ExpansionRefused", seen.volumes.refused)
 	case seen.importFailure != "":
 		return stalled("DefinitionsNotImported", seen.importFailure)
+	case seen.restore.reason != "":
+		return readyCondition{metav1.ConditionFalse, seen.restore.reason, seen.restore.message, seen.restore.stalled}, true
 	case scaling == nil:
 		return readyCondition{}, false
 	}

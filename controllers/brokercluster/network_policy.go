@@ -62,6 +62,11 @@ func strictPolicy(cluster *posthornv1.BrokerCluster, open openPorts, operatorNam
 			{Ports: append(policyPorts(corev1.ProtocolUDP, portDNS), policyPorts(corev1.ProtocolTCP, portDNS)...)},
 		},
 	}
+	// The Jobs of backups and restores show the operator's certificate.
+	out.Ingress = append(out.Ingress, networkingv1.NetworkPolicyIngressRule{
+		From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: names.BackupSelector(cluster.Name)}}},
+		Ports: policyPorts(corev1.ProtocolTCP, names.PortOperator),
+	})
 	// A rule without peers would allow everybody.
 	if len(management) > 0 {
 		out.Ingress = append(out.Ingress, networkingv1.NetworkPolicyIngressRule{

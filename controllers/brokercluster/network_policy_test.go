@@ -52,6 +52,7 @@ func TestStrictPolicyAdmitsOnlyNamedPeers(t *testing.T) {
 		"the operator":                     {nil, "op", portSet{plain: true}, names.PortManagement, 1, false, &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "op"}}},
 		"an operator elsewhere":            {nil, "", portSet{plain: true}, names.PortManagement, 0, false, nil},
 		"the operator and others":          {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Management = []posthornv1.NetworkPeer{app} }, "op", portSet{plain: true}, names.PortManagement, 2, false, app.NamespaceSelector},
+		"Jobs of backups, no operator":     {nil, "", portSet{plain: true}, names.PortOperator, 1, false, nil},
 		"the HTTP API, no TLS":             {nil, "op", portSet{plain: true}, names.PortManagementTLS, 0, false, nil},
 		"the HTTP API, TLS":                {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{} }, "op", portSet{true, true}, names.PortManagementTLS, 1, false, nil},
 		"the HTTP API, only TLS":           {nil, "op", portSet{secure: true}, names.PortManagement, 0, false, nil},

@@ -56,6 +56,15 @@ type observed struct {
 	monitoring finding
 	// importFailure is why the definitions of spec.bootstrap are not imported yet; empty when nothing is left to import.
 	importFailure string
+	// restore is why the backup of spec.bootstrap is not restored yet; the zero value when nothing is left to restore.
+	restore bootstrapRestore
+}
+
+// bootstrapRestore is the state of a restore.
+type bootstrapRestore struct {
+	finding
+	// stalled: it has failed.
+	stalled bool
 }
 
 // hasPodsBeyond reports whether pods exist whose ordinal is not below n.

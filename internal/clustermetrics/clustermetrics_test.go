@@ -26,15 +26,20 @@ import (
 type fixedReader struct {
 	client.Reader
 	items []posthornv1.BrokerCluster
-	err   error
+	// schedules are the ScheduledBackups.
+	schedules []posthornv1.ScheduledBackup
+	err       error
 }
 
 func (s fixedReader) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	clusters, isList := list.(*posthornv1.BrokerClusterList)
-	if !isList {
+	switch into := list.(type) {
+	case *posthornv1.BrokerClusterList:
+		into.Items = s.items
+	case *posthornv1.ScheduledBackupList:
+		into.Items = s.schedules
+	default:
 		return errors.New("another kind was asked for")
 	}
-	clusters.Items = s.items
 	return s.err
 }
 
@@ -122,12 +127,41 @@ func TestRequestsAreCountedByOutcome(t *testing.T) {
 	}
 }
 
+// nightly returns a ScheduledBackup whose last Backup completed at a time; nil for none.
+func nightly(name string, last *metav1.Time) posthornv1.ScheduledBackup {
+	return posthornv1.ScheduledBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: name},
+		Spec:       posthornv1.ScheduledBackupSpec{Template: posthornv1.BackupSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}}},
+		Status:     posthornv1.ScheduledBackupStatus{LastSuccessfulTime: last},
+	}
+}
+
+func TestLastSuccessfulBackupIsExported(t *testing.T) {
+	last := metav1.Unix(500, 0)
+	want := `
+# HELP posthorn_cluster_last_successful_backup_timestamp_seconds When the last successful Backup of a ScheduledBackup completed; 0 when none did.
+# TYPE posthorn_cluster_last_successful_backup_timestamp_seconds gauge
+posthorn_cluster_last_successful_backup_timestamp_seconds{brokercluster="c",brokercluster_namespace="mq",scheduledbackup="new"} 0
+posthorn_cluster_last_successful_backup_timestamp_seconds{brokercluster="c",brokercluster_namespace="mq",scheduledbackup="old"} 500
+`
+	reader := fixedReader{schedules: []posthornv1.ScheduledBackup{nightly("old", &last), nightly("new", nil)}}
+	if err := testutil.CollectAndCompare(BackupCollector{Reader: reader}, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(BackupCollector{Reader: fixedReader{err: errors.New("no cache")}})
+	if _, err := registry.Gather(); err == nil {
+		t.Error("a failure to read looks like no schedules")
+	}
+}
+
 // TestFamilies keeps the list with which dashboards and alerts are compared.
 func TestFamilies(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	requests := NewRequests()
 	requests.count.WithLabelValues("GET", "200").Inc()
-	registry.MustRegister(Collector{Reader: fixedReader{items: []posthornv1.BrokerCluster{rolling()}}}, requests)
+	registry.MustRegister(Collector{Reader: fixedReader{items: []posthornv1.BrokerCluster{rolling()}}},
+		BackupCollector{Reader: fixedReader{schedules: []posthornv1.ScheduledBackup{nightly("nightly", nil)}}}, requests)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

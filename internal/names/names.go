@@ -4,6 +4,8 @@
 // Package names has all names that the operator chooses: of children, labels, ports and hosts.
 package names
 
+import "strings"
+
 // Ports of a broker pod.
 const (
 	PortAMQP       = 5672
@@ -93,6 +95,18 @@ const (
 	// Finalizer of the topology kinds.
 	Finalizer = "posthorn.io/broker-object"
 
+	// BackupFinalizer, on a Backup with deletionPolicy Delete, delays its deletion until the store has deleted the backup.
+	BackupFinalizer = "posthorn.io/backup"
+	// AnnotationAbandon, with the value true on a Backup that is being deleted, deletes it although the store has not
+	// deleted the backup.
+	AnnotationAbandon = "posthorn.io/abandon-backup"
+	// LabelScheduledBackup, on a Backup, is the UID of the ScheduledBackup that created it.
+	LabelScheduledBackup = "posthorn.io/scheduled-backup"
+	// AnnotationScheduledBackup, on a Backup, is the name of the ScheduledBackup that created it, and
+	// AnnotationScheduledTime the time of the schedule, in RFC 3339.
+	AnnotationScheduledBackup = "posthorn.io/scheduled-backup"
+	AnnotationScheduledTime   = "posthorn.io/scheduled-time"
+
 	// AnnotationApplied, on Services, lists the annotations that come from the spec.
 	AnnotationApplied = "posthorn.io/applied-annotations"
 	// AnnotationTrustedSince, on Secrets with certificates of the operator, is when their CA certificates last
@@ -106,6 +120,9 @@ const (
 	// ConfigCheck is the value of LabelName on pods that check settings. It differs from Product, so that
 	// Services, budgets and network policies do not select them.
 	ConfigCheck = "posthorn-config-check"
+	// BackupJob is the value of LabelName on the Jobs of backups and restores and on their pods. Network policies admit
+	// them to PortOperator.
+	BackupJob = "posthorn-backup"
 	// BindingType is the type of Secrets in service-binding form.
 	BindingType = "servicebinding.io/rabbitmq"
 )
@@ -133,6 +150,41 @@ func ExternalService(pod string) string { return pod + "-external" }
 // ConfigCheckPod checks settings with an image; digest is the digest of both.
 func ConfigCheckPod(cluster, digest string) string {
 	return cluster + "-config-check-" + digest[:min(len(digest), digestChars)]
+}
+
+// BootstrapRestore is the Restore of spec.bootstrap.backupRef.
+func BootstrapRestore(cluster string) string { return cluster + "-bootstrap" }
+
+// maxJobPrefix is the number of characters of an object's name in the name of its Job, which is also a label.
+const maxJobPrefix = 40
+
+// JobOf is the Job that does some work for an object.
+func JobOf(name, uid, work string) string {
+	prefix := strings.Trim(strings.ReplaceAll(name[:min(len(name), maxJobPrefix)], ".", "-"), "-")
+	return prefix + "-" + shortUID(uid) + "-" + work
+}
+
+// maxBackupPrefix is the number of characters of a Backup's name in the name of its backup, which has at most 128.
+const maxBackupPrefix = 100
+
+// StoredBackup is the name of the backup of a Backup in its store. Another Backup with the same name has another UID.
+func StoredBackup(name, uid string) string {
+	return name[:min(len(name), maxBackupPrefix)] + "-" + shortUID(uid)
+}
+
+// shortUIDChars is the number of characters of a UID in a name.
+const shortUIDChars = 8
+
+func shortUID(uid string) string { return uid[:min(len(uid), shortUIDChars)] }
+
+// BackupLabels returns the labels of the Jobs of backups and restores of a cluster, and of their pods.
+func BackupLabels(cluster, work string) map[string]string {
+	return map[string]string{LabelName: BackupJob, LabelInstance: cluster, LabelManagedBy: Manager, LabelComponent: work}
+}
+
+// BackupSelector returns the labels that select the pods that back up or restore a cluster.
+func BackupSelector(cluster string) map[string]string {
+	return map[string]string{LabelName: BackupJob, LabelInstance: cluster}
 }
 
 // DefaultUserSecret has the default user's credentials for applications.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/controllers/backup"
 	"posthorn.io/posthorn/controllers/binding"
 	"posthorn.io/posthorn/controllers/brokercluster"
 	"posthorn.io/posthorn/controllers/exchange"
@@ -84,6 +86,7 @@ func Scheme() (*runtime.Scheme, error) {
 func Cache(namespaces ...string) (cache.Options, client.Options) {
 	ours := labels.SelectorFromSet(labels.Set{names.LabelManagedBy: names.Manager})
 	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&batchv1.Job{}:                  {Label: ours},
 		&corev1.Pod{}:                   {Label: ours},
 		&corev1.PersistentVolumeClaim{}: {Label: ours},
 	}}
@@ -103,7 +106,7 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 	if config.Metrics != nil {
 		requests := clustermetrics.NewRequests()
 		config.Transport, measure = requests.Around(config.Transport), requests.Around
-		for _, collector := range []prometheus.Collector{requests, clustermetrics.Collector{Reader: mgr.GetClient()}} {
+		for _, collector := range []prometheus.Collector{requests, clustermetrics.Collector{Reader: mgr.GetClient()}, clustermetrics.BackupCollector{Reader: mgr.GetClient()}} {
 			if err := config.Metrics.Register(collector); err != nil {
 				return fmt.Errorf("registering metrics: %w", err)
 			}
@@ -119,6 +122,9 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("controller brokercluster: %w", err)
 	}
+	if err := addBackups(mgr, config); err != nil {
+		return err
+	}
 	interval := min(queueListInterval, config.Resync)
 	queues := queue.NewWatcher(mgr.GetClient(), brokers, interval)
 	superStreams := superstream.NewWatcher(mgr.GetClient(), brokers, interval)
@@ -133,6 +139,22 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 		add(mgr, config, brokers, "permission", topology.Kind[*posthornv1.Permission](permission.Kind{})),
 		add(mgr, config, brokers, "topicpermission", topology.Kind[*posthornv1.TopicPermission](permission.TopicKind{})),
 	)
+}
+
+// addBackups registers the controllers of Backups, ScheduledBackups and Restores.
+func addBackups(mgr ctrl.Manager, config Config) error {
+	jobs := &backup.Jobs{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
+		Resync: config.Resync, ForgetBound: config.ForgetBound, Now: config.Now,
+	}
+	for name, controller := range map[string]interface{ SetupWithManager(ctrl.Manager) error }{
+		"backup": &backup.Reconciler{Jobs: jobs}, "scheduledbackup": &backup.ScheduleReconciler{Jobs: jobs}, "restore": &backup.RestoreReconciler{Jobs: jobs},
+	} {
+		if err := controller.SetupWithManager(mgr); err != nil {
+			return fmt.Errorf("controller %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 func add[T topology.Object](mgr ctrl.Manager, config Config, brokers *connect.Connector, name string, kind topology.Kind[T]) error {

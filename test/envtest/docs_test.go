@@ -44,7 +44,7 @@ var guides = map[string][]func(*posthornv1.BrokerCluster){
 	"how-to/install.md":          nil, "how-to/bootstrap.md": nil, "how-to/recovering.md": nil, "how-to/rotating.md": nil,
 	"how-to/scaling.md": nil, "how-to/tenants.md": nil, "how-to/tls-on-kubernetes.md": nil, "how-to/upgrading.md": nil,
 	"how-to/mqtt-on-kubernetes.md": nil, "how-to/monitoring-on-kubernetes.md": nil, "how-to/streams-on-kubernetes.md": nil,
-	"how-to/kubectl-plugin.md": {threeNodes}, "how-to/external-brokers.md": nil, "how-to/sleep-and-space.md": {threeNodes}, "how-to/troubleshooting.md": nil,
+	"how-to/kubectl-plugin.md": {threeNodes}, "how-to/external-brokers.md": nil, "how-to/sleep-and-space.md": {threeNodes}, "how-to/troubleshooting.md": nil, "how-to/backup-on-kubernetes.md": nil,
 }
 
 // elsewhere are commands in the text of pages, with the test that runs each and a part of that test's source.

@@ -97,6 +97,11 @@ var _ = Describe("samples", func() {
 		kubectl(namespace, "apply", "--dry-run=server", "-f", filepath.Join("..", "..", "config", "samples", "tls"))
 	})
 
+	It("of backup is accepted", func() {
+		namespace := newNamespace(nil)
+		kubectl(namespace, "apply", "--dry-run=server", "-f", filepath.Join("..", "..", "config", "samples", "backup"))
+	})
+
 	It("of the demo become Ready", func() {
 		objects := samples("", "demo")
 		kubectl("", "apply", "-f", filepath.Join("..", "..", "config", "samples", "demo"))

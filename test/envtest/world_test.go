@@ -44,6 +44,13 @@ var kinds = map[string]func() client.Object{
 	"SuperStream":     func() client.Object { return &posthornv1.SuperStream{} },
 }
 
+// jobKinds are the kinds whose objects are Ready only after a Job that no controller runs here.
+var jobKinds = map[string]func() client.Object{
+	"Backup":          func() client.Object { return &posthornv1.Backup{} },
+	"ScheduledBackup": func() client.Object { return &posthornv1.ScheduledBackup{} },
+	"Restore":         func() client.Object { return &posthornv1.Restore{} },
+}
+
 // newNamespace creates a namespace for one spec. Its pods must satisfy the restricted Pod Security standard.
 func newNamespace(labels map[string]string) string {
 	GinkgoHelper()
@@ -62,8 +69,10 @@ func makeNamespace(named metav1.ObjectMeta, labels map[string]string) string {
 	Expect(k8s.Create(ctx, ns)).To(Succeed())
 	// The operator reconciles everything again and again: the objects of finished specs would slow down the others.
 	DeferCleanup(func() {
-		for _, kind := range kinds {
-			Expect(k8s.DeleteAllOf(ctx, kind(), client.InNamespace(ns.Name))).To(Succeed())
+		for _, all := range []map[string]func() client.Object{jobKinds, kinds} {
+			for _, kind := range all {
+				Expect(k8s.DeleteAllOf(ctx, kind(), client.InNamespace(ns.Name))).To(Succeed())
+			}
 		}
 	})
 	return ns.Name
@@ -258,6 +267,12 @@ func conditionOf(object client.Object, kind string) func() string {
 		observed := int64(0)
 		switch o := object.(type) {
 		case *posthornv1.BrokerCluster:
+			conditions, observed = o.Status.Conditions, o.Status.ObservedGeneration
+		case *posthornv1.Backup:
+			conditions, observed = o.Status.Conditions, o.Status.ObservedGeneration
+		case *posthornv1.Restore:
+			conditions, observed = o.Status.Conditions, o.Status.ObservedGeneration
+		case *posthornv1.ScheduledBackup:
 			conditions, observed = o.Status.Conditions, o.Status.ObservedGeneration
 		case topology.Object:
 			conditions, observed = o.Topology().Conditions, o.Topology().ObservedGeneration

@@ -13,6 +13,7 @@ use env::Clock as _;
 use env::real::RealClock;
 use location::StoreOptions;
 use serde_json::{Value as Json, json};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Time between two lines of progress.
@@ -44,6 +45,12 @@ pub(crate) enum Command {
         /// Only the messages of queues with this name; may be repeated
         #[arg(long = "queue", value_name = "QUEUE")]
         queues: Vec<String>,
+        /// Back up no messages
+        #[arg(long = "definitions-only", conflicts_with = "queues")]
+        definitions_only: bool,
+        /// Write the counts of the backup to this file as one line of JSON
+        #[arg(long = "result-file", value_name = "FILE")]
+        result_file: Option<PathBuf>,
         #[command(flatten)]
         store: StoreOptions,
     },
@@ -80,6 +87,9 @@ pub(crate) enum Command {
         #[arg(long = "in", value_name = "STORE")]
         place: String,
         name: String,
+        /// Succeed if the store has no such backup
+        #[arg(long = "if-exists")]
+        if_exists: bool,
         #[command(flatten)]
         store: StoreOptions,
     },
@@ -113,6 +123,9 @@ pub(crate) struct RestoreOptions {
     /// Leave out queues that have messages, to continue a restore that was interrupted
     #[arg(long = "skip-non-empty")]
     skip_non_empty: bool,
+    /// Write the counts of the restore to this file as one line of JSON
+    #[arg(long = "result-file", value_name = "FILE")]
+    result_file: Option<PathBuf>,
     #[command(flatten)]
     store: StoreOptions,
 }
@@ -194,7 +207,12 @@ pub(crate) fn perform_offline(output: &Output, command: &Command) -> Option<Resu
     match command {
         Command::List { place, store } => Some(list(output, place, store)),
         Command::Verify { place, name, store } => Some(verify(output, place, name, store)),
-        Command::Delete { place, name, store } => Some(delete(output, place, name, store)),
+        Command::Delete {
+            place,
+            name,
+            if_exists,
+            store,
+        } => Some(delete(output, place, name, *if_exists, store)),
         Command::Create { .. } | Command::Restore(_) => None,
     }
 }
@@ -209,11 +227,18 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
             name,
             vhosts,
             queues,
+            definitions_only,
+            result_file,
             store,
         } => {
             let store = store.create(to)?;
-            let scope = create::Scope { vhosts, queues };
-            create::create(client, output, &*store, name.as_deref(), &scope)
+            let scope = create::Scope {
+                vhosts,
+                queues,
+                definitions_only: *definitions_only,
+            };
+            let manifest = create::create(client, output, &*store, name.as_deref(), &scope)?;
+            write_result(result_file.as_deref(), &result_of(&manifest))
         }
         Command::Restore(options) => restore::restore(client, output, options),
         Command::List { .. } | Command::Verify { .. } | Command::Delete { .. } => Ok(()),
@@ -268,12 +293,53 @@ fn verify(output: &Output, place: &str, name: &str, store: &StoreOptions) -> Res
     report(output, &name, &manifest, "is complete and undamaged")
 }
 
-fn delete(output: &Output, place: &str, name: &str, store: &StoreOptions) -> Result<(), Failure> {
-    let store = store.open(place)?;
+fn delete(
+    output: &Output,
+    place: &str,
+    name: &str,
+    if_exists: bool,
+    store: &StoreOptions,
+) -> Result<(), Failure> {
+    // A directory that does not exist has no backup either.
+    let store = match if_exists {
+        true => store.create(place)?,
+        false => store.open(place)?,
+    };
     let name = parse_name(name)?;
-    let objects = backup::delete(&*store, &name).map_err(|error| failed(&error))?;
+    let objects = match backup::delete(&*store, &name) {
+        Err(ArchiveError::Missing(_)) if if_exists => {
+            output.say(&format!("There is no backup '{name}'"));
+            return Ok(());
+        }
+        result => result.map_err(|error| failed(&error))?,
+    };
     output.say(&format!("Deleted backup '{name}' with {objects} objects"));
     Ok(())
+}
+
+/// The counts of a backup. A program can read them where the list of queues would be too long.
+fn result_of(manifest: &Manifest) -> Json {
+    let included = |queue: &&backup::QueueEntry| queue.content == QueueContent::Included;
+    let included = manifest.queues.iter().filter(included).count();
+    json!({
+        "started_at": manifest.started_at,
+        "messages": manifest.messages(),
+        "bytes": manifest.bytes(),
+        "queues": manifest.queues.len(),
+        "queues_not_included": manifest.queues.len() - included,
+    })
+}
+
+/// Writes the result of a command to the file that the user asked for.
+fn write_result(file: Option<&Path>, result: &Json) -> Result<(), Failure> {
+    let Some(file) = file else { return Ok(()) };
+    std::fs::write(file, format!("{result}\n")).map_err(|error| Failure::Unfulfilled {
+        message: format!(
+            "the command has succeeded, but the file {} cannot be written: {error}",
+            file.display()
+        ),
+        remedy: "Give another file.",
+    })
 }
 
 fn shown_queues(manifest: &Manifest) -> Json {

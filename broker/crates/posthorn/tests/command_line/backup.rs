@@ -409,6 +409,48 @@ fn backups_are_listed_verified_and_deleted_without_a_node() -> Result<()> {
     nowhere(&["backup", "delete", "--in", store, "two"])?.ok();
     let gone = nowhere(&["backup", "delete", "--in", store, "two"])?;
     assert!(gone.stderr.contains("no backup 'two'"), "{}", gone.stderr);
+    nowhere(&["backup", "delete", "--in", store, "two", "--if-exists"])?.ok();
+    let absent = format!("{store}/absent");
+    nowhere(&["backup", "delete", "--in", &absent, "two", "--if-exists"])?.ok();
+    Ok(())
+}
+
+#[test]
+fn result_files_have_the_counts() -> Result<()> {
+    let kept = Scratch::new("backup-results")?;
+    let store = text(&kept.0)?;
+    let file = kept.0.join("result");
+    let result = || -> Result<Json> { Ok(serde_json::from_slice(&std::fs::read(&file)?)?) };
+    let path = text(&file)?;
+    let node = Single::start("results", &[])?;
+    node.ctl(&["declare_queue", "orders"])?.ok();
+    node.ctl(&["publish", "orders", "first"])?.ok();
+    let create = |words: &[&str]| {
+        let words = [
+            &["backup", "create", "--to", store, "--result-file", path],
+            words,
+        ]
+        .concat();
+        node.ctl(&words)
+    };
+    create(&["--name", "all"])?.ok();
+    let all = result()?;
+    assert_eq!(all["messages"], 1, "{all}");
+    assert_eq!(all["queues"], 1, "{all}");
+    assert_eq!(all["queues_not_included"], 0, "{all}");
+    create(&["--name", "definitions", "--definitions-only"])?.ok();
+    let definitions = result()?;
+    assert_eq!(definitions["messages"], 0, "{definitions}");
+    let both = create(&["--definitions-only", "--queue", "orders"])?;
+    assert_eq!(both.code, 2, "{}", both.stderr);
+    node.ctl(&["delete_queue", "orders"])?.ok();
+    let restore = ["backup", "restore", "--from", store, "--result-file", path];
+    node.ctl(&[&restore[..], &["definitions"]].concat())?.ok();
+    assert_eq!(messages(&node, "/", "orders")?.len(), 0);
+    node.ctl(&[&restore[..], &["all"]].concat())?.ok();
+    let restored = result()?;
+    assert_eq!(restored["messages"], 1, "{restored}");
+    assert_eq!(restored["queues_skipped"], 0, "{restored}");
     Ok(())
 }
 

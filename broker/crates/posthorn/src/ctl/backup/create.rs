@@ -6,7 +6,7 @@ use crate::ctl::client::Client;
 use crate::ctl::failure::Failure;
 use crate::ctl::output::Output;
 use audit::rfc3339;
-use backup::{ArchiveWriter, BackupInfo, BackupName, ObjectStore, QueueContent};
+use backup::{ArchiveWriter, BackupInfo, BackupName, Manifest, ObjectStore, QueueContent};
 use bytes::Bytes;
 use env::WallTime;
 
@@ -16,6 +16,8 @@ pub(super) struct Scope<'a> {
     pub vhosts: &'a [String],
     /// Names of queues. Empty: all.
     pub queues: &'a [String],
+    /// No messages.
+    pub definitions_only: bool,
 }
 
 /// The name of a backup of this time: `20260131T235959Z`.
@@ -77,7 +79,7 @@ pub(super) fn create(
     store: &dyn ObjectStore,
     name: Option<&str>,
     scope: &Scope<'_>,
-) -> Result<(), Failure> {
+) -> Result<Manifest, Failure> {
     let started_ms = wall();
     let name: BackupName = match name {
         Some(name) => parse_name(name)?,
@@ -95,7 +97,7 @@ pub(super) fn create(
     let mut progress = Progress::new(output);
     let queues = definitions.queues();
     let is_chosen = |queue: &&super::definitions::DefinedQueue| {
-        scope.queues.is_empty() || scope.queues.contains(&queue.name)
+        !scope.definitions_only && (scope.queues.is_empty() || scope.queues.contains(&queue.name))
     };
     for queue in queues.iter().filter(is_chosen) {
         let label = (queue.vhost.as_str(), queue.name.as_str());
@@ -112,5 +114,6 @@ pub(super) fn create(
     writer.finish(wall()).map_err(|error| failed(&error))?;
     // Each object was compared when it was written; this reads what a restore will read.
     let manifest = check(output, store, &name)?;
-    report(output, &name, &manifest, "is written and verified")
+    report(output, &name, &manifest, "is written and verified")?;
+    Ok(manifest)
 }

@@ -1,7 +1,7 @@
 //! `backup restore`.
 
 use super::definitions::Definitions;
-use super::{Progress, RestoreOptions, failed, parse_name};
+use super::{Progress, RestoreOptions, failed, parse_name, write_result};
 use crate::ctl::client::Client;
 use crate::ctl::failure::Failure;
 use crate::ctl::output::Output;
@@ -313,5 +313,10 @@ pub(super) fn restore(
             "skipped": restore.skipped,
         })),
     }
-    Ok(())
+    let result = json!({
+        "messages": messages,
+        "queues": queues,
+        "queues_skipped": restore.skipped.len(),
+    });
+    write_result(options.result_file.as_deref(), &result)
 }
