@@ -152,6 +152,7 @@ fn list(c: &mut Cluster, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
         most: u64::MAX,
         messages: 100,
         body_bytes: 100,
+        body_start: 0,
         state: None,
     };
     let mut all = Vec::new();

@@ -545,6 +545,7 @@ impl Model {
             most: u64::MAX,
             messages: 100,
             body_bytes: 8,
+            body_start: 0,
             state: None,
         };
         loop {

@@ -41,6 +41,7 @@ fn list(rig: &Rig, state: Option<BrowsedState>) -> Vec<BrowsedMessage> {
         most: u64::MAX,
         messages: 100,
         body_bytes: 8,
+        body_start: 0,
         state,
     };
     let page = rig.machine.browse(&request, &mut read);
