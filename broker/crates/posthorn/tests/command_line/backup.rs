@@ -427,7 +427,7 @@ fn result_files_have_the_counts() -> Result<()> {
     node.ctl(&["publish", "orders", "first"])?.ok();
     let create = |words: &[&str]| {
         let words = [
-            &["backup", "create", "--to", store, "--result-file", path],
+            &["backup", "create", "--to", store, "--result-file", path][..],
             words,
         ]
         .concat();
