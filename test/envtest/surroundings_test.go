@@ -217,7 +217,7 @@ var _ = Describe("network policy", func() {
 		Eventually(func() int {
 			_ = exists(policy)()
 			return len(policy.Spec.Ingress)
-		}).Should(Equal(4))
+		}).Should(Equal(5))
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.NetworkPolicy.Mode = "Off" })
 		Eventually(gone(policy)).Should(BeTrue())
 	})

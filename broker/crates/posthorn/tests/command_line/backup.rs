@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Messages of the queue with active clients before the backup begins.
 const STEADY: u64 = 300;
 /// More than one page of a listing shows of a body.
-const LARGE: usize = 9 << 20;
+const LARGE: usize = 5 << 20;
 
 fn amqp(node: &Single) -> Result<String> {
     address(&node.scratch.0.join("ready"), "amqp")

@@ -40,7 +40,8 @@ impl Outcome {
     }
 
     fn json(&self) -> Result<Json> {
-        Ok(serde_json::from_str(&self.stdout)?)
+        let parsed = serde_json::from_str(&self.stdout);
+        parsed.map_err(|error| format!("{error}: {}{}", self.stdout, self.stderr).into())
     }
 }
 
