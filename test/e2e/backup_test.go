@@ -22,7 +22,8 @@ const (
 	savedMessages  = 500
 )
 
-// restoreNewCluster backs up a cluster on a volume, deletes the cluster, and restores its messages into a new one.
+// restoreNewCluster backs up a cluster on a volume, deletes the cluster, and restores its messages into a new one. hack/e2e backup
+// runs it separately.
 func restoreNewCluster() {
 	saved, revived := singleCluster(savedCluster), singleCluster(revivedCluster)
 	store, ledger := ledgerClaim(), ledgerClaim()
