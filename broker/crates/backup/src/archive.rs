@@ -44,7 +44,7 @@ pub enum ArchiveError {
     Manifest {
         /// The backup.
         name: BackupName,
-        /// What is wrong with it.
+        /// The reason.
         error: ManifestError,
     },
     /// An object is not the one that was written.
@@ -52,7 +52,7 @@ pub enum ArchiveError {
     Damaged {
         /// Its key.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// An object was read back with other bytes than were written.
@@ -70,7 +70,7 @@ pub enum ArchiveError {
         vhost: String,
         /// The queue.
         queue: String,
-        /// What is wrong.
+        /// The reason.
         error: RecordsError,
     },
 }

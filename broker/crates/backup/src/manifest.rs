@@ -205,7 +205,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// What does not fit.
+    /// The contradiction.
     pub fn decode(document: &[u8]) -> Result<Manifest, ManifestError> {
         let text = std::str::from_utf8(document);
         let text = text.map_err(|error| ManifestError::Json(error.to_string()))?;

@@ -76,7 +76,7 @@ pub enum RecordsError {
     Record {
         /// Offset of the record in the bytes.
         offset: usize,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }

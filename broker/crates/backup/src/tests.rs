@@ -365,7 +365,7 @@ fn directory_has_private_files_and_refuses_keys_that_leave_it() {
     let again = store.create("a/manifest.json", Bytes::new());
     assert!(matches!(again, Err(StoreError::Exists { .. })), "{again:?}");
     assert_eq!(store.get("a/manifest.json", 3).unwrap().len(), 4);
-    // What is left of a write that did not finish is not listed and does not prevent another one.
+    // An unfinished file is not listed, and does not prevent another write.
     let unfinished = scratch.0.join("store/b/definitions.json.unfinished");
     std::fs::create_dir_all(unfinished.parent().unwrap()).unwrap();
     std::fs::write(&unfinished, "x").unwrap();

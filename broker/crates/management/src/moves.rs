@@ -323,7 +323,8 @@ pub(crate) async fn cancel(
     let (id, state) = (call.query.get("message_id"), call.query.get("state"));
     let (Some(id), Some("delayed")) = (id, state) else {
         return Err(ApiError::bad_request(
-            "pass 'message_id' and 'state=delayed': only delayed messages are deleted by their message id;              DELETE .../contents removes all messages",
+            "pass 'message_id' and 'state=delayed': only delayed messages are deleted by their message id; \
+             DELETE .../contents removes all ready and delayed messages",
         ));
     };
     let cursor = call.query.get("cursor").map(parse_cursor).transpose()?;

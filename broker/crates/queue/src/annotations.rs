@@ -165,7 +165,7 @@ pub fn restored(message: &Message, delay_ms: Option<u64>) -> Result<Message, Dec
         return Ok(message.clone());
     }
     let Ok(kept) = Annotations::new(table) else {
-        // Those of a message are valid, and these are fewer.
+        // The annotations of a message are valid, so a part of them is valid, too.
         return Ok(message.clone());
     };
     let message = match kept.is_empty() {
@@ -285,7 +285,7 @@ mod tests {
         let waits = restored(&scheduled, Some(7)).unwrap();
         assert_eq!(delivery_delay(&waits), Some(7));
         assert_eq!(crate::deduplication_id(&waits), None);
-        // Those of receivers stay.
+        // Annotations of receivers stay.
         let annotated = annotations(&[("x-opt-note", "1")]).add_to(&scheduled);
         let kept = restored(&annotated.unwrap(), None).unwrap();
         assert_eq!(
