@@ -229,8 +229,8 @@ func connection(t task) []string {
 		args = append(args,
 			"--url=https://"+names.NodeHost(t.owner.GetNamespace(), t.cluster, t.node)+":"+strconv.Itoa(names.PortOperator),
 			"--cacert="+operatorDir+"/"+caKey, "--cert="+operatorDir+"/"+corev1.TLSCertKey, "--key="+operatorDir+"/"+corev1.TLSPrivateKeyKey,
-			// The nodes identify the operator by its certificate. The name appears in messages only.
-			"--user=operator",
+			// The nodes identify the operator by its certificate. A user would take precedence.
+			"--certificate-only",
 			fmt.Sprintf("--timeout=%d", answerSeconds))
 	}
 	return append(args, "backup")

@@ -85,7 +85,7 @@ func TestJobOfABackup(t *testing.T) {
 	}
 	pod := job.Spec.Template.Spec
 	want := "ctl --quiet --url=https://c-1.c-nodes.ns.svc:15670 --cacert=/etc/posthorn/operator/ca.crt --cert=/etc/posthorn/operator/tls.crt" +
-		" --key=/etc/posthorn/operator/tls.key --user=operator --timeout=120 backup create"
+		" --key=/etc/posthorn/operator/tls.key --certificate-only --timeout=120 backup create"
 	if got := strings.Join(pod.Containers[0].Args, " "); got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}

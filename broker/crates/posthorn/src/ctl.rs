@@ -69,6 +69,9 @@ pub(crate) struct Args {
     password_file: Option<PathBuf>,
     #[command(flatten)]
     tls: tls::TlsFiles,
+    /// Log in with the client certificate alone, at a listener for the operator (operator.ssl.port)
+    #[arg(long, global = true, conflicts_with_all = ["as_user", "as_password", "password_file"])]
+    certificate_only: bool,
     /// Format of the output
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -443,6 +446,11 @@ fn client(args: &Args) -> Result<Client, Failure> {
         let value = value.or_else(|| variable(name));
         value.unwrap_or_else(|| default.to_owned())
     };
+    let tls = args.tls.clone().or(&context);
+    if args.certificate_only && tls.cert.is_none() {
+        let text = "--certificate-only needs a client certificate: give --cert and --key";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     let password = match (
         &args.as_password,
         &args.password_file,
@@ -462,8 +470,9 @@ fn client(args: &Args) -> Result<Client, Failure> {
         ),
         user: setting(&args.as_user, &context.user, "POSTHORN_USER", "guest"),
         password,
+        certificate_only: args.certificate_only,
         timeout: Duration::from_secs(args.timeout),
-        tls: args.tls.clone().or(&context),
+        tls,
     })
 }
 

@@ -14,6 +14,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -333,6 +334,58 @@ fn ctl_presents_its_client_certificate() -> Result<()> {
         let is_answered = server.join().map_err(|_| "the server ended")?;
         assert_eq!(is_answered, code == 0);
     }
+    Ok(())
+}
+
+#[test]
+fn ctl_logs_in_with_a_certificate_alone() -> Result<()> {
+    let (scratch, fixture) = (
+        Scratch::new("tls-ctl-operator")?,
+        Fixture::new("tls-ctl-operator")?,
+    );
+    let (node, authority) = with_operator(&scratch, &fixture, &[])?;
+    node.control(&["change_password", "guest", "other"])?;
+    let issued = authority.issue("operator", &[])?;
+    let cert = fixture.dir.write("operator.pem", &issued.certificate)?;
+    let key = fixture.dir.write("operator.key", &issued.key)?;
+    let address = address(&node.ready, "operator/ssl")?;
+    let store = scratch.0.join("backups");
+    let backup = |options: &[&str]| {
+        let mut command = posthorn();
+        command
+            .args(["ctl", "--url", &format!("https://{address}")])
+            .args([OsStr::new("--cacert"), fixture.path("ca.pem").as_ref()])
+            .args([OsStr::new("--cert"), cert.as_ref()])
+            .args([OsStr::new("--key"), key.as_ref()])
+            .args(options)
+            .args(["backup", "create", "--to"])
+            .arg(&store);
+        command.output()
+    };
+    // The certificate would do, but a user and a password take precedence.
+    let with_password = backup(&[])?;
+    assert!(
+        stderr(&with_password).contains("refused user 'guest'"),
+        "{}",
+        stderr(&with_password)
+    );
+    let alone = backup(&["--certificate-only"])?;
+    assert!(alone.status.success(), "{}", stderr(&alone));
+    let both = backup(&["--certificate-only", "--user", "guest"])?;
+    assert!(
+        stderr(&both).contains("cannot be used with"),
+        "{}",
+        stderr(&both)
+    );
+    let mut without = posthorn();
+    let without = without
+        .args(["ctl", "--certificate-only", "ping"])
+        .output()?;
+    assert!(
+        stderr(&without).contains("give --cert and --key"),
+        "{}",
+        stderr(&without)
+    );
     Ok(())
 }
 

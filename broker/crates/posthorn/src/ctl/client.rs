@@ -50,6 +50,8 @@ pub(crate) struct Endpoint {
     pub(crate) url: String,
     pub(crate) user: String,
     pub(crate) password: String,
+    /// The client certificate is sent instead of user and password.
+    pub(crate) certificate_only: bool,
     /// Time limit for one response.
     pub(crate) timeout: Duration,
     /// Used only with `https://`.
@@ -58,7 +60,8 @@ pub(crate) struct Endpoint {
 
 pub(crate) struct Client {
     endpoint: Endpoint,
-    authorization: String,
+    /// `None`: the client certificate identifies the user.
+    authorization: Option<String>,
     agent: ureq::Agent,
 }
 
@@ -88,15 +91,23 @@ impl Client {
                 "'{url}' is not a management address: it must begin with http:// or https://"
             )));
         };
-        let credentials = format!("{}:{}", endpoint.user, endpoint.password);
+        let authorization = (!endpoint.certificate_only).then(|| {
+            let credentials = format!("{}:{}", endpoint.user, endpoint.password);
+            format!("Basic {}", STANDARD.encode(credentials))
+        });
         Ok(Client {
             endpoint: Endpoint {
                 url: url.trim_end_matches('/').to_owned(),
                 ..endpoint
             },
-            authorization: format!("Basic {}", STANDARD.encode(credentials)),
+            authorization,
             agent: config.new_agent(),
         })
+    }
+
+    /// The user who logs in with a password. `None`: a certificate identifies the user.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.authorization.as_ref().map(|_| &*self.endpoint.user)
     }
 
     /// The user and its password.
@@ -121,6 +132,7 @@ impl Client {
         Client::new(Endpoint {
             user: user.to_owned(),
             password: password.to_owned(),
+            certificate_only: false,
             ..self.endpoint.clone()
         })
     }
@@ -186,8 +198,10 @@ impl Client {
         let mut request = ureq::http::Request::builder()
             .method(method)
             .uri(&url)
-            .header("Authorization", &self.authorization)
             .header("Content-Type", kind);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

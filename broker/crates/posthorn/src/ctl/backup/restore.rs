@@ -76,7 +76,7 @@ impl Restore<'_> {
                 "the permissions of user '{user}' are not restored: the cluster has no such user"
             ));
         }
-        let own = definitions.take_user(self.client.credentials().0);
+        let own = (self.client.user()).and_then(|user| definitions.take_user(user));
         let entries = definitions.import(self.client)?;
         self.output
             .progress(&format!("imported {entries} definitions"));
@@ -289,7 +289,7 @@ pub(super) fn restore(
         own.import(client)?;
         output.warn(&format!(
             "user '{}' is restored with the password that it has in the backup",
-            client.credentials().0
+            client.user().unwrap_or_default()
         ));
     }
     for queue in &restore.skipped {
