@@ -22,8 +22,7 @@ const (
 	savedMessages  = 500
 )
 
-// restoreNewCluster backs up a cluster on a volume, deletes the cluster, and restores its messages into a new one. hack/e2e backup
-// runs it separately.
+// restoreNewCluster backs up a cluster on a volume, deletes the cluster, and restores its messages into a new one.
 func restoreNewCluster() {
 	saved, revived := singleCluster(savedCluster), singleCluster(revivedCluster)
 	store, ledger := ledgerClaim(), ledgerClaim()

@@ -76,7 +76,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 	It("start to delete a namespace with two other clusters in it", deleteNamespace)
 	It("apply a pod template to another cluster, except while it is paused or without a broker", reshapePods)
 	It("recreate another cluster on its volume with the next version, whose flag stays disabled", makeAgain)
-	It("restore the backup of a deleted cluster into a new cluster", Label("backup"), restoreNewCluster)
+	It("restore the backup of a deleted cluster into a new cluster", restoreNewCluster)
 	It("give another cluster a certificate from cert-manager", issueCertificate)
 	It("give another cluster a certificate from a given Secret", giveCertificate)
 	It("replace the CA of another cluster that accepts TLS only, without a restart", takeTLSOnly)
