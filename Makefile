@@ -96,20 +96,21 @@ sim-selfcheck: ## plant one bug at a time; the simulator must catch each within 
 .PHONY: build broker operator kubectl-plugin demo-client image
 build: broker operator kubectl-plugin demo-client ## build bin/posthorn, bin/posthorn-operator, bin/kubectl-posthorn, bin/demo-client
 
-# The profile of the broker. The tests use sim: its dependencies are built for the simulator anyway.
+# The profile of the broker. The tests use dev, which the unit tests build anyway.
 PROFILE ?= release
+BUILT = $(CARGO_TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
 broker:
 	@mkdir -p bin
 	@echo "building the broker ($(PROFILE))"
 	@$(CARGO) build $(if $(VERBOSE),,-q) --profile $(PROFILE) --locked $(BROKER) -p posthorn
-	@cp $(CARGO_TARGET_DIR)/$(PROFILE)/posthorn bin/posthorn
+	@cp $(BUILT)/posthorn bin/posthorn
 
 .PHONY: next
 next: ## build the broker of the next version in bin/next, for tests of upgrades
 	@mkdir -p bin/next
-	@$(CARGO) build -q --profile $(PROFILE) --locked $(BROKER) -p posthorn --features next
-	@cp $(CARGO_TARGET_DIR)/$(PROFILE)/posthorn bin/next/posthorn
+	@$(CARGO) build -q --profile $(PROFILE) --locked $(BROKER) -p posthorn --example next
+	@cp $(BUILT)/examples/next bin/next/posthorn
 
 operator:
 	@mkdir -p bin

@@ -1,11 +1,9 @@
 //! Changed, cut and shuffled frames: the engine neither panics nor keeps more than its limits, and reads the same whatever the pieces
 //! in which the bytes come.
 
-mod support;
-
+use crate::support::*;
 use codec_amqp10::{DeliveryState, Role};
 use proptest::prelude::*;
-use support::*;
 
 /// One frame that fits in some state.
 fn frames() -> impl Strategy<Value = Vec<u8>> {

@@ -1,11 +1,10 @@
 //! Two engines, a client and a server, with a simulated transport that cuts the bytes anywhere. Neither may ever find an error in what
 //! the other sends, windows and credit hold at every step, and at the end everything was delivered and settled once.
 
-mod support;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use crate::support::{attach_body, config};
 use amqp10::{
     AttachReply, Cause, ClientSasl, Config, Connection, Event, LinkId, LinkState, OpenReply,
     OutgoingDelivery, SaslDecision, SessionId, SessionState,
@@ -13,7 +12,6 @@ use amqp10::{
 use bytes::{Bytes, BytesMut};
 use codec_amqp10::{DeliveryState, Outcome, Role};
 use proptest::prelude::*;
-use support::{attach_body, config};
 
 struct Side {
     connection: Connection,

@@ -1,14 +1,12 @@
 //! Frames from a peer and commands of a broker, and what the engine answers: first its output and events, then that other links and
 //! sessions still work.
 
-mod support;
-
+use crate::support::*;
 use codec_amqp10::{
     AmqpError, Condition, DeliveryState, Modified, Outcome, ProtocolHeader, Reader,
     ReceiverSettleMode, Role, SaslCode, SaslFrame, SaslOutcome, SenderSettleMode,
     TransactionalState,
 };
-use support::*;
 
 use Role::{Receiver, Sender};
 use Step::*;

@@ -1,5 +1,4 @@
 //! Frames, checked statement by statement against RFC 6455, section 5.
-#![forbid(unsafe_code)]
 
 use bytes::BytesMut;
 use codec_websocket::{

@@ -1,5 +1,4 @@
 //! The opening handshake, checked statement by statement against RFC 6455, section 4.2.
-#![forbid(unsafe_code)]
 
 use codec_websocket::{EndpointOffer, HandshakeRefusal, HandshakeResponse, MAX_REQUEST, answer};
 use proptest::prelude::*;

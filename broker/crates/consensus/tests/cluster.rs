@@ -1,10 +1,8 @@
 //! Clusters of hosts: elections, commits, crashes, partitions, checkpoints.
 
-mod harness;
-
+use crate::harness::{Cluster, GROUP, seeds, voters};
 use consensus::RaftHost;
 use env::{NodeId, Rng};
-use harness::{Cluster, GROUP, seeds, voters};
 use std::time::Duration;
 
 #[test]

@@ -2,13 +2,11 @@
 //! file, or of a newer format. A start either fails and names the file or group, or restores the same state;
 //! damage that a start does not read is reported when it is read.
 
-mod harness;
-
+use crate::harness::{Cluster, GROUP, Machine, small_limits, voters};
 use bytes::Bytes;
 use consensus::{GroupId, RaftHost};
 use env::sim::SimDisk;
 use env::{Disk, NodeId, Time};
-use harness::{Cluster, GROUP, Machine, small_limits, voters};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -81,11 +79,11 @@ fn disk_of(files: &Files) -> SimDisk {
 }
 
 fn start(files: &Files) -> Result<BTreeMap<GroupId, Found>, String> {
-    let mut node = harness::Node::new(NODE, disk_of(files));
+    let mut node = crate::harness::Node::new(NODE, disk_of(files));
     node.start(1, small_limits(), Time(1))
         .map_err(|e| match e {
-            harness::Start::Wal(e) => e.to_string(),
-            harness::Start::Recovery(e) => e.to_string(),
+            crate::harness::Start::Wal(e) => e.to_string(),
+            crate::harness::Start::Recovery(e) => e.to_string(),
         })?;
     let mut out = Vec::new();
     node.poll(&mut out);

@@ -1,11 +1,9 @@
 //! Frames from peers that no correct host sends. None may end the process.
 
-mod harness;
-
+use crate::harness::{Cluster, GROUP, voters};
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::RaftHost;
 use env::{NodeId, Rng, SeededRng};
-use harness::{Cluster, GROUP, voters};
 use std::time::Duration;
 
 fn varint(out: &mut BytesMut, mut value: u64) {
@@ -99,7 +97,7 @@ fn random_frame(rng: &mut SeededRng, terms: &[u64], indexes: &[u64]) -> Bytes {
 /// One host receives only arbitrary frames, from members and other nodes, in every role.
 #[test]
 fn arbitrary_frames_do_not_panic_a_host() {
-    for seed in harness::seeds(0, 60) {
+    for seed in crate::harness::seeds(0, 60) {
         println!("SEEDS={seed}..{}", seed + 1);
         let mut cluster = Cluster::new(seed, 3);
         let joiner = seed % 5 == 4;
@@ -139,7 +137,7 @@ fn arbitrary_frames_do_not_panic_a_host() {
             host.receive(from, frame);
             if round % 3 == 0 {
                 // The oracle must not compare histories forged by the attacker.
-                cluster.oracle = harness::Oracle::default();
+                cluster.oracle = crate::harness::Oracle::default();
                 cluster.step();
             }
         }

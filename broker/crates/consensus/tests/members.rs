@@ -1,10 +1,8 @@
 //! Membership changes, and how new members catch up.
 
-mod harness;
-
+use crate::harness::{Cluster, GROUP, seeds, small_limits, voters};
 use consensus::{Departure, HostLimits, Membership, MembershipChange, ProposeError, RaftHost};
 use env::{Disk, NodeId, Rng};
-use harness::{Cluster, GROUP, seeds, small_limits, voters};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,10 +1,8 @@
 //! Groups without work sleep, and wake up when work arrives.
 
-mod harness;
-
+use crate::harness::{Cluster, GROUP, small_limits, voters};
 use consensus::{GroupId, RaftHost};
 use env::NodeId;
-use harness::{Cluster, GROUP, small_limits, voters};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(20);

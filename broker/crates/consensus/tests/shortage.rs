@@ -1,12 +1,10 @@
 //! Shortage of file descriptors or memory: no file is reported as damaged, no replica stops, and work
 //! continues once the shortage ends.
 
-mod harness;
-
+use crate::harness::{Cluster, GROUP, voters};
 use consensus::RaftHost;
 use env::NodeId;
 use env::sim::SimDisk;
-use harness::{Cluster, GROUP, voters};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -144,10 +142,10 @@ fn start_during_shortage_is_refused_and_names_the_limit() {
     ];
     for shortage in shortages {
         shortage(&node.disk, true);
-        let refused = node.start(1, harness::small_limits(), env::Time(1));
+        let refused = node.start(1, crate::harness::small_limits(), env::Time(1));
         let text = match refused.expect_err("reading needs a descriptor") {
-            harness::Start::Wal(e) => e.to_string(),
-            harness::Start::Recovery(e) => e.to_string(),
+            crate::harness::Start::Wal(e) => e.to_string(),
+            crate::harness::Start::Recovery(e) => e.to_string(),
         };
         assert!(text.contains("limit"), "{text}");
         assert!(!text.contains("damaged"), "{text}");

@@ -1,11 +1,9 @@
 //! Files that hosts leave on their disks, and recovery from them.
 
-mod harness;
-
+use crate::harness::{Cluster, GROUP, small_limits, voters};
 use consensus::{GroupId, Host, HostConfig, RaftHost, RecoveryError};
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId};
-use harness::{Cluster, GROUP, small_limits, voters};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -375,7 +373,7 @@ fn group_removed_and_created_in_one_turn_starts_empty() {
     let host = node.host.as_mut().expect("host runs");
     host.remove(GROUP);
     host.create(GROUP, &voters([1]));
-    cluster.oracle = harness::Oracle::default();
+    cluster.oracle = crate::harness::Oracle::default();
     cluster.elect(GROUP);
     cluster.commit(GROUP, true, 10);
     cluster.crash(NodeId(1));

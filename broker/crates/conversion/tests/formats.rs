@@ -1,5 +1,4 @@
 //! Envelopes of MQTT messages as version 0.2 stored them.
-#![forbid(unsafe_code)]
 
 use bytes::Bytes;
 use codec_mqtt::{Properties, Qos, RepeatedProperties};

@@ -1,12 +1,10 @@
 //! Random expressions have the same result as in an evaluator that is written for clarity, and no text makes the compiler panic.
 
-mod message;
-
 use std::cmp::Ordering;
 
+use crate::message::{Message, NOW, order};
 use codec_amqp10::Value;
 use filter::Filter;
-use message::{Message, NOW, order};
 use proptest::prelude::*;
 
 /// A value of the evaluator below.
@@ -309,7 +307,7 @@ proptest! {
         text in "[aé€🥕b]{0,12}",
     ) {
         let text: &'static str = Box::leak(text.into_boxed_str());
-        let message = message::with(&[("text", Value::String(text))]);
+        let message = crate::message::with(&[("text", Value::String(text))]);
         let filter = Filter::compile_sql(&format!("text LIKE '{pattern}'")).unwrap();
         let characters = |text: &str| text.chars().collect::<Vec<_>>();
         prop_assert_eq!(

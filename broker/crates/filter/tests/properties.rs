@@ -1,10 +1,8 @@
 //! Property filters, and the choice of a filter by its descriptor.
 
-mod message;
-
+use crate::message::{NOW, order, symbol};
 use codec_amqp10::{Decode, Described, Encode, Map, Reader, Symbol, Timestamp, Uuid, Value, map};
 use filter::{CompileError, Filter};
-use message::{NOW, order, symbol};
 
 fn encoded(entries: &[(Value<'static>, Value<'static>)]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -93,7 +91,7 @@ fn every_field_of_a_filter_must_match() {
     assert!(filter("order.created").matches(&order(), NOW));
     assert!(!filter("order.deleted").matches(&order(), NOW));
     let filter = properties(&[("subject", Value::String("&s:"))]).unwrap();
-    assert!(!filter.matches(&message::Message::default(), NOW));
+    assert!(!filter.matches(&crate::message::Message::default(), NOW));
 }
 
 #[test]
@@ -132,7 +130,7 @@ fn application_properties_match_by_value_and_presence() {
 
 #[test]
 fn an_ampersand_is_written_twice_at_the_start_of_a_value() {
-    let message = message::with(&[
+    let message = crate::message::with(&[
         ("modifier", Value::String("&p:x")),
         ("both", Value::String("&&")),
         ("inside", Value::String("a&b")),
@@ -243,7 +241,10 @@ fn the_descriptor_chooses_the_kind_of_filter() {
         for descriptor in [Value::Ulong(code), symbol(name)] {
             let filter = compile(&described(descriptor, &value)).unwrap().unwrap();
             assert!(filter.matches(&order(), NOW), "{name}");
-            assert!(!filter.matches(&message::Message::default(), NOW), "{name}");
+            assert!(
+                !filter.matches(&crate::message::Message::default(), NOW),
+                "{name}"
+            );
             let error = compile(&described(descriptor, &Value::Uint(1))).unwrap();
             assert!(error.is_err(), "{name}");
         }

@@ -1,10 +1,8 @@
 //! JMS selectors: the syntax and the headers in which they differ from SQL filters.
 
-mod message;
-
+use crate::message::{Message, NOW, check_selector, check_sql, order, with};
 use codec_amqp10::{Uuid, Value};
 use filter::{Filter, Property};
-use message::{Message, NOW, check_selector, check_sql, order, with};
 
 #[test]
 fn keywords_are_case_insensitive_and_identifiers_are_not() {

@@ -1,10 +1,8 @@
 //! SQL filters: results for messages, by construct. Expected results are those of RabbitMQ 4.2 where it supports the construct.
 
-mod message;
-
+use crate::message::{Message, NOW, check_sql, order, symbol, with};
 use codec_amqp10::{Timestamp, Uuid, Value};
 use filter::{Filter, Property};
-use message::{Message, NOW, check_sql, order, symbol, with};
 
 #[test]
 fn logical_operators_use_three_valued_logic() {

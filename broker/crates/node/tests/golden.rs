@@ -1,5 +1,4 @@
 //! Link frames and identity files as version 0.2 wrote them.
-#![forbid(unsafe_code)]
 
 use bytes::{Bytes, BytesMut};
 use env::sim::SimDisk;

@@ -1,9 +1,6 @@
 //! Complete nodes in one process: real threads, sockets, files and TLS, with a simple shard driver.
-#![forbid(unsafe_code)]
 
-mod journal;
-
-use journal::{RunningNode, SOME_SECONDS, Scratch, eventually, free_ports, start, within};
+use crate::journal::{RunningNode, SOME_SECONDS, Scratch, eventually, free_ports, start, within};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,18 +1,13 @@
 //! The version and its feature flags.
 //!
-//! With the cargo feature `next` the binary reports the next version with one additional feature
-//! flag, for upgrade tests. Only this crate differs, so that building it costs only a link.
+//! Upgrade tests run the next version, which has one additional feature flag: the example `next` of this crate.
 
 use metadata::features::{Feature, KNOWN, Version};
 
-/// This version; with the cargo feature `next`, the next one.
-pub const PROGRAM: Version = if cfg!(feature = "next") {
-    NEXT
-} else {
-    Version {
-        version: env!("CARGO_PKG_VERSION"),
-        features: KNOWN,
-    }
+/// This version.
+pub const PROGRAM: Version = Version {
+    version: env!("CARGO_PKG_VERSION"),
+    features: KNOWN,
 };
 
 /// The next version.

@@ -1,18 +1,12 @@
 //! The audit log of a node, compared with a list of operations over every protocol.
-#![forbid(unsafe_code)]
 
-mod audit_clients;
-mod client;
-mod mqtt_client;
-mod program;
-
+use crate::audit_clients::{Amqp10Client, Http, StreamClient};
+use crate::client::Client;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve};
 use audit::Operation;
-use audit_clients::{Amqp10Client, Http, StreamClient};
-use client::Client;
 use codec_amqp091::Method;
 use codec_mqtt::Qos;
 use message::Table;
-use program::{Result, Scratch, Serving, address, eventually, serve};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -608,7 +602,7 @@ fn over_amqp10(address: &str, expected: &mut Expected) -> Result<()> {
 }
 
 fn over_mqtt(address: &str, expected: &mut Expected) -> Result<()> {
-    use mqtt_client::Client;
+    use crate::mqtt_client::Client;
     let mut add = |object, outcome| expected.add("mqtt", "app", object, outcome);
     assert!(Client::log_in(address, "app", WRONG).is_err());
     add(("login", "", "app"), "refused");

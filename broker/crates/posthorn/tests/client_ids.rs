@@ -1,15 +1,10 @@
 //! MQTT clients of a three-node cluster: a client id has one connection in the cluster, also after
 //! a node was killed.
-#![forbid(unsafe_code)]
 
-mod mqtt_client;
-mod nodes;
-mod program;
-
+use crate::mqtt_client::Client;
+use crate::nodes::Nodes;
+use crate::program::Result;
 use codec_mqtt::Qos;
-use mqtt_client::Client;
-use nodes::Nodes;
-use program::Result;
 
 const SETTINGS: &[&str] = &["mqtt.listeners.tcp.default=127.0.0.1:0"];
 

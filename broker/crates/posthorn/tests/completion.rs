@@ -1,9 +1,6 @@
 //! Shell completions, as bash evaluates them: every command, and nothing else.
-#![forbid(unsafe_code)]
 
-mod program;
-
-use program::{Result, Scratch, posthorn};
+use crate::program::{Result, Scratch, posthorn};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;

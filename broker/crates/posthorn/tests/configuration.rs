@@ -1,10 +1,7 @@
 //! The configuration reference in the documentation equals the output of `posthorn config
 //! reference`.
-#![forbid(unsafe_code)]
 
-mod program;
-
-use program::{Result, posthorn};
+use crate::program::{Result, posthorn};
 use std::path::Path;
 
 /// The text above the table.
@@ -26,7 +23,7 @@ A node reads its configuration from these sources; a later one takes precedence:
 - `posthorn ctl` changes log levels, the memory watermark and the limit of free disk space of a
   running node until its next restart, or until a reload changes the same setting.
 
-`UPDATE=1 cargo test -p posthorn --test configuration` generates this page.
+`UPDATE=1 cargo test -p posthorn configuration::` generates this page.
 
 ";
 

@@ -1,13 +1,8 @@
 //! Starting nodes whose files were damaged, and rejection of invalid clients.
-#![forbid(unsafe_code)]
 
-mod client;
-mod nodes;
-mod program;
-
-use client::Client;
-use nodes::Nodes;
-use program::{Result, Scratch, Serving, address, eventually, serve, stderr};
+use crate::client::Client;
+use crate::nodes::Nodes;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve, stderr};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};

@@ -1,11 +1,7 @@
 //! A node that runs out of file descriptors.
-#![forbid(unsafe_code)]
 
-mod client;
-mod program;
-
-use client::Client;
-use program::{Result, Scratch, Serving, address, eventually, serve_arguments};
+use crate::client::Client;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve_arguments};
 use std::fs::File;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};

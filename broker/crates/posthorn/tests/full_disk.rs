@@ -1,11 +1,7 @@
 //! A node on a disk that is full: a small tmpfs in a private mount namespace.
-#![forbid(unsafe_code)]
 
-mod client;
-mod program;
-
-use client::Client;
-use program::{Result, Scratch, Serving, address, eventually, serve_arguments};
+use crate::client::Client;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve_arguments};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;

@@ -22,7 +22,7 @@ const HEADING: &str = "# Events in the log
 The field `event` of a log line has one of these names. Names do not change between versions; the
 texts next to them may change. The last column is the crate that logs the event.
 
-`UPDATE=1 cargo test -p posthorn --test log_events` generates this page.
+`UPDATE=1 cargo test -p posthorn log_events::` generates this page.
 
 | Event | Level | Crate |
 |---|---|---|

@@ -1,14 +1,9 @@
 //! Membership changes of real processes: replicas move, files are deleted, and nodes leave the
 //! cluster for good.
-#![forbid(unsafe_code)]
 
-mod client;
-mod nodes;
-mod program;
-
-use client::Client;
-use nodes::Nodes;
-use program::{Result, eventually};
+use crate::client::Client;
+use crate::nodes::Nodes;
+use crate::program::{Result, eventually};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 

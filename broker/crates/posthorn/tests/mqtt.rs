@@ -1,12 +1,8 @@
 //! MQTT clients of a process that is killed: acknowledged messages survive.
-#![forbid(unsafe_code)]
 
-mod mqtt_client;
-mod program;
-
+use crate::mqtt_client::Client;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve};
 use codec_mqtt::Qos;
-use mqtt_client::Client;
-use program::{Result, Scratch, Serving, address, eventually, serve};
 use std::path::Path;
 use std::process::Stdio;
 

@@ -1,16 +1,10 @@
 //! MQTT clients of several shards and of several processes: each receives messages published
 //! anywhere.
-#![forbid(unsafe_code)]
 
-mod client;
-mod mqtt_client;
-mod nodes;
-mod program;
-
+use crate::mqtt_client::Client;
+use crate::nodes::Nodes;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve};
 use codec_mqtt::{Properties, Qos, Will};
-use mqtt_client::Client;
-use nodes::Nodes;
-use program::{Result, Scratch, Serving, address, eventually, serve};
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
@@ -128,7 +122,7 @@ fn mqtt_messages_cross_nodes() -> Result<()> {
     assert_shared_subscription_distributes(&mut members, &mut publishers)?;
 
     // AMQP on another node; its confirm means that the subscribers' routers have the message.
-    let mut amqp = client::Client::publisher(&nodes.address(1, "amqp")?)?;
+    let mut amqp = crate::client::Client::publisher(&nodes.address(1, "amqp")?)?;
     amqp.publish_to("amq.topic", "a.amqp", 5)?;
     amqp.until_true(|c| c.unconfirmed() == 0)?;
     for subscriber in &mut subscribers {

@@ -1,17 +1,11 @@
 //! Logins with access tokens of an OpenID provider in the test process.
-#![forbid(unsafe_code)]
 
-mod audit_clients;
-mod client;
-mod mqtt_client;
-mod program;
-
-use audit_clients::{Amqp10Client, Http, StreamClient};
+use crate::audit_clients::{Amqp10Client, Http, StreamClient};
+use crate::client::Client;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve};
 use authority::{OidcProvider, PasswordServer, TokenKey};
-use client::Client;
 use codec_mqtt::Qos;
 use env::Clock as _;
-use program::{Result, Scratch, Serving, address, eventually, serve};
 use serde_json::{Value as Json, json};
 use std::fs::File;
 use std::path::PathBuf;
@@ -130,7 +124,7 @@ fn token_logs_in_over_every_protocol_with_the_permissions_of_its_scopes() -> Res
     assert!(client.manage("PUT", "/queues/other", &[]).is_err());
 
     let mqtt = broker.address("mqtt")?;
-    let mut client = mqtt_client::Client::log_in(&mqtt, "anyone", &token)?;
+    let mut client = crate::mqtt_client::Client::log_in(&mqtt, "anyone", &token)?;
     client.subscribe("app/t", Qos::AtLeastOnce)?;
     client.publish_at(Qos::AtMostOnce, "app/t", 0, "text", false)?;
     assert_eq!(client.message()?.payload, "text");
@@ -216,7 +210,9 @@ fn refused_tokens_are_explained_in_the_log_only() -> Result<()> {
         broker.amqp("guest", "guest").is_err(),
         "internal is no backend"
     );
-    assert!(mqtt_client::Client::log_in(&broker.address("mqtt")?, "guest", "guest").is_err());
+    assert!(
+        crate::mqtt_client::Client::log_in(&broker.address("mqtt")?, "guest", "guest").is_err()
+    );
     assert_eq!(broker.whoami("Basic Z3Vlc3Q6Z3Vlc3Q=")?.0, 401);
     let nothing = error_of(broker.amqp("", &key.token(&claims(3600, "openid"))?));
     assert!(
@@ -243,7 +239,7 @@ fn new_keys_of_the_provider_are_fetched_while_the_node_runs() -> Result<()> {
     })?;
     assert_eq!(provider.fetches(), 2);
     broker.amqp("", &token)?;
-    mqtt_client::Client::log_in(&broker.address("mqtt")?, "x", &token)?;
+    crate::mqtt_client::Client::log_in(&broker.address("mqtt")?, "x", &token)?;
     let removed = old.token(&claims(3600, SCOPES))?;
     assert!(broker.amqp("", &removed).is_err(), "the key was removed");
     provider.break_down();
@@ -264,7 +260,7 @@ fn connection_ends_with_its_token_unless_it_is_renewed() -> Result<()> {
 
     let mut ends_091 = broker.amqp("", &token)?;
     let mut ends_10 = Amqp10Client::open(&amqp, "", &token)?;
-    let mut ends_mqtt = mqtt_client::Client::log_in(&mqtt, "x", &token)?;
+    let mut ends_mqtt = crate::mqtt_client::Client::log_in(&mqtt, "x", &token)?;
     let mut ends_stream = StreamClient::open(&stream, "", &token)?;
 
     let mut stays_091 = broker.amqp("", &token)?;
@@ -337,7 +333,8 @@ fn http_server_checks_passwords_of_users_whose_permissions_are_stored() -> Resul
     );
     let mut client = Amqp10Client::open(&amqp, "guest", "outside")?;
     assert!(client.manage("PUT", "/queues/q2", &[])?.starts_with('2'));
-    let mut client = mqtt_client::Client::log_in(&broker.address("mqtt")?, "guest", "outside")?;
+    let mut client =
+        crate::mqtt_client::Client::log_in(&broker.address("mqtt")?, "guest", "outside")?;
     client.subscribe("t", Qos::AtMostOnce)?;
     StreamClient::open(&broker.address("stream")?, "guest", "outside")?.create("s")?;
     let mut http = Http::open(&broker.address("management")?)?;

@@ -1,11 +1,8 @@
 //! Traces and metrics that a node exports to a collector of the test.
-#![forbid(unsafe_code)]
 
-mod client;
-mod program;
-
+use crate::client::{Client, connect};
+use crate::program::{Result, Scratch, Serving, address, eventually, posthorn, serve};
 use bytes::BytesMut;
-use client::{Client, connect};
 use codec_amqp091::{Method, Properties, encode_body, encode_content_header, encode_method, table};
 use message::{Table, Value};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -13,7 +10,6 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::trace::v1::Span;
-use program::{Result, Scratch, Serving, address, eventually, posthorn, serve};
 use prost::Message as _;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -506,12 +502,12 @@ fn settings_that_cannot_be_used_stop_the_start() -> Result<()> {
         ),
     ] {
         let mut command = posthorn();
-        program::serve_arguments(&mut command, &scratch.0.join("d"), &scratch.0.join("r"));
+        crate::program::serve_arguments(&mut command, &scratch.0.join("d"), &scratch.0.join("r"));
         for setting in settings {
             command.arg("--set").arg(setting);
         }
         let output = command.output()?;
-        let stderr = program::stderr(&output);
+        let stderr = crate::program::stderr(&output);
         assert!(
             !output.status.success() && stderr.contains(expected),
             "{expected}: {stderr}"

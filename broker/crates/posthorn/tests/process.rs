@@ -1,14 +1,9 @@
 //! The node as a process: exit codes, errors, ready file, signals, and exclusive use of its data
 //! directory.
-#![forbid(unsafe_code)]
 
-mod client;
-mod mqtt_client;
-mod program;
-
+use crate::program::{Result, Scratch, Serving, address, posthorn, serve, stderr, wait_for};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use program::{Result, Scratch, Serving, address, posthorn, serve, stderr, wait_for};
 use std::process::{Command, Stdio};
 
 #[test]
@@ -162,13 +157,13 @@ fn login_attempts_of_every_protocol_are_counted_and_failed_ones_logged() -> Resu
     let _node = Serving(command.stderr(std::fs::File::create(&log)?).spawn()?);
     let (amqp, mqtt) = (address(&ready, "amqp")?, address(&ready, "mqtt")?);
     for _ in 0..2 {
-        assert!(client::Client::open(&amqp, "guest", "wrong", "/").is_err());
+        assert!(crate::client::Client::open(&amqp, "guest", "wrong", "/").is_err());
     }
-    client::Client::open(&amqp, "guest", "guest", "/")?;
+    crate::client::Client::open(&amqp, "guest", "guest", "/")?;
     for password in ["wrong", "", "other"] {
-        assert!(mqtt_client::Client::log_in(&mqtt, "guest", password).is_err());
+        assert!(crate::mqtt_client::Client::log_in(&mqtt, "guest", password).is_err());
     }
-    mqtt_client::Client::log_in(&mqtt, "guest", "guest")?;
+    crate::mqtt_client::Client::log_in(&mqtt, "guest", "guest")?;
     let attempts = format!(
         "http://{}/api/auth/attempts/n1",
         address(&ready, "management")?
@@ -276,14 +271,14 @@ fn reload_applies_live_settings_and_advertised_addresses() -> Result<()> {
     );
     let levels = api("GET", &format!("{base}/n1/log-levels"))?;
     assert_eq!(levels["default"], "warn");
-    let stream = program::eventually("the stated address", || {
+    let stream = crate::program::eventually("the stated address", || {
         let nodes = api("GET", &base).ok()?;
         let addresses = nodes[0]["client_addresses"].as_array()?;
         let found = addresses.iter().find(|a| a["protocol"] == "stream")?;
         (found["host"] == "streams.example").then(|| found.clone())
     })?;
     assert_eq!(stream["port"], 1552);
-    program::eventually("the free space limit", || {
+    crate::program::eventually("the free space limit", || {
         let nodes = api("GET", &base).ok()?;
         (nodes[0]["disk_free_limit"] == 77_777_777).then_some(())
     })?;
@@ -297,7 +292,7 @@ fn reload_applies_live_settings_and_advertised_addresses() -> Result<()> {
             .status()?
             .success()
     );
-    program::eventually("the reload", || {
+    crate::program::eventually("the reload", || {
         let settings = api("GET", &configuration).ok()?;
         (of(&settings, "channel_max")?["value"] == "11").then_some(())
     })?;
@@ -310,10 +305,10 @@ fn reload_applies_live_settings_and_advertised_addresses() -> Result<()> {
     assert_eq!(of(&settings, "channel_max").ok_or("none")?["value"], "11");
     // New connections get the new limit: the client asks for 10 channels.
     let amqp = address(&ready, "amqp")?;
-    client::Client::open(&amqp, "guest", "guest", "/")?;
+    crate::client::Client::open(&amqp, "guest", "guest", "/")?;
     std::fs::write(&file, "channel_max = 9\nhandshake_timeout = 9000\n")?;
     api("POST", &format!("{configuration}/reload"))?;
-    let refused = client::Client::open(&amqp, "guest", "guest", "/");
+    let refused = crate::client::Client::open(&amqp, "guest", "guest", "/");
     let reason = refused.err().ok_or("10 channels are too many")?.to_string();
     assert!(reason.contains("channel_max"), "{reason}");
     Ok(())

@@ -1,13 +1,9 @@
 //! No password, valid or invalid, appears in the log at any level, or in a response.
-#![forbid(unsafe_code)]
 
-mod client;
-mod program;
-
+use crate::client::Client;
+use crate::program::{Result, Scratch, Serving, address, posthorn, serve};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use client::Client;
-use program::{Result, Scratch, Serving, address, posthorn, serve};
 use serde_json::json;
 use std::fs::File;
 

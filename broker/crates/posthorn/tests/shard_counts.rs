@@ -1,18 +1,12 @@
 //! Real processes with different numbers of shards in one cluster, which change one by one under
 //! load.
-#![forbid(unsafe_code)]
 
-mod client;
-mod mqtt_client;
-mod nodes;
-mod program;
-
-use client::Client;
+use crate::client::Client;
+use crate::nodes::Nodes;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve};
 use codec_amqp091::Method;
 use codec_mqtt::Qos;
 use message::{Table, Value};
-use nodes::Nodes;
-use program::{Result, Scratch, Serving, address, eventually, serve};
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -113,7 +107,7 @@ fn publish_mqtt(ready: &ReadyFiles, shared: &Shared) -> BTreeSet<u64> {
         at += 1;
         let open = || -> Result<_> {
             let address = address(node, "mqtt")?;
-            Ok(mqtt_client::Client::open(&address, "publisher", true)?.0)
+            Ok(crate::mqtt_client::Client::open(&address, "publisher", true)?.0)
         };
         let Some(mut client) = node.exists().then(|| open().ok()).flatten() else {
             std::thread::yield_now();
@@ -202,7 +196,7 @@ fn nodes_change_their_numbers_of_shards_one_by_one_under_load() -> Result<()> {
     }
     for n in 0..SUBSCRIBERS {
         let address = nodes.address(usize::from(n) % 3, "mqtt")?;
-        let (mut client, _) = mqtt_client::Client::open(&address, &format!("s{n}"), false)?;
+        let (mut client, _) = crate::mqtt_client::Client::open(&address, &format!("s{n}"), false)?;
         client.subscribe("load/#", Qos::AtLeastOnce)?;
         client.goodbye()?;
     }
@@ -256,7 +250,8 @@ fn nodes_change_their_numbers_of_shards_one_by_one_under_load() -> Result<()> {
     let acknowledged = mqtt_thread.join().map_err(|_| "the MQTT publisher")?;
     for n in 0..SUBSCRIBERS {
         let address = nodes.address(usize::from(n + 1) % 3, "mqtt")?;
-        let (mut client, present) = mqtt_client::Client::open(&address, &format!("s{n}"), false)?;
+        let (mut client, present) =
+            crate::mqtt_client::Client::open(&address, &format!("s{n}"), false)?;
         assert!(present, "the session of s{n}");
         let (mut left, mut last) = (acknowledged.clone(), 0);
         while !left.is_empty() {
@@ -289,10 +284,10 @@ fn nodes_change_their_numbers_of_shards_one_by_one_under_load() -> Result<()> {
 fn mqtt_messages_cross_nodes_with_different_numbers_of_shards() -> Result<()> {
     let settings = &["mqtt.listeners.tcp.default=127.0.0.1:0"];
     let nodes = Nodes::with_shards("shard-counts-mqtt", &[3, 1, 2], settings)?;
-    let open = |count: usize, name: &str| -> Result<Vec<mqtt_client::Client>> {
+    let open = |count: usize, name: &str| -> Result<Vec<crate::mqtt_client::Client>> {
         let all = (0..count).map(|n| {
             let address = nodes.address(n % 3, "mqtt")?;
-            Ok(mqtt_client::Client::open(&address, &format!("{name}{n}"), true)?.0)
+            Ok(crate::mqtt_client::Client::open(&address, &format!("{name}{n}"), true)?.0)
         });
         all.collect()
     };

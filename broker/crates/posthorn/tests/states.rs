@@ -1,13 +1,8 @@
 //! Flow control and blocking of a connection, as reported by the HTTP API and the command line.
-#![forbid(unsafe_code)]
 
-mod client;
-mod nodes;
-mod program;
-
-use client::Client;
-use nodes::Nodes;
-use program::{Result, eventually, posthorn};
+use crate::client::Client;
+use crate::nodes::Nodes;
+use crate::program::{Result, eventually, posthorn};
 use serde_json::Value as Json;
 
 /// States of all connections in order, from node 0's HTTP API.
@@ -34,7 +29,11 @@ fn ctl(nodes: &Nodes, words: &[&str]) -> Result<String> {
     let mut command = posthorn();
     command.args(["ctl", "--url", &url]).args(words);
     let output = command.output()?;
-    assert!(output.status.success(), "{}", program::stderr(&output));
+    assert!(
+        output.status.success(),
+        "{}",
+        crate::program::stderr(&output)
+    );
     Ok(String::from_utf8(output.stdout)?)
 }
 

@@ -1,14 +1,11 @@
 //! Streams of a node that is killed: a client of the stream protocol against the real process.
-#![forbid(unsafe_code)]
 
-mod program;
-
+use crate::program::{Result, Scratch, Serving, address, serve};
 use bytes::BytesMut;
 use codec_stream::{
     ClientCommand, List, OffsetSpecification, PublishedBody, PublishedMessage, PublishedMessages,
     ResponseCode, ServerCommand, Trailing, split_frame,
 };
-use program::{Result, Scratch, Serving, address, serve};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,15 +1,11 @@
 //! A node with TLS: clients with passwords and certificates, certificate rotation, and invalid
 //! files at the start.
-#![forbid(unsafe_code)]
 
-mod client;
-mod program;
-
-use authority::{Authority, Fixture};
-use client::{Client, connect};
-use program::{
+use crate::client::{Client, connect};
+use crate::program::{
     Result, Scratch, Serving, address, eventually, posthorn, serve_arguments, stderr, wait_for,
 };
+use authority::{Authority, Fixture};
 use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
@@ -215,7 +211,7 @@ fn http_api_supports_tls() -> Result<()> {
     let mut page = String::new();
     stream.read_to_string(&mut page)?;
     assert!(page.contains("rabbitmq_build_info"), "{page}");
-    let ask = |stream: &mut dyn client::Stream| -> Result<String> {
+    let ask = |stream: &mut dyn crate::client::Stream| -> Result<String> {
         // guest:guest
         stream.write_all(
             b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\nconnection: close\r\n\r\n",
@@ -398,7 +394,7 @@ struct HttpResponse {
 
 /// Sends a request on a persistent connection. Each of `headers` ends with a line break.
 fn request(
-    stream: &mut dyn client::Stream,
+    stream: &mut dyn crate::client::Stream,
     line: &str,
     headers: &str,
     body: &str,

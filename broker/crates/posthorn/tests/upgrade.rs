@@ -1,16 +1,10 @@
 //! Processes of this version and of the next one: a cluster upgrades node by node and refuses to
 //! downgrade.
-#![forbid(unsafe_code)]
 
-mod client;
-mod next_version;
-mod nodes;
-mod program;
-
-use client::Client;
-use next_version::next;
-use nodes::Nodes;
-use program::{Result, Scratch, Serving, address, eventually, serve, wait_for};
+use crate::client::Client;
+use crate::next_version::next;
+use crate::nodes::Nodes;
+use crate::program::{Result, Scratch, Serving, address, eventually, serve, wait_for};
 use serde_json::{Value as Json, json};
 use std::fs::File;
 use std::process::Stdio;

@@ -1,5 +1,4 @@
 //! Dead letters that are kept until they are forwarded, across leader changes and restarts from snapshots.
-#![forbid(unsafe_code)]
 
 use bytes::Bytes;
 use env::rng::SeededRng;

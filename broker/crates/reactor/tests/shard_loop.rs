@@ -1,10 +1,7 @@
 //! The event loop with a line driver: sockets, partial frames, pauses, slow readers, closing, rings
 //! and shutdown.
-#![forbid(unsafe_code)]
 
-mod lines;
-
-use lines::{Harness, connect, read_flood, read_line};
+use crate::lines::{Harness, connect, read_flood, read_line};
 use reactor::{LoopConfig, LoopReport, ShardMessage};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,10 +1,7 @@
 //! The event loop with TLS: a line driver, and clients that use rustls.
-#![forbid(unsafe_code)]
 
-mod lines;
-
+use crate::lines::{Harness, connect, read_flood, read_line};
 use authority::Fixture;
-use lines::{Harness, connect, read_flood, read_line};
 use reactor::{LoopConfig, LoopReport, ShardMessage};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
@@ -108,7 +105,7 @@ fn incomplete_handshakes_are_limited_by_the_memory_budget() -> Result<()> {
         socket.set_nonblocking(true)?;
         sockets.push(socket);
     }
-    let allowed = lines::HANDSHAKES / part.len();
+    let allowed = crate::lines::HANDSHAKES / part.len();
     let mut config = fixture.client(None)?;
     config.resumption = rustls::client::Resumption::disabled();
     let config = Arc::new(config);

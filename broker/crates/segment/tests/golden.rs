@@ -1,5 +1,4 @@
 //! Segments and checkpoints as version 0.2 wrote them.
-#![forbid(unsafe_code)]
 
 use bytes::Bytes;
 use env::sim::SimDisk;

@@ -1,9 +1,7 @@
 //! The prefetch limit of a whole channel (basic.qos with `global`).
 
-mod fake;
-
+use crate::fake::{Conn, ready, with_queue};
 use codec_amqp091::Method;
-use fake::{Conn, ready, with_queue};
 use session_amqp091::Limits;
 
 fn limit_channel(conn: &mut Conn, prefetch_count: u16) {

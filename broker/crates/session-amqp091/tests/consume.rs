@@ -1,9 +1,7 @@
 //! Consumers, deliveries and settlement.
 
-mod fake;
-
+use crate::fake::{Conn, consume, queue_declare, queue_delete, ready, with_queue};
 use codec_amqp091::{Method, Properties};
-use fake::{Conn, consume, queue_declare, queue_delete, ready, with_queue};
 use message::{Table, Value};
 use metadata::Change;
 use metadata::features::QUEUE_ARGUMENT_CHECKS;
@@ -1105,7 +1103,7 @@ fn queue_timeout_overrides_the_node_timeout() {
 }
 
 fn declare_auto_delete(conn: &mut Conn, queue: &'static str) {
-    let mut declare = fake::queue_declare(queue);
+    let mut declare = crate::fake::queue_declare(queue);
     if let Method::QueueDeclare { auto_delete, .. } = &mut declare {
         *auto_delete = true;
     }

@@ -1,9 +1,7 @@
 //! Message counters of the node and of the channel.
 
-mod fake;
-
+use crate::fake::Conn;
 use codec_amqp091::{Method, Properties};
-use fake::Conn;
 use metadata::QueueType;
 use session::{ChannelDetails, DeliveryCounters, PublishCounters, Session as _};
 

@@ -1,9 +1,7 @@
 //! Consumers without basic.qos: messages in flight are limited, unacknowledged ones are not.
 
-mod fake;
-
+use crate::fake::{Conn, consume};
 use codec_amqp091::Method;
-use fake::{Conn, consume};
 use queue::FLOW_WINDOW;
 use session::ControlEvent;
 use session_amqp091::{Limits, SessionConfig};

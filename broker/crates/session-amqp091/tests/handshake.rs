@@ -1,10 +1,8 @@
 //! The handshake and the close of connections.
 
-mod fake;
-
+use crate::fake::{Conn, FakeBroker, capabilities, queue_declare};
 use auth::{Mechanism, TlsPeer};
 use codec_amqp091::{Method, PROTOCOL_HEADER};
-use fake::{Conn, FakeBroker, capabilities, queue_declare};
 use message::{Table, Value};
 use metadata::Change;
 use session::{ControlEvent, PasswordCheck, Session, SessionState};
@@ -646,7 +644,9 @@ fn broken_socket_deletes_exclusive_queues() {
     conn.session.gone(&mut conn.broker);
     assert_eq!(
         conn.broker.changes.last(),
-        Some(&Change::EndSession { session: fake::ME })
+        Some(&Change::EndSession {
+            session: crate::fake::ME
+        })
     );
     assert!(conn.broker.queue("/", "own").is_none());
 }

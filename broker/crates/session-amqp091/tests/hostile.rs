@@ -1,10 +1,8 @@
 //! Hostile input: no panic, and bounded memory.
 
-mod fake;
-
+use crate::fake::Conn;
 use bytes::BytesMut;
 use codec_amqp091::{Frame, FrameKind, Method, encode_content_header, encode_method, open_body};
-use fake::Conn;
 use message::Table;
 use proptest::prelude::*;
 use session::{Session, SessionState};

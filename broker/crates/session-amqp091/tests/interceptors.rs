@@ -1,10 +1,8 @@
 //! Headers that the node adds to messages.
 
-mod fake;
-
+use crate::fake::Conn;
 use bytes::BytesMut;
 use codec_amqp091::{Method, Properties, table};
-use fake::Conn;
 use message::{Table, Value};
 use session::Broker;
 use session::interceptors::Interceptors;

@@ -1,10 +1,8 @@
 //! Publishing: content, confirms, returns and refusals.
 
-mod fake;
-
+use crate::fake::{Conn, exchange_declare};
 use bytes::BytesMut;
 use codec_amqp091::{Method, Properties, encode_content_header, encode_method, open_body, table};
-use fake::{Conn, exchange_declare};
 use message::{Table, Value};
 use proptest::prelude::*;
 use queue::RejectReason;

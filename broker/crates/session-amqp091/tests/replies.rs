@@ -1,9 +1,7 @@
 //! Direct reply-to.
 
-mod fake;
-
+use crate::fake::{Conn, consume, queue_declare};
 use codec_amqp091::{Method, Properties};
-use fake::{Conn, consume, queue_declare};
 use metadata::{Change, SessionId};
 use session_amqp091::SessionConfig;
 
@@ -38,7 +36,7 @@ fn reply_is_delivered_without_a_declared_queue() {
     // Another connection replies. It may first test whether the requester still waits.
     conn.broker.id = SessionId {
         number: 8,
-        ..fake::ME
+        ..crate::fake::ME
     };
     conn.open_channel(2);
     conn.send(2, queue_declare(&reply_to));
@@ -79,7 +77,7 @@ fn reply_is_delivered_without_a_declared_queue() {
     conn.expect_deliver(1, "others", 3, "others", b"mail");
     conn.publish(2, "", &reply_to, b"later");
     conn.expect_deliver(1, "replies", 4, &reply_to, b"later");
-    conn.broker.id = fake::ME;
+    conn.broker.id = crate::fake::ME;
     conn.send(
         1,
         Method::BasicCancel {

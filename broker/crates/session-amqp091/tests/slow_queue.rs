@@ -1,10 +1,8 @@
 //! A slow queue delays publishes and nothing else.
 
-mod fake;
-
+use crate::fake::{Conn, capabilities};
 use bytes::BytesMut;
 use codec_amqp091::{Method, PROTOCOL_HEADER};
-use fake::{Conn, capabilities};
 use queue::{RequestBody, SettlementOutcome};
 use session::{ControlEvent, SessionState};
 
@@ -86,7 +84,7 @@ fn acks_overtake_held_publishes() {
 fn frames_after_a_held_publish_keep_their_order() {
     let mut conn = publishing_to_a_slow_queue();
     conn.publish(1, "", "slow", b"1");
-    conn.send(1, fake::queue_declare("new"));
+    conn.send(1, crate::fake::queue_declare("new"));
     // An unknown tag: the error keeps its position.
     conn.send(1, ack(9));
     conn.expect_nothing();

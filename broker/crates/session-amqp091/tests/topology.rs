@@ -1,10 +1,8 @@
 //! Exchanges, queues and bindings, and the errors that close channels and connections.
 
-mod fake;
-
+use crate::fake::{Conn, FakeBroker, capabilities, consume, exchange_declare, queue_declare};
 use bytes::BytesMut;
 use codec_amqp091::{FrameKind, Method, encode_content_header, encode_method, open_body};
-use fake::{Conn, FakeBroker, capabilities, consume, exchange_declare, queue_declare};
 use message::{Table, Value};
 use metadata::{Change, SessionId};
 use session::{Session, SessionState};
@@ -778,7 +776,7 @@ fn exclusive_queue_can_be_redeclared_while_the_old_session_ends() {
         let mut broker: FakeBroker = conn.broker;
         broker.id = SessionId {
             number: 8,
-            ..fake::ME
+            ..crate::fake::ME
         };
         let mut other = Conn::on(broker, SessionConfig::default());
         other.log_in("guest");
@@ -808,7 +806,7 @@ fn exclusive_queue_of_another_connection_is_locked() {
     let mut broker: FakeBroker = conn.broker;
     broker.id = SessionId {
         number: 8,
-        ..fake::ME
+        ..crate::fake::ME
     };
     let mut other = Conn::on(broker, SessionConfig::default());
     other.log_in("guest");

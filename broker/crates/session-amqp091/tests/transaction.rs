@@ -1,9 +1,7 @@
 //! Transactions (class tx).
 
-mod fake;
-
+use crate::fake::{Conn, queue_delete};
 use codec_amqp091::{Method, Properties};
-use fake::{Conn, queue_delete};
 use queue::RejectReason;
 use session_amqp091::{Limits, SessionConfig};
 use std::sync::Arc;

@@ -1,14 +1,12 @@
 //! Logins, idle timeouts, user ids, additional routing keys and dynamic termini.
 
-mod fake;
-
+use crate::fake::{Client, Seen, link, message};
 use amqp10::{ClientSasl, LinkId, SessionId};
 use auth::{Mechanism, TlsPeer};
 use codec_amqp10::{
     AnyTarget, Attach, Encode, ExpiryPolicy, Multiple, Properties, Role, SectionKind, Source,
     Symbol, Target, Timestamp, Value, encode_data_section, encode_section_descriptor, list, map,
 };
-use fake::{Client, Seen, link, message};
 use message::Table;
 use metadata::features::{MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, SCHEDULED_DELIVERY};
 use metadata::{Change, ExchangeRecord, QueueId, QueueType};

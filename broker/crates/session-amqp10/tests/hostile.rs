@@ -1,12 +1,10 @@
 //! Input of hostile clients.
 
-mod fake;
-
+use crate::fake::{broker, new_session};
 use bytes::BytesMut;
 use codec_amqp10::{
     Multiple, Open, ProtocolHeader, SaslInit, Symbol, encode_frame, encode_sasl_frame,
 };
-use fake::{broker, new_session};
 use proptest::prelude::*;
 use session::{Outbox, Session};
 use session_amqp10::Amqp10Config;

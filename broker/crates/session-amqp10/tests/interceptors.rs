@@ -1,12 +1,10 @@
 //! Annotations that the node adds to messages.
 
-mod fake;
-
+use crate::fake::{Client, Seen};
 use codec_amqp10::{
     Encode, Properties, SectionKind, Sections, Symbol, Value, encode_data_section,
     encode_section_descriptor, map,
 };
-use fake::{Client, Seen};
 use session::Broker;
 use session::interceptors::{Interceptors, routing_node};
 use session_amqp10::{Amqp10Config, Limits};

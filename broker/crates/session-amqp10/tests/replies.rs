@@ -1,13 +1,11 @@
 //! Direct reply-to.
 
-mod fake;
-
+use crate::fake::{Client, Seen, link, message};
 use amqp10::{LinkId, SessionId};
 use codec_amqp10::{
     AnyTarget, Attach, Durability, ExpiryPolicy, Multiple, Role, SenderSettleMode, Source, Symbol,
     Target, Value,
 };
-use fake::{Client, Seen, link, message};
 use metadata::Change;
 use session_amqp10::Amqp10Config;
 

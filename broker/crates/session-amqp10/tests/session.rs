@@ -1,13 +1,11 @@
 //! Scenarios of publishing, consuming and errors.
 
-mod fake;
-
+use crate::fake::{Client, Seen, message};
 use amqp10::LinkId;
 use codec_amqp10::{
     AnyTarget, Attach, DeliveryState, Map, Modified, Outcome, Reader, Role, Sections,
     SenderSettleMode, Source, Symbol, Target, Value, map,
 };
-use fake::{Client, Seen, message};
 use queue::{Modification, RejectReason, RequestBody, SettlementOutcome};
 use session::{ControlEvent, PasswordCheck, QueueNotification, SessionEvent, SessionState};
 use session_amqp10::{Amqp10Config, Limits};
@@ -647,7 +645,7 @@ fn browser_is_refused() {
             ..Source::default()
         }),
         target: Some(AnyTarget::Target(Target::default())),
-        ..fake::link("browser", Role::Receiver)
+        ..crate::fake::link("browser", Role::Receiver)
     };
     let link = client.attach(session, &attach);
     expect_refused(&mut client, link, "amqp:not-implemented");

@@ -1,7 +1,6 @@
 //! Transactions (part 4 of the specification).
 
-mod fake;
-
+use crate::fake::{Client, Seen, link, message};
 use amqp10::{LinkId, SessionId};
 use codec_amqp10::{
     AnyTarget, Attach, Coordinator, Declare, DeliveryState, Discharge, Encode, Modified, Multiple,
@@ -9,7 +8,6 @@ use codec_amqp10::{
     TransactionalState, Transfer, Value, encode_section_descriptor, encode_transfer_frame,
     parse_frame,
 };
-use fake::{Client, Seen, link, message};
 use metadata::QueueId;
 use queue::{RejectReason, RequestBody, SettlementOutcome};
 use session::Session;

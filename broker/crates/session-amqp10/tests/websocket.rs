@@ -1,10 +1,8 @@
 //! AMQP 1.0 in WebSocket frames (AMQP WebSocket Binding 1.0).
 
-mod fake;
-
+use crate::fake::{FakeBroker, broker, new_session};
 use amqp10::{ClientSasl, Config, Connection, Event};
 use bytes::BytesMut;
-use fake::{FakeBroker, broker, new_session};
 use session::{Outbox, ServiceStates, Session, SessionState};
 use session_amqp10::Amqp10Config;
 use session_websocket::{WebSocketSession, WebSocketSettings};

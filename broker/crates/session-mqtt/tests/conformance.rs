@@ -2,7 +2,6 @@
 //! the tests that cover it, or why there are none. These tests compare it with the comments in the
 //! tests, which name statements as `[MQTT-3.1.0-1]` and ranges with `to`. Statement numbers after
 //! `3.1.1:` on a line are those of that version.
-#![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

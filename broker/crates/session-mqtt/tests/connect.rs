@@ -1,12 +1,10 @@
 //! CONNECT and CONNACK (sections 3.1, 3.2 and 4.12). Statement numbers are those of MQTT 5.0 unless
 //! 3.1.1 is named.
 
-mod fake;
-
+use crate::fake::{World, will};
 use auth::TlsPeer;
 use bytes::BytesMut;
 use codec_mqtt::{Connect, Packet, Properties, Qos, ReasonCode, Version, Will, parse_frame};
-use fake::{World, will};
 use metadata::{Identity, IdentityPermissions, Scope};
 use session::{ControlEvent, LoginVerdict, PasswordCheck};
 use session_mqtt::{MqttSettings, SessionLimits};
@@ -131,7 +129,7 @@ fn client_ids_are_validated_or_assigned() {
         w.client(Version::V311, id);
     }
     // The longest string, with a will of that size.
-    let long = fake::leak(&"i".repeat(65_535));
+    let long = crate::fake::leak(&"i".repeat(65_535));
     let c = w.open(Version::V5);
     w.connect(c, |connect| {
         connect.client_id = long;
@@ -674,7 +672,7 @@ fn refusal_before_login_omits_reason_string_that_does_not_fit() {
     let method = refused(|c| c.properties.authentication_method = Some("SCRAM-SHA-1"));
     assert_eq!(method, [0x20, 3, 0, 0x8C, 0]);
     let long = refused(|c| {
-        c.client_id = fake::leak(&"i".repeat(1000));
+        c.client_id = crate::fake::leak(&"i".repeat(1000));
         c.properties.session_expiry = Some(10);
     });
     assert_eq!(long, [0x20, 3, 0, 0x85, 0]);

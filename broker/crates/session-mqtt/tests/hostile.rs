@@ -1,10 +1,8 @@
 //! Clients that send arbitrary packets in any order: every answer is a valid packet, no message is
 //! in flight twice, and the client gets at most Receive Maximum messages at once.
 
-mod fake;
-
+use crate::fake::World;
 use codec_mqtt::{AckKind, Qos, ReasonCode, SubscribeOptions, Version};
-use fake::World;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use session_mqtt::{MqttSettings, SessionLimits};

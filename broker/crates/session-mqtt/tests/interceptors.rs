@@ -1,13 +1,11 @@
 //! User properties that the node adds to messages, as AMQP consumers see them.
 
-mod fake;
-
+use crate::fake::World;
 use bytes::BytesMut;
 use codec_amqp10::{Sections, Value as Amqp10Value};
 use codec_amqp091::Properties as Amqp;
 use codec_mqtt::{Qos, RepeatedProperties, Version, put_user_property};
 use conversion::{amqp10, amqp091};
-use fake::World;
 use message::{Message, Table, Value};
 use session::interceptors::{Interceptors, routing_node};
 use session_mqtt::MqttSettings;

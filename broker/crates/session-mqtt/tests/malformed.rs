@@ -1,10 +1,8 @@
 //! Packets of each kind with one error at each position, and the same packet without the error,
 //! which is accepted.
 
-mod fake;
-
+use crate::fake::World;
 use codec_mqtt::Version;
-use fake::World;
 
 fn text(bytes: &[u8]) -> Vec<u8> {
     let mut out = (bytes.len() as u16).to_be_bytes().to_vec();

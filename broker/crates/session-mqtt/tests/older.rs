@@ -1,9 +1,7 @@
 //! Behaviour for clients of 3.1 and 3.1.1. Statement numbers are those of 3.1.1.
 
-mod fake;
-
+use crate::fake::World;
 use codec_mqtt::{AckKind, Qos, ReasonCode, SubscribeOptions, Version};
-use fake::World;
 
 const OLDER: [Version; 2] = [Version::V31, Version::V311];
 

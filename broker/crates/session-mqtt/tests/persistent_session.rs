@@ -1,10 +1,8 @@
 //! A persistent session under faults between its connections: each acknowledged publish reaches the
 //! subscriber, in order, and exactly once with QoS 2 unless the node is killed.
 
-mod fake;
-
+use crate::fake::World;
 use codec_mqtt::{AckKind, Qos, ReasonCode, Version};
-use fake::World;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

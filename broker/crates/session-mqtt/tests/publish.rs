@@ -1,13 +1,11 @@
 //! PUBLISH in both directions and its acknowledgements (sections 3.3 to 3.7, 4.3, 4.6 and 4.9).
 
-mod fake;
-
+use crate::fake::{World, confirm_all, refuse_all};
 use bytes::BytesMut;
 use codec_mqtt::{
     AckKind, Packet, Properties, Publish, Qos, ReasonCode, RepeatedProperties, SubscribeOptions,
     Version, parse_frame, put_user_property,
 };
-use fake::{World, confirm_all, refuse_all};
 use session::{ControlEvent, FlowState};
 use session_mqtt::{MqttSettings, SessionLimits, UnauthorizedAction};
 use std::num::{NonZeroU16, NonZeroU32};

@@ -1,10 +1,8 @@
 //! Sessions that outlive connections, takeover of client ids, and wills (sections 3.1.2, 3.1.3,
 //! 3.14, 4.1 and 4.4).
 
-mod fake;
-
+use crate::fake::{World, confirm_all, refuse_all, will};
 use codec_mqtt::{AckKind, Disconnect, Packet, Properties, Qos, ReasonCode, Version};
-use fake::{World, confirm_all, refuse_all, will};
 use session_mqtt::{MqttSettings, SessionLimits};
 use std::time::Duration;
 

@@ -1,13 +1,11 @@
 //! Sessions that outlive connections and the process: their queues.
 
-mod fake;
-
+use crate::fake::{World, confirm_all};
 use codec_amqp091::Properties as Amqp;
 use codec_mqtt::{
     AckKind, Disconnect, Packet, Properties, Qos, ReasonCode, SubscribeOptions, Version,
 };
 use env::WallTime;
-use fake::{World, confirm_all};
 use message::{Message, MessageBuilder, Protocol, Value};
 use std::time::Duration;
 
@@ -456,7 +454,7 @@ fn subscription_that_cannot_be_stored_is_refused() {
     });
     assert_eq!(w.output(c).len(), 1);
     assert!(w.node.session_queue("k").is_some());
-    let long = fake::leak(&"k".repeat(300));
+    let long = crate::fake::leak(&"k".repeat(300));
     let (_, output) = connect_persistent(&mut w, long, 60);
     assert!(output[0].starts_with("CONNACK 0x85"), "{output:?}");
 }

@@ -1,14 +1,12 @@
 //! SUBSCRIBE, UNSUBSCRIBE, retained and shared messages (sections 3.3.1.3, 3.8 to 3.11, 4.7 and
 //! 4.8).
 
-mod fake;
-
+use crate::fake::World;
 use bytes::BytesMut;
 use codec_mqtt::{
     AckKind, Packet, Properties, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions,
     SubscriptionFilters, Version,
 };
-use fake::World;
 use session_mqtt::{MqttSettings, SessionLimits, UnauthorizedAction};
 use std::time::Duration;
 use topics::MqttRouter;
@@ -454,7 +452,7 @@ fn subscribe_without_permission(unauthorized: UnauthorizedAction, ends: bool) {
         for (id, output) in [("mine", "SUBACK 1 [0]"), ("theirs", refused)] {
             let c = w.open(version);
             w.connect(c, |connect| {
-                connect.client_id = fake::leak(id);
+                connect.client_id = crate::fake::leak(id);
                 connect.user_name = Some("other:small");
                 connect.password = Some(b"small");
             });

@@ -1,14 +1,11 @@
 //! Every command of an open connection, with its refusals.
-#![forbid(unsafe_code)]
 
-mod fake;
-
+use crate::fake::{FIRST, NODE, OK, OTHER_NODE, Seen, World, bodies};
 use bytes::BytesMut;
 use codec_stream::{
     ClientCommand as C, CommandKey, List, NO_LEADER, OffsetSpecification, Property, PublishedBody,
     PublishedMessage, PublishedMessages, ResponseCode, ServerCommand as S, Statistic,
 };
-use fake::{FIRST, NODE, OK, OTHER_NODE, Seen, World, bodies};
 use metadata::Change;
 use queue::RejectReason;
 use session::{ControlEvent, SessionState};

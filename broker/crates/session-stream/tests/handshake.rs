@@ -1,5 +1,4 @@
 //! Handshake, heartbeats and closing.
-#![forbid(unsafe_code)]
 
 use bytes::BytesMut;
 use codec_stream::{

@@ -1,19 +1,16 @@
 //! Login, limits, closing, and the memory that a client can make the session hold.
-#![forbid(unsafe_code)]
 
-mod fake;
-
+use crate::fake::{FIRST, OK, World, bodies};
 use bytes::BytesMut;
 use codec_stream::{
     ClientCommand as C, PublishedBody, PublishedMessage, PublishedMessages, ResponseCode,
     ServerCommand as S,
 };
-use fake::{FIRST, OK, World, bodies};
 use metadata::{Change, PermissionRecord};
 use session::{ControlEvent, PasswordCheck, Session, SessionState};
 use session_stream::{Limits, StreamConfig};
 
-fn sasl_code(seen: &[fake::Seen]) -> Option<ResponseCode> {
+fn sasl_code(seen: &[crate::fake::Seen]) -> Option<ResponseCode> {
     seen.iter().find_map(|command| match command {
         S::SaslAuthenticate { code, .. } => Some(*code),
         _ => None,

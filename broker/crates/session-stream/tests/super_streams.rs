@@ -1,12 +1,9 @@
 //! Super streams and single active consumers.
-#![forbid(unsafe_code)]
 
-mod fake;
-
+use crate::fake::{FIRST, NODE, OK, OTHER_NODE, Seen, World, bodies};
 use codec_stream::{
     ClientCommand as C, List, OffsetSpecification, ResponseCode, ServerCommand as S,
 };
-use fake::{FIRST, NODE, OK, OTHER_NODE, Seen, World, bodies};
 use message::Value;
 use metadata::Destination;
 use queue::cursor::CursorStart;

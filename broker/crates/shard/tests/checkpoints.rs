@@ -1,10 +1,7 @@
 //! What queues say in the turn in which they write a checkpoint.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::{Client, Cluster};
 use bytes::BytesMut;
-use cluster::{Client, Cluster};
 use codec_amqp091::{FrameKind, Method, parse_frame};
 use codec_amqp091::{encode_body, encode_content_header, encode_method};
 

@@ -1,10 +1,7 @@
 //! MQTT client ids on several nodes: a client id has one connection in the cluster.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use codec_mqtt::{Disconnect, Packet, Properties, Qos, ReasonCode, Will};
 use metadata::{Change, QueueType};
 use std::time::Duration;

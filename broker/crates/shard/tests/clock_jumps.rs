@@ -1,9 +1,6 @@
 //! Somebody sets a node's wall clock: the ages of messages do not change.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::Properties;
 use message::Value;
 use std::time::Duration;

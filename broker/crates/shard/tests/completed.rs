@@ -1,10 +1,7 @@
 //! What a client has completed, and the queue of its session has not heard of when somebody takes it away (section 4.3.3).
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use codec_mqtt::{AckKind, Properties, Qos};
 use metadata::{Change, QueueType};
 use std::time::Duration;

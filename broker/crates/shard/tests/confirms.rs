@@ -1,9 +1,6 @@
 //! How long a publisher waits for its confirm: no timer may be part of it.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use message::Value;
 

@@ -1,11 +1,8 @@
 //! What the control plane asks of a cluster beyond its tree: who is connected, who consumes, what was counted; a connection
 //! closed from afar; messages published and looked at.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::mqtt::MqttClient;
-use cluster::{Cluster, persistent};
+use crate::cluster::mqtt::MqttClient;
+use crate::cluster::{Cluster, persistent};
 use codec_amqp091::{Method, Properties};
 use codec_mqtt::Qos;
 use control::{
@@ -359,7 +356,7 @@ fn a_change_that_could_not_be_read_again_does_not_come_into_the_log() {
             exclusive: false,
             auto_delete: false,
             no_wait: false,
-            arguments: cluster::arguments(&[("a", deep.clone())]),
+            arguments: crate::cluster::arguments(&[("a", deep.clone())]),
         };
         let answer = client.ask(&mut c, 1, declare).map(drop);
         assert_eq!(answer, Err(format!("PRECONDITION_FAILED - {refused}")));
@@ -368,7 +365,7 @@ fn a_change_that_could_not_be_read_again_does_not_come_into_the_log() {
             source: "amq.topic".into(),
             destination: metadata::Destination::Exchange("amq.direct".into()),
             routing_key: "".into(),
-            arguments: cluster::arguments(&[("a", deep.clone())]),
+            arguments: crate::cluster::arguments(&[("a", deep.clone())]),
         });
         let answer = c.ask(at, |reply| ControlRequest::Change { change, reply });
         assert_eq!(

@@ -1,10 +1,7 @@
 //! What is told of messages that died: each once, by the node that leads the queue, whatever becomes of them; and nothing of
 //! those that did not die.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use control::{ControlRequest, Counters, DeadLetterReasons, DeadLetterTotals};
 use message::Value;

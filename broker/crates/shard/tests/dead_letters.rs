@@ -1,11 +1,8 @@
 //! Dead lettering from a client's publish to a client's get: what the history says, which way messages take, and that
 //! none is lost that must not be.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::{Client, Cluster, Got, arguments};
 use bytes::BytesMut;
-use cluster::{Client, Cluster, Got, arguments};
 use codec_amqp091::{Method, Properties, table};
 use message::{Table, Value};
 use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};

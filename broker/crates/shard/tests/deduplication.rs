@@ -1,10 +1,7 @@
 //! Quorum queues that store a message once that is published again.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::{Client, Cluster, arguments};
 use bytes::BytesMut;
-use cluster::{Client, Cluster, arguments};
 use codec_amqp091::{Method, Properties, table};
 use message::Value;
 use metadata::Change;

@@ -1,9 +1,6 @@
 //! Delayed retry of quorum queues in a cluster, behind its feature flag.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use message::Value;
 use metadata::Change;

@@ -1,9 +1,6 @@
 //! Failed deliveries and returns of quorum queues, behind their feature flag.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use message::Value;
 use metadata::Change;

@@ -1,11 +1,8 @@
 //! What a client's earlier connection asked for and what its later one was told, through everything between their bytes.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use bytes::BytesMut;
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
 use codec_mqtt::{Packet, Properties, Qos, Unsubscribe, UnsubscribeFilters};
 use metadata::{Change, QueueType};
 use std::time::Duration;

@@ -1,10 +1,7 @@
 //! A virtual host that is traced: copies of what clients of every protocol publish and get, and none of the copies themselves.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::mqtt::MqttClient;
-use cluster::{Client, Cluster, Got, persistent};
+use crate::cluster::mqtt::MqttClient;
+use crate::cluster::{Client, Cluster, Got, persistent};
 use codec_amqp091::Properties as Amqp;
 use codec_mqtt::{Properties, Qos};
 use control::ControlRequest;

@@ -1,9 +1,6 @@
 //! Consumers without basic.qos on another node than their queue: a client that does not read, and one that does not acknowledge.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use message::{Table, Value};
 

@@ -1,10 +1,7 @@
 //! MQTT clients of several nodes, whose hubs hear each other.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use codec_amqp091::Properties as Amqp;
 use codec_mqtt::{AckKind, Properties, Qos, Will};
 use metadata::{Change, QueueType};

@@ -1,11 +1,8 @@
 //! Messages that are larger than the default `max_message_size`: of a client of the one node that is configured to take
 //! them, on all nodes of the cluster.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::{Client, Cluster};
 use bytes::{Bytes, BytesMut};
-use cluster::{Client, Cluster};
 use codec_amqp091::{
     FrameKind, Method, encode_body, encode_content_header, encode_method, parse_frame,
 };

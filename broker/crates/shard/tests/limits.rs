@@ -1,9 +1,6 @@
 //! Limits of users and virtual hosts on connections and channels, on three nodes.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::Method;
 use metadata::Change;
 use std::time::Duration;

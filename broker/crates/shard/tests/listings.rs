@@ -1,9 +1,6 @@
 //! Listings of many queues, connections and consumers: a turn does a bounded part of them, and serves its clients in between.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster, arguments};
+use crate::cluster::{Client, Cluster, arguments};
 use codec_amqp091::{Method, Properties};
 use control::{CollectWalk, ControlRequest, Reply};
 use env::NodeId;

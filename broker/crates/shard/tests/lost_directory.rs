@@ -1,10 +1,7 @@
 //! A member that lost its data directory and comes back under its name is replaced, whatever only its disk had.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::mqtt::MqttClient;
-use cluster::{Client, Cluster};
+use crate::cluster::mqtt::MqttClient;
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use codec_mqtt::Qos;
 use control::ControlRequest;

@@ -1,9 +1,6 @@
 //! Members of queues join and leave on whole nodes, while the queues contain messages.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use control::{ForgetProgress, MemberChange, ReplicaFacts, VotingState};
 use env::NodeId;

@@ -1,11 +1,8 @@
 //! Clients that make the node hold memory, beside clients that follow the protocol: one budget bounds the first and spares the second.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::MQTT;
-use cluster::mqtt::MqttClient;
-use cluster::{Client, Cluster, RawConnection};
+use crate::cluster::MQTT;
+use crate::cluster::mqtt::MqttClient;
+use crate::cluster::{Client, Cluster, RawConnection};
 use codec_amqp091::Properties;
 use codec_mqtt::{Properties as MqttProperties, Qos};
 use shard::MemoryBudget;

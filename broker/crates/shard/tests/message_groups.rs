@@ -1,10 +1,7 @@
 //! Quorum queues that deliver the messages of each group in order and to one consumer at a time.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::{Client, Cluster, Got, arguments};
 use bytes::BytesMut;
-use cluster::{Client, Cluster, Got, arguments};
 use codec_amqp091::{Method, Properties, table};
 use message::Value;
 use metadata::Change;

@@ -1,9 +1,6 @@
 //! Messages that are imported, listed, deleted, moved and sent back to the queues where they died.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use control::{
     BrowseFilter, ControlRequest, ImportOutcome, ImportRequest, ListedMessage, MoveOutcome,

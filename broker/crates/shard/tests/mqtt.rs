@@ -1,11 +1,8 @@
 //! MQTT and AMQP 0.9.1 clients of one node, through everything between their bytes.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use bytes::BytesMut;
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
 use codec_amqp091::{Method, Properties as Amqp, table};
 use codec_mqtt::{Properties, Qos, RepeatedProperties, Will, put_user_property};
 use message::{Table, Value};

@@ -1,10 +1,7 @@
 //! MQTT clients that read streams.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use codec_amqp091::Method;
 use codec_mqtt::{AckKind, Properties, Qos};
 use message::Value;

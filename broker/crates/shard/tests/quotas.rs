@@ -1,10 +1,7 @@
 //! Rate limits of virtual hosts and users: publishers are paused, and no message is refused or lost.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::mqtt::MqttClient;
-use cluster::{Client, Cluster};
+use crate::cluster::mqtt::MqttClient;
+use crate::cluster::{Client, Cluster};
 use codec_mqtt::{Packet, Properties, Publish, Qos};
 use control::{ControlRequest, StoredBytesFacts};
 use metadata::{Change, PermissionRecord};

@@ -1,9 +1,6 @@
 //! Restrictions of the node on declarations of its clients.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster};
+use crate::cluster::{Client, Cluster};
 use codec_amqp091::Method;
 use control::ControlRequest;
 use message::Table;

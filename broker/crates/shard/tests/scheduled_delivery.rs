@@ -1,10 +1,7 @@
 //! Messages that are delivered at the time that their publisher set.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::{Client, Cluster, arguments};
 use bytes::BytesMut;
-use cluster::{Client, Cluster, arguments};
 use codec_amqp091::{Method, Properties, table};
 use control::{BrowseFilter, ControlRequest, ListedMessage, MoveOutcome, MoveRequest, MoveTarget};
 use message::Value;

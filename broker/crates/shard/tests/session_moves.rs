@@ -1,10 +1,7 @@
 //! MQTT sessions whose client comes back at another node: the state that moves with them (sections 3.3.1.1 and 4.3.3).
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use codec_mqtt::{AckKind, Packet, Properties, Publish, Qos};
 use message::Value;
 use metadata::{Change, QueueType};

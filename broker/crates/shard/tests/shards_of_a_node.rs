@@ -1,7 +1,4 @@
 //! MQTT sessions whose client comes back at another shard of its node (section 4.3.3).
-#![forbid(unsafe_code)]
-
-mod cluster;
 
 use bytes::BytesMut;
 use codec_mqtt::{
@@ -42,7 +39,7 @@ impl Node {
             let config = ShardConfig {
                 shards: 2,
                 index,
-                ..cluster::config(1, &[cluster::record(1)])
+                ..crate::cluster::config(1, &[crate::cluster::record(1)])
             };
             let disk = Arc::new(SimDisk::new());
             let shard = Shard::new(config, RecoveredShard::default(), disk.clone(), now, wall);
@@ -113,7 +110,7 @@ impl Node {
         self.connections += 1;
         let key = ConnectionKey(self.connections);
         let info = ConnectionInfo {
-            protocol: cluster::MQTT,
+            protocol: crate::cluster::MQTT,
             peer: SocketAddr::from(([127, 0, 0, 1], 50_000)),
             local: SocketAddr::from(([127, 0, 0, 1], 1883)),
             tls: None,

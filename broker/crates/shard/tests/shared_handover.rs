@@ -1,10 +1,7 @@
 //! Messages of a shared subscription in the queue of a kept session that ends: other members get them (section 4.8.2).
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use codec_mqtt::{AckKind, Connect, Disconnect, Packet, Properties, Qos, ReasonCode, Version};
 use metadata::{Change, QueueType};
 use std::collections::BTreeSet;

@@ -1,10 +1,7 @@
 //! A process without descriptors cannot read quorum queues' messages that have left its memory: they wait, and no node ends.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
+use crate::cluster::{Client, Cluster};
 use bytes::BytesMut;
-use cluster::{Client, Cluster};
 use codec_amqp091::{FrameKind, Method, Properties, parse_frame};
 use message::{Table, Value};
 use std::time::Duration;

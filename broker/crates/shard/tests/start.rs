@@ -1,9 +1,6 @@
 //! When a node that starts lets clients in.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::Cluster;
+use crate::cluster::Cluster;
 use std::time::Duration;
 
 /// Longer than any election.

@@ -1,9 +1,6 @@
 //! Streams on whole nodes: replication, consumers on every node, changes of the leader and of the members.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::{Client, Cluster, Got, arguments};
+use crate::cluster::{Client, Cluster, Got, arguments};
 use codec_amqp091::{Method, Properties};
 use control::{ControlRequest, MemberChange, StreamFilter, StreamReplicaFacts};
 use env::NodeId;

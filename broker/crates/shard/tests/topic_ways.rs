@@ -1,11 +1,8 @@
 //! MQTT clients without a queue get whatever comes by their exchange, on whichever way: from another exchange, as what an exchange
 //! could not route, as a dead letter, by the HTTP API.
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::mqtt::MqttClient;
-use cluster::{Client, Cluster, arguments, persistent_to};
+use crate::cluster::mqtt::MqttClient;
+use crate::cluster::{Client, Cluster, arguments, persistent_to};
 use codec_amqp091::{Method, Properties};
 use codec_mqtt::Qos;
 use control::{ControlRequest, PublishResult};

@@ -1,7 +1,4 @@
 //! Two shards of one node, which is one of three and hears of no other.
-#![forbid(unsafe_code)]
-
-mod cluster;
 
 use control::ControlRequest;
 use env::sim::SimDisk;
@@ -41,13 +38,13 @@ fn settle(shards: &mut [Shard; 2], now: Time, wall: WallTime) {
 
 #[test]
 fn a_change_that_shard_0_cannot_bring_to_the_log_is_answered_on_the_shard_that_asked() {
-    let founders: Vec<_> = (1..=3).map(cluster::record).collect();
+    let founders: Vec<_> = (1..=3).map(crate::cluster::record).collect();
     let (start, wall) = (Time(1), WallTime(1_700_000_000_000));
     let make = |index| {
         let config = ShardConfig {
             shards: 2,
             index,
-            ..cluster::config(1, &founders)
+            ..crate::cluster::config(1, &founders)
         };
         let disk = Arc::new(SimDisk::new());
         Shard::new(config, RecoveredShard::default(), disk, start, wall).expect("a new shard")

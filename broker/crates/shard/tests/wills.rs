@@ -1,10 +1,7 @@
 //! Wills of MQTT clients whose node dies (docs/decisions/0012-mqtt-wills.md).
-#![forbid(unsafe_code)]
 
-mod cluster;
-
-use cluster::Cluster;
-use cluster::mqtt::MqttClient;
+use crate::cluster::Cluster;
+use crate::cluster::mqtt::MqttClient;
 use codec_mqtt::{Connect, Disconnect, Packet, Properties, Qos, ReasonCode, Version, Will};
 use metadata::{Change, QueueType};
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! Chunks, segment files, index files, seals and tracking data as version 0.2 wrote them.
-#![forbid(unsafe_code)]
 
 use bytes::Bytes;
 use env::WallTime;

@@ -1,5 +1,4 @@
 //! A log in a directory of the file system.
-#![forbid(unsafe_code)]
 
 use env::real::{RealDisk, fill_random};
 use env::{Disk, WallTime};

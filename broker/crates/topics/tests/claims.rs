@@ -1,5 +1,4 @@
 //! Ownership of client ids among routers that restart, over links that delay, lose and break.
-#![forbid(unsafe_code)]
 
 use bytes::Bytes;
 use env::{Incarnation, NodeId, Time, WallTime};

@@ -1,5 +1,4 @@
 //! Messages between MQTT routers as version 0.2 wrote them.
-#![forbid(unsafe_code)]
 
 use bytes::{Bytes, BytesMut};
 use env::WallTime;

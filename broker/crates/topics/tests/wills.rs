@@ -1,5 +1,4 @@
 //! Replicas of wills in cases that need a restarted node or very large wills.
-#![forbid(unsafe_code)]
 
 use codec_mqtt::{Properties, Qos};
 use conversion::mqtt::EnvelopeBuilder;

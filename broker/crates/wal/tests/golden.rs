@@ -1,5 +1,4 @@
 //! A directory of the log as version 0.2 wrote it.
-#![forbid(unsafe_code)]
 
 use bytes::Bytes;
 use env::sim::SimDisk;

@@ -1,8 +1,8 @@
 //! Backups: written while clients are active, and restored after everything is lost.
 
+use super::{Outcome, Single};
 use crate::client::Client;
 use crate::program::{Result, Scratch, address, eventually};
-use crate::{Outcome, Single};
 use codec_amqp091::Method;
 use message::Table;
 use serde_json::{Value as Json, json};
@@ -379,7 +379,7 @@ fn backups_are_listed_verified_and_deleted_without_a_node() -> Result<()> {
         missing.stderr
     );
 
-    let nowhere = |words: &[&str]| crate::run(crate::ctl("http://127.0.0.1:1", words), b"");
+    let nowhere = |words: &[&str]| super::run(super::ctl("http://127.0.0.1:1", words), b"");
     std::fs::remove_file(kept.0.join("two/manifest.json"))?;
     let listed = nowhere(&["backup", "list", "--in", store, "--output", "json"])?.json()?;
     assert_eq!(listed[0]["messages"], 1, "{listed}");

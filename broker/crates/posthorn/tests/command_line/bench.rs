@@ -1,6 +1,6 @@
 //! `bench`.
 
-use crate::Single;
+use super::Single;
 use crate::program::{Result, address};
 
 #[test]

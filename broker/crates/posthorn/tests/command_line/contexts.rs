@@ -1,7 +1,7 @@
 //! Contexts: named addresses, users and password files.
 
+use super::{Outcome, Single, run};
 use crate::program::{Result, Scratch, posthorn};
-use crate::{Outcome, Single, run};
 use std::path::Path;
 
 fn with_contexts(file: &Path, words: &[&str]) -> Result<Outcome> {

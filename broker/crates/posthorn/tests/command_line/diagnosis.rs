@@ -1,9 +1,9 @@
 //! `doctor`, `status`, `health` and `cluster_status` while a cluster has faults.
 
+use super::{Single, ctl_at};
 use crate::next_version::next;
 use crate::nodes::Nodes;
 use crate::program::{Result, eventually};
-use crate::{Single, ctl_at};
 use authority::Fixture;
 use env::Clock as _;
 use env::real::RealClock;

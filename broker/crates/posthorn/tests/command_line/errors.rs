@@ -1,11 +1,11 @@
 //! Errors name the object and the remedy, and are JSON if the output is JSON.
 
+use super::{Single, ctl, run};
 use crate::program::{Result, posthorn};
-use crate::{Single, ctl, run};
 use serde_json::{Value as Json, json};
 
 /// The error document of a command that must fail.
-fn error(outcome: crate::Outcome) -> Result<Json> {
+fn error(outcome: super::Outcome) -> Result<Json> {
     assert_ne!(outcome.code, 0, "{}", outcome.stdout);
     let error: Json = serde_json::from_str(&outcome.stderr)?;
     assert_eq!(error["exit_code"], outcome.code);

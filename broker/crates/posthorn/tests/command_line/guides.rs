@@ -1,7 +1,7 @@
 //! The commands of guides.
 
+use super::{Single, cells};
 use crate::program::{Result, eventually};
-use crate::{Single, cells};
 use std::process::Command;
 
 /// The shell commands of a page of `docs/how-to`, which are indented.

@@ -1,7 +1,7 @@
 //! Order, filters and repetition of lists.
 
+use super::{Single, cells, ctl};
 use crate::program::{Result, Scratch};
-use crate::{Single, cells, ctl};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
@@ -138,14 +138,14 @@ fn environment_lists_settings_with_their_sources() -> Result<()> {
     )?;
     let ready = scratch.0.join("ready");
     let data = scratch.0.join("data");
-    let mut command = crate::serve(&data, &ready);
+    let mut command = super::serve(&data, &ready);
     command
         .arg("--config")
         .arg(&file)
         .env("POSTHORN_HEARTBEAT", "7");
-    let _process = crate::Serving(command.stderr(Stdio::null()).spawn()?);
-    crate::wait_for(&ready)?;
-    let url = format!("http://{}", crate::address(&ready, "management")?);
+    let _process = super::Serving(command.stderr(Stdio::null()).spawn()?);
+    super::wait_for(&ready)?;
+    let url = format!("http://{}", super::address(&ready, "management")?);
     let words = [
         "--password",
         "password-in-a-file",
@@ -153,7 +153,7 @@ fn environment_lists_settings_with_their_sources() -> Result<()> {
         "--output",
         "json",
     ];
-    let outcome = crate::run(ctl(&url, &words), b"")?;
+    let outcome = super::run(ctl(&url, &words), b"")?;
     assert!(!outcome.stdout.contains("password-in-a-file"));
     let settings = outcome.json()?;
     let of = |key: &str| -> Result<(String, String)> {
@@ -193,7 +193,7 @@ fn environment_lists_settings_with_their_sources() -> Result<()> {
         "--sort",
         "key",
     ];
-    let table = crate::run(ctl(&url, &words), b"")?.ok();
+    let table = super::run(ctl(&url, &words), b"")?.ok();
     assert_eq!(cells(&table)[1][..2], ["channel_max", "99"]);
     assert!(!table.contains("frame_max"), "{table}");
     Ok(())

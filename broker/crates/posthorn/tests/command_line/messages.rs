@@ -1,7 +1,7 @@
 //! `publish`, `get`, `consume`, exchanges and bindings.
 
+use super::{Single, cells, ctl, run};
 use crate::program::Result;
-use crate::{Single, cells, ctl, run};
 use serde_json::{Value as Json, json};
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;

@@ -1,6 +1,6 @@
 //! `report`: complete, and without secrets.
 
-use crate::Single;
+use super::Single;
 use crate::program::Result;
 use serde_json::{Value as Json, json};
 use std::fs;

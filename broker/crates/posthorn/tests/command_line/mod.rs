@@ -1,26 +1,17 @@
 //! `posthorn ctl` with real nodes: diagnosis, messages, lists, contexts and reports.
-#![forbid(unsafe_code)]
 
 mod backup;
 mod bench;
-#[path = "../client/mod.rs"]
-mod client;
 mod contexts;
 mod diagnosis;
 mod errors;
 mod guides;
 mod lists;
 mod messages;
-#[path = "../next_version/mod.rs"]
-mod next_version;
-#[path = "../nodes/mod.rs"]
-mod nodes;
-#[path = "../program/mod.rs"]
-mod program;
 mod reports;
 
-use nodes::Nodes;
-use program::{Result, Scratch, Serving, address, posthorn, serve, wait_for};
+use crate::nodes::Nodes;
+use crate::program::{Result, Scratch, Serving, address, posthorn, serve, wait_for};
 use serde_json::Value as Json;
 use std::io::Write as _;
 use std::process::{Command, Stdio};

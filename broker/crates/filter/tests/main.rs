@@ -1,0 +1,9 @@
+//! The integration tests of this crate, as one program: linking each file by itself takes longer than the tests.
+#![forbid(unsafe_code)]
+
+mod errors;
+mod message;
+mod naive;
+mod properties;
+mod selector;
+mod sql;

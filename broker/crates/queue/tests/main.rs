@@ -1,0 +1,6 @@
+//! The integration tests of this crate, as one program: linking each file by itself takes longer than the tests.
+#![forbid(unsafe_code)]
+
+mod classic_lossy;
+mod dead_letters;
+mod lossy;

@@ -1,0 +1,6 @@
+//! The integration tests of this crate, as one program: linking each file by itself takes longer than the tests.
+#![forbid(unsafe_code)]
+
+mod lines;
+mod shard_loop;
+mod tls_loop;

@@ -1,0 +1,11 @@
+//! The integration tests of this crate, as one program: linking each file by itself takes longer than the tests.
+#![forbid(unsafe_code)]
+
+mod fake;
+mod features;
+mod hostile;
+mod interceptors;
+mod replies;
+mod session;
+mod transactions;
+mod websocket;

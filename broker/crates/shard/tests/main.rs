@@ -1,0 +1,43 @@
+//! The integration tests of this crate, as one program: linking each file by itself takes longer than the tests.
+#![forbid(unsafe_code)]
+
+mod checkpoints;
+mod client_ids;
+mod clock_jumps;
+mod cluster;
+mod completed;
+mod confirms;
+mod consumer_timeouts;
+mod control_plane;
+mod dead_letter_counts;
+mod dead_letters;
+mod deduplication;
+mod delayed_retry;
+mod delivery_counts;
+mod fencing;
+mod firehose;
+mod flow;
+mod hubs;
+mod large_messages;
+mod limits;
+mod listings;
+mod lost_directory;
+mod membership;
+mod memory_budget;
+mod message_groups;
+mod moves;
+mod mqtt;
+mod mqtt_streams;
+mod priorities;
+mod quotas;
+mod restrictions;
+mod scheduled_delivery;
+mod session_moves;
+mod shards_of_a_node;
+mod shared_handover;
+mod shortage;
+mod start;
+mod streams;
+mod topic_ways;
+mod two_shards;
+mod wills;

@@ -1,0 +1,8 @@
+//! The integration tests of this crate, as one program: linking each file by itself takes longer than the tests.
+#![forbid(unsafe_code)]
+
+mod claims;
+mod golden;
+mod hub;
+mod hubs;
+mod wills;
