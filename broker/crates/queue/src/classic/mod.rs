@@ -54,7 +54,7 @@ use crate::{
 };
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::Message;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,6 +94,8 @@ pub struct ClassicQueue {
     unopened: bool,
     /// Messages may have been requeued by the end of a channel, and none have been delivered since.
     delivery_pending: bool,
+    /// Nodes that the failure detector reported down.
+    unreachable: BTreeSet<NodeId>,
     at: Timestamps,
 }
 
@@ -198,6 +200,7 @@ impl ClassicQueue {
             disk_full: false,
             unopened: false,
             delivery_pending: false,
+            unreachable: BTreeSet::new(),
             at: Timestamps::default(),
         }
     }
@@ -239,6 +242,7 @@ impl ClassicQueue {
     /// The failure detector reports a node down: suspends its consumers and requeues their messages.
     pub fn peer_down(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
+        self.unreachable.insert(node);
         self.checkout.suspect_node(&mut self.store, node);
         self.serve();
         self.finish(out);
@@ -247,6 +251,7 @@ impl ClassicQueue {
     /// The failure detector reports a node up.
     pub fn peer_up(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
+        self.unreachable.remove(&node);
         self.checkout.trust_node(&mut self.store, node);
         self.serve();
         self.finish(out);
@@ -590,7 +595,16 @@ impl Queue for ClassicQueue {
     fn step(&mut self, at: Timestamps, item: QueueMessage, out: &mut QueueOutput) {
         self.begin(at, out);
         match item {
-            QueueMessage::Request(request) => self.request(request),
+            QueueMessage::Request(request) => {
+                let node = request.session.node;
+                self.request(request);
+                if !self.unreachable.is_empty() && self.unreachable.contains(&node) {
+                    // The request was on its way when its node died. It ended the suspicion, and what it took would stay
+                    // with the dead node.
+                    self.checkout.suspect_node(&mut self.store, node);
+                    self.delivery_pending = true;
+                }
+            }
             QueueMessage::Resume(resume) => {
                 let store = &mut self.store;
                 if !self

@@ -500,6 +500,28 @@ fn unseen_delivery_goes_to_another_consumer_before_a_limit_drops_it() {
 }
 
 #[test]
+fn request_that_arrives_after_its_node_died_takes_nothing() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=2 {
+        rig.publish(n, true, 10);
+    }
+    rig.consume(2, 1, 10);
+    let node = session(2).node;
+    let mut out = QueueOutput::default();
+    rig.queue.peer_down(rig.at, node, &mut out);
+    assert_eq!(rig.queue.stats().unacknowledged, 0);
+    let get = RequestBody::Get {
+        consumer: ConsumerId(2),
+        no_ack: false,
+    };
+    rig.request(2, get);
+    let stats = rig.queue.stats();
+    assert_eq!((stats.ready, stats.unacknowledged), (2, 0));
+    rig.queue.peer_up(rig.at, node, &mut out);
+    assert_eq!(rig.queue.stats().unacknowledged, 2);
+}
+
+#[test]
 fn full_disk_stops_only_publishers() {
     let mut rig = Rig::new(settings());
     for n in 1..=10 {

@@ -75,6 +75,8 @@ pub struct QuorumQueue {
     waiting_resumes: Vec<ResumeConsumer>,
     /// The last state of each node that the failure detector reported.
     reachable: BTreeMap<NodeId, bool>,
+    /// How many nodes in `reachable` are down.
+    unreachable: usize,
     /// Nodes with a proposed and not yet applied suspicion or its end.
     pending_suspicions: BTreeSet<NodeId>,
     /// The settings to propose, unless the machine has them.
@@ -117,6 +119,7 @@ impl QuorumQueue {
             closing_sessions: Vec::new(),
             waiting_resumes: Vec::new(),
             reachable: BTreeMap::new(),
+            unreachable: 0,
             pending_suspicions: BTreeSet::new(),
             desired: None,
             features: QuorumFeatures::default(),
@@ -191,6 +194,7 @@ impl QuorumQueue {
         self.closing_sessions.clear();
         self.waiting_resumes.clear();
         self.reachable.clear();
+        self.unreachable = 0;
         self.pending_suspicions.clear();
         self.desired = None;
         self.settings_proposed = false;
@@ -467,7 +471,9 @@ impl QuorumQueue {
         if !self.leads {
             return;
         }
-        self.reachable.insert(node, up);
+        let was_up = self.reachable.insert(node, up).unwrap_or(true);
+        self.unreachable += usize::from(was_up && !up);
+        self.unreachable -= usize::from(!was_up && up);
         if self.caught_up {
             self.reconcile_suspicion(node);
         } else if !up && self.machine.has_sessions_of(node) {
@@ -500,6 +506,18 @@ impl QuorumQueue {
         };
         self.pending_suspicions.insert(node);
         self.propose(&command);
+    }
+
+    /// Suspects nodes again whose last requests were applied after their suspicion: a request ends it, and a node
+    /// that is down sends nothing that would return what its sessions took.
+    fn suspect_unreachable(&mut self) {
+        if self.unreachable == 0 || !self.leads || !self.caught_up {
+            return;
+        }
+        let down = self.reachable.iter().filter(|(_, up)| !**up);
+        for node in down.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.reconcile_suspicion(node);
+        }
     }
 
     /// Returns true if a node has sessions here, or proposed requests that may create one.
@@ -546,6 +564,7 @@ impl Queue for QuorumQueue {
     fn flush(&mut self, at: Timestamps, _out: &mut QueueOutput) {
         self.at = at;
         self.schedule_timeouts(at.now);
+        self.suspect_unreachable();
         self.propose_forwarded();
         self.seal_batch();
     }

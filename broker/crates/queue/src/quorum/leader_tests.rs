@@ -162,6 +162,29 @@ fn node_with_a_proposed_first_request_is_suspected() {
     assert!(leader.queue.machine().is_suspended(OTHER));
 }
 
+/// A request that was on its way when its node died is applied after the suspicion, which it ends. What it took would
+/// stay with the dead node.
+#[test]
+fn node_whose_last_request_is_applied_after_its_suspicion_is_suspected_again() {
+    let mut leader = Leader::new();
+    let consume = leader.consume();
+    leader.apply(consume);
+    leader.queue.peer_down(OTHER);
+    leader.step(2, RequestBody::Publish(message(1, None, None)));
+    leader.settle();
+    let mut out = QueueOutput::default();
+    leader.queue.flush(Timestamps::default(), &mut out);
+    leader.settle();
+    assert!(leader.queue.machine().is_suspended(OTHER));
+    leader.queue.flush(Timestamps::default(), &mut out);
+    assert_eq!(leader.queue.take_proposal(), None);
+    leader.queue.peer_up(OTHER);
+    leader.settle();
+    leader.queue.flush(Timestamps::default(), &mut out);
+    assert_eq!(leader.queue.take_proposal(), None);
+    assert!(!leader.queue.machine().is_suspended(OTHER));
+}
+
 /// The log of a leader that delivered messages 1 to 3 to a consumer of a session on [`OTHER`], and a new leader
 /// that has applied it.
 fn taken_over() -> (Leader, Vec<Bytes>) {
