@@ -11,6 +11,7 @@ pub use streams::{
 };
 
 use crate::browse::{BrowseFacts, BrowseFilter};
+use crate::timings::HistogramSnapshot;
 use env::NodeId;
 use queue::{
     ByQueueType, DeadLettering, DeadReason, DeathCounts, DeliveryCounters, QueueStats, QueueType,
@@ -649,6 +650,77 @@ impl TrafficCounts {
     }
 }
 
+/// Upper bounds in bytes of the classes of message sizes, which are those of RabbitMQ.
+pub const MESSAGE_SIZE_BOUNDS: [u64; 8] = [
+    100,
+    1_000,
+    10_000,
+    100_000,
+    1_000_000,
+    10_000_000,
+    50_000_000,
+    100_000_000,
+];
+
+/// Messages received from publishers by their sizes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageSizeCounts {
+    /// Upper bounds in bytes, ascending, and the number of messages up to each and above the one before.
+    pub classes: Vec<(u64, u64)>,
+    /// Messages above the last bound.
+    pub larger: u64,
+    /// The sum of all sizes in bytes.
+    pub bytes: u64,
+}
+
+impl Default for MessageSizeCounts {
+    fn default() -> MessageSizeCounts {
+        MessageSizeCounts {
+            classes: MESSAGE_SIZE_BOUNDS.map(|bound| (bound, 0)).to_vec(),
+            larger: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl MessageSizeCounts {
+    /// Returns true if no message was counted.
+    pub fn is_empty(&self) -> bool {
+        self.larger == 0 && self.classes.iter().all(|(_, count)| *count == 0)
+    }
+
+    /// Adds the counts of another source. A class that another version of the broker does not have is kept.
+    pub fn add(&mut self, other: &MessageSizeCounts) {
+        for (bound, count) in &other.classes {
+            match self
+                .classes
+                .binary_search_by_key(bound, |(bound, _)| *bound)
+            {
+                Ok(at) => self.classes[at].1 += count,
+                Err(at) => self.classes.insert(at, (*bound, *count)),
+            }
+        }
+        self.larger += other.larger;
+        self.bytes += other.bytes;
+    }
+
+    /// As a histogram in bytes.
+    pub fn histogram(&self) -> HistogramSnapshot {
+        let mut up_to = 0;
+        let buckets = self.classes.iter().map(|(bound, count)| {
+            up_to += count;
+            (*bound as f64, up_to)
+        });
+        let buckets = buckets.collect();
+        HistogramSnapshot {
+            buckets,
+            count: up_to + self.larger,
+            sum: self.bytes as f64,
+        }
+    }
+}
+
 /// Counters of the sessions of one protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -676,6 +748,9 @@ pub struct ProtocolCounters {
     pub publishers: i64,
     /// MQTT connections with a subscription.
     pub consumers: i64,
+    /// Sizes of the messages received from publishers.
+    #[serde(skip_serializing_if = "MessageSizeCounts::is_empty")]
+    pub sizes: MessageSizeCounts,
 }
 
 impl ProtocolCounters {
@@ -694,6 +769,7 @@ impl ProtocolCounters {
         self.queueless.add(&other.queueless);
         self.publishers += other.publishers;
         self.consumers += other.consumers;
+        self.sizes.add(&other.sizes);
     }
 }
 

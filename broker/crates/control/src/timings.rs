@@ -23,11 +23,11 @@ pub struct DurationHistogram {
 /// The contents of a histogram.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HistogramSnapshot {
-    /// Upper bounds in seconds and the number of durations up to each. Without the bucket that has no bound.
+    /// Upper bounds in the unit of the metric and the number of observations up to each. Without the bucket that has no bound.
     pub buckets: Vec<(f64, u64)>,
-    /// The number of all durations.
+    /// The number of all observations.
     pub count: u64,
-    /// Their sum in seconds.
+    /// Their sum in the unit of the metric.
     pub sum: f64,
 }
 

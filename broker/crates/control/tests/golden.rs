@@ -4,8 +4,8 @@
 use control::{
     BrowseFacts, BrowseFilter, ChannelFacts, ConnectionFacts, ConsumerFacts, Counters,
     DeadLetterReasons, DeadLetterTotals, ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts,
-    MessageCounts, MqttCounters, NodeResources, ProtocolCounters, QueueTotals, RaftCounters,
-    ShardFacts, ShardQuery, StoredBytesFacts, StreamConsumerFacts, StreamFilter,
+    MessageCounts, MessageSizeCounts, MqttCounters, NodeResources, ProtocolCounters, QueueTotals,
+    RaftCounters, ShardFacts, ShardQuery, StoredBytesFacts, StreamConsumerFacts, StreamFilter,
     StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts,
     StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts,
     TrafficFilter,
@@ -230,6 +230,24 @@ fn protocol() -> ProtocolCounters {
         },
         publishers: -1,
         consumers: 2,
+        // They are in the frame only if there are any.
+        sizes: MessageSizeCounts::default(),
+    }
+}
+
+fn size_counters() -> Counters {
+    let sizes = MessageSizeCounts {
+        classes: vec![(100, 3), (1_000, 0)],
+        larger: 2,
+        bytes: 7_000,
+    };
+    let counted = ProtocolCounters {
+        sizes,
+        ..ProtocolCounters::default()
+    };
+    Counters {
+        protocols: BTreeMap::from([("amqp091".to_owned(), counted)]),
+        ..Counters::default()
     }
 }
 
@@ -547,6 +565,7 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Counters(Box::new(raft_counters())),
         ShardFacts::Counters(Box::new(quota_counters())),
         ShardFacts::Counters(Box::new(stored_bytes_counters())),
+        ShardFacts::Counters(Box::new(size_counters())),
         ShardFacts::Browsed(None),
         ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Ok(browse_page()))))),
         ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Err("it is away".into()))))),

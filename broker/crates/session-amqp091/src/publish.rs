@@ -84,8 +84,8 @@ pub(crate) fn dispatch(
     if routed == 0 && mandatory {
         send_return(channel.number, &message, conn, cx.out);
     }
-    let bytes = message.body_len() + message.properties().len();
-    count(channel, (routed as u64, bytes), mandatory, conn);
+    let lengths = (message.body_len(), message.properties().len());
+    count(channel, routed as u64, lengths, mandatory, conn);
     if cx.broker.tree().traces() {
         let what = TraceEvent::Published {
             routes: &routes,
@@ -134,7 +134,8 @@ pub(crate) fn count_traffic(
 /// Counts a publish by its result and the bytes of its body and properties.
 fn count(
     channel: &mut Channel,
-    (routed, bytes): (u64, usize),
+    routed: u64,
+    (body, properties): (usize, usize),
     mandatory: bool,
     conn: &mut ConnectionState,
 ) {
@@ -153,7 +154,8 @@ fn count(
     add(publishes);
     conn.count(|t| {
         t.publishers += i64::from(first);
-        t.published_bytes += bytes as u64;
+        t.published_bytes += (body + properties) as u64;
+        t.sizes.observe(body);
         add(&mut t.publishes);
     });
 }

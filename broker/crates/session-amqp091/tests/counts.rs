@@ -33,6 +33,10 @@ fn publishes_are_counted_by_result() {
     // Bodies, and two bytes of empty properties each.
     let bytes = 15 + 6 + 7 + 8 + 4 * 2;
     assert_eq!(conn.broker.message_counters.published_bytes, bytes);
+    let sizes = conn.broker.message_counters.sizes;
+    let published = conn.broker.message_counters.publishes.received;
+    assert_eq!(sizes.counts.iter().sum::<u64>(), published);
+    assert!((1..=bytes).contains(&sizes.bytes), "{sizes:?}");
 }
 
 #[test]

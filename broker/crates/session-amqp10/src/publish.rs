@@ -106,7 +106,9 @@ pub(crate) fn hand_over(
         let publishes = &mut counters.publishes;
         publishes.received += 1;
         publishes.received_confirm += u64::from(!origin.is_settled);
-        counters.published_bytes += (message.body_len() + message.properties().len()) as u64;
+        let bytes = message.body_len() + message.properties().len();
+        counters.published_bytes += bytes as u64;
+        counters.sizes.observe(bytes);
         let publishes = &mut counters.publishes;
         publishes.routed += receivers as u64;
         match (receivers, origin.is_settled) {

@@ -144,6 +144,7 @@ fn publish_is_accepted_after_the_queue_has_confirmed_it() {
     assert_eq!((counters.publishes.routed, counters.publishers), (2, 1));
     // A body is an encoded section of six bytes.
     assert_eq!(counters.published_bytes, 2 * 6);
+    assert_eq!((counters.sizes.counts[0], counters.sizes.bytes), (2, 2 * 6));
 }
 
 #[test]

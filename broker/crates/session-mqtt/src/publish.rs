@@ -45,6 +45,7 @@ impl ClientConnection {
             t.publishes.received += 1;
             t.publishes.received_confirm += u64::from(confirm);
             t.traffic.payload_in += publish.payload.len() as u64;
+            t.sizes.observe(publish.payload.len());
             // The properties of a decoded packet in its encoding.
             let properties = publish.properties.repeated.0.len();
             t.published_bytes += (publish.payload.len() + properties) as u64;

@@ -1,6 +1,7 @@
 //! Message counters of sessions, and session details for listings.
 
 use auth::TlsPeer;
+use control::MESSAGE_SIZE_BOUNDS;
 use message::Table;
 use queue::{ByQueueType, DeliveryCounters, QueueType};
 use std::sync::Arc;
@@ -20,6 +21,39 @@ pub struct PublishCounters {
     pub unroutable_returned: u64,
     /// Unroutable messages without `mandatory`, dropped.
     pub unroutable_dropped: u64,
+}
+
+/// Messages received from publishers by their sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageSizes {
+    /// The number of messages in each class: up to the bound of the same index, and above the one before. The last has no bound.
+    pub counts: [u64; MESSAGE_SIZE_BOUNDS.len() + 1],
+    /// The sum of all sizes in bytes.
+    pub bytes: u64,
+}
+
+impl MessageSizes {
+    /// Counts a message of this many bytes.
+    pub fn observe(&mut self, bytes: usize) {
+        let bytes = bytes as u64;
+        // Most messages are small, and the first comparisons decide.
+        let class = MESSAGE_SIZE_BOUNDS
+            .iter()
+            .take_while(|bound| bytes > **bound);
+        let class = class.count();
+        if let Some(count) = self.counts.get_mut(class) {
+            *count += 1;
+        }
+        self.bytes += bytes;
+    }
+
+    /// Adds another set of counters.
+    pub fn add(&mut self, other: &MessageSizes) {
+        for (ours, theirs) in self.counts.iter_mut().zip(other.counts) {
+            *ours += theirs;
+        }
+        self.bytes += other.bytes;
+    }
 }
 
 /// Connection and traffic counters of protocols that count them.
@@ -67,6 +101,9 @@ pub struct MessageCounters {
     pub traffic: TrafficCounters,
     /// Bytes of the bodies and properties of messages received from publishers.
     pub published_bytes: u64,
+    /// Sizes of the messages received from publishers, as their protocol defines a size: without headers, or with all sections
+    /// for AMQP 1.0. The stream protocol counts none.
+    pub sizes: MessageSizes,
     /// Change of the number of publishers: channels that have published, or connections where the
     /// protocol has no channels.
     pub publishers: i64,
@@ -84,6 +121,7 @@ impl MessageCounters {
     /// Adds another set of counters.
     pub fn add(&mut self, other: &MessageCounters) {
         let (ours, theirs) = (&mut self.publishes, &other.publishes);
+        let theirs_published = theirs.received > 0;
         ours.received += theirs.received;
         ours.received_confirm += theirs.received_confirm;
         ours.confirmed += theirs.confirmed;
@@ -100,6 +138,9 @@ impl MessageCounters {
         self.queueless.add(&other.queueless);
         self.traffic.add(&other.traffic);
         self.published_bytes += other.published_bytes;
+        if theirs_published {
+            self.sizes.add(&other.sizes);
+        }
         self.publishers += other.publishers;
         self.consumers += other.consumers;
     }
@@ -253,4 +294,22 @@ pub struct LinkDetails {
     pub credit: u32,
     /// Messages on an incoming link that not all queues have confirmed.
     pub unconfirmed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_is_counted_in_the_first_class_that_holds_it() {
+        let mut sizes = MessageSizes::default();
+        for bytes in [0, 100, 101, 1_000, 100_000_000, 100_000_001] {
+            sizes.observe(bytes);
+        }
+        assert_eq!(sizes.counts, [2, 2, 0, 0, 0, 0, 0, 1, 1]);
+        let mut sum = sizes;
+        sum.add(&sizes);
+        assert_eq!(sum.counts, [4, 4, 0, 0, 0, 0, 0, 2, 2]);
+        assert_eq!(sum.bytes, 2 * 200_001_202);
+    }
 }

@@ -20,9 +20,9 @@ mod written;
 
 pub use audit::{Refusals, RefusedPermission};
 pub use counts::{
-    ChannelDetails, LinkDetails, LinkSessionDetails, MessageCounters, PublishCounters,
-    SessionDetails, StreamConsumerDetails, StreamPublisherDetails, StreamSessionDetails,
-    TrafficCounters,
+    ChannelDetails, LinkDetails, LinkSessionDetails, MessageCounters, MessageSizes,
+    PublishCounters, SessionDetails, StreamConsumerDetails, StreamPublisherDetails,
+    StreamSessionDetails, TrafficCounters,
 };
 pub use held::HeldMemory;
 pub use login::{

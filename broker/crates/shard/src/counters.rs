@@ -194,6 +194,19 @@ fn counters(message_counters: &MessageCounters) -> ProtocolCounters {
         traffic: traffic_counts(&message_counters.traffic),
         publishers: message_counters.publishers,
         consumers: message_counters.consumers,
+        sizes: size_counts(&message_counters.sizes),
+    }
+}
+
+fn size_counts(sizes: &session::MessageSizes) -> control::MessageSizeCounts {
+    let [classes @ .., larger] = sizes.counts;
+    control::MessageSizeCounts {
+        classes: control::MESSAGE_SIZE_BOUNDS
+            .into_iter()
+            .zip(classes)
+            .collect(),
+        larger,
+        bytes: sizes.bytes,
     }
 }
 

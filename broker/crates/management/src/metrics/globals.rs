@@ -262,6 +262,16 @@ pub(super) fn globals(
             page.sample(name, &[("protocol", protocol)], value(counters));
         }
     }
+    // RabbitMQ has no sizes of messages of the stream protocol either.
+    let name = "message_size_bytes";
+    page.head(
+        name,
+        "histogram",
+        "Size of messages received from publishers",
+    );
+    for (protocol, counters) in &all {
+        page.histogram(name, &[("protocol", protocol)], &counters.sizes.histogram());
+    }
     for (name, help, value) in QUEUE_TYPE_METRICS {
         page.head(name, COUNTER, help);
         for (protocol, counters) in &all {

@@ -533,6 +533,9 @@ fn metrics_are_reported_by_protocol_queue_type_and_object() {
         received: 12,
         ..ProtocolCounters::default()
     };
+    counts.sizes.classes[1].1 = 7;
+    counts.sizes.larger = 1;
+    counts.sizes.bytes = 200_000_000;
     counts.by_queue_type[QueueType::Quorum] = MessageCounts {
         deliver: 4,
         get_no_ack: 1,
@@ -574,6 +577,11 @@ fn metrics_are_reported_by_protocol_queue_type_and_object() {
         "rabbitmq_global_messages_delivered_total{protocol=\"amqp091\",queue_type=\"rabbit_quorum_queue\"} 5",
         "rabbitmq_global_messages_delivered_total{protocol=\"amqp091\",queue_type=\"rabbit_classic_queue\"} 0",
         "# TYPE rabbitmq_global_messages_received_total counter",
+        "rabbitmq_message_size_bytes_bucket{protocol=\"amqp091\",le=\"100\"} 0",
+        "rabbitmq_message_size_bytes_bucket{protocol=\"amqp091\",le=\"100000000\"} 7",
+        "rabbitmq_message_size_bytes_bucket{protocol=\"amqp091\",le=\"+Inf\"} 8",
+        "rabbitmq_message_size_bytes_sum{protocol=\"amqp091\"} 200000000",
+        "rabbitmq_message_size_bytes_count{protocol=\"amqp10\"} 0",
         "rabbitmq_global_messages_dead_lettered_expired_total{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"disabled\"} 3",
         "rabbitmq_global_messages_dead_lettered_confirmed_total{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"at_least_once\"} 4",
         "rabbitmq_global_messages_dead_lettered_delivery_limit_total{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"at_least_once\"} 5",
