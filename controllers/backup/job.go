@@ -12,12 +12,12 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
+	"posthorn.io/posthorn/internal/requests"
 )
 
 // Work of a Job. It is part of the Job's name and the value of names.LabelComponent.
@@ -208,7 +208,7 @@ func podOf(t task) corev1.PodSpec {
 			ImagePullPolicy: corev1.PullIfNotPresent,
 			Command:         []string{"/posthorn"},
 			Args:            append(connection(t), t.args...),
-			Resources:       withDefaultRequests(t.settings.Resources),
+			Resources:       defaultRequests.Add(t.settings.Resources),
 			VolumeMounts:    mounts,
 			// The error of a command that failed goes to the status.
 			TerminationMessagePath:   terminationLog,
@@ -271,25 +271,4 @@ func volumesOf(t task) ([]corev1.Volume, []corev1.VolumeMount) {
 
 // Requests of a Job's container where the spec names none. The command holds one part of the backup in memory, of 16 MiB or
 // one message.
-const (
-	defaultCPURequest    = "100m"
-	defaultMemoryRequest = "256Mi"
-)
-
-// withDefaultRequests adds requests where there is neither a request nor a limit.
-func withDefaultRequests(resources corev1.ResourceRequirements) corev1.ResourceRequirements {
-	out := *resources.DeepCopy()
-	for name, quantity := range map[corev1.ResourceName]string{
-		corev1.ResourceCPU: defaultCPURequest, corev1.ResourceMemory: defaultMemoryRequest,
-	} {
-		_, limited := out.Limits[name]
-		if _, requested := out.Requests[name]; requested || limited {
-			continue
-		}
-		if out.Requests == nil {
-			out.Requests = corev1.ResourceList{}
-		}
-		out.Requests[name] = resource.MustParse(quantity)
-	}
-	return out
-}
+var defaultRequests = requests.Defaults{CPU: "100m", Memory: "256Mi"}

@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -17,6 +16,7 @@ import (
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
+	"posthorn.io/posthorn/internal/requests"
 )
 
 const (
@@ -36,11 +36,10 @@ const (
 	stopSeconds = int64(120)
 	// probesPort names the port that answers /livez and /readyz alone.
 	probesPort = "probes"
-
-	// Requests of the broker's container where the spec names none.
-	defaultCPURequest    = "100m"
-	defaultMemoryRequest = "256Mi"
 )
+
+// defaultRequests are those of the broker's container where the spec names none.
+var defaultRequests = requests.Defaults{CPU: "100m", Memory: "256Mi"}
 
 // templateInputs are the parts of the spec that the pod template depends on. The template is rebuilt only when their digest
 // changes, so that a new version of the operator alone changes no StatefulSet. New fields must be omitempty and stay zero
@@ -153,7 +152,7 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: "cluster", ContainerPort: names.PortCluster, Protocol: corev1.ProtocolTCP},
 			{Name: probesPort, ContainerPort: names.PortProbes, Protocol: corev1.ProtocolTCP},
 		},
-		Resources: withDefaultRequests(inputs.Resources),
+		Resources: defaultRequests.Add(inputs.Resources),
 		// A roll waits for the probes of each node: they run often, and tolerate many failures.
 		StartupProbe:   probe("/livez", 1, 300),
 		LivenessProbe:  probe("/livez", 10, 6),
@@ -169,25 +168,6 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
-}
-
-// withDefaultRequests adds requests where the spec has neither a request nor a limit. A pod without requests is BestEffort,
-// which the kernel kills and the kubelet evicts first. Kubernetes uses a limit as the request when there is no other.
-func withDefaultRequests(resources corev1.ResourceRequirements) corev1.ResourceRequirements {
-	out := *resources.DeepCopy()
-	for name, quantity := range map[corev1.ResourceName]string{
-		corev1.ResourceCPU: defaultCPURequest, corev1.ResourceMemory: defaultMemoryRequest,
-	} {
-		_, limited := out.Limits[name]
-		if _, requested := out.Requests[name]; requested || limited {
-			continue
-		}
-		if out.Requests == nil {
-			out.Requests = corev1.ResourceList{}
-		}
-		out.Requests[name] = resource.MustParse(quantity)
-	}
-	return out
 }
 
 // probe uses the listener for probes alone, which clients of the HTTP API cannot fill.

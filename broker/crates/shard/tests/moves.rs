@@ -3,13 +3,13 @@
 use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use control::{
-    BrowseFilter, ControlRequest, ImportOutcome, ImportRequest, ListedMessage, MoveOutcome,
+    ControlRequest, ImportOutcome, ImportRequest, ListedMessage, MoveOutcome,
     MoveRequest, MoveTarget,
 };
 use message::Value;
 use metadata::features::MESSAGE_MOVES;
 use metadata::{ChangeError, QueueId};
-use queue::{BrowseRequest, BrowsedMessage, BrowsedState};
+use queue::{BrowsedMessage, BrowsedState};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -38,29 +38,6 @@ fn ready(c: &mut Cluster, at: usize, queue: &str, count: u64) {
 
 fn id(c: &mut Cluster, at: usize, queue: &str) -> QueueId {
     c.until("the queue", |c| c.queue_id(at, queue))
-}
-
-fn list(c: &mut Cluster, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
-    let mut request = BrowseRequest {
-        from: None,
-        least: 0,
-        most: u64::MAX,
-        messages: 7,
-        body_bytes: 100,
-        body_start: 0,
-        state: None,
-    };
-    let mut all = Vec::new();
-    loop {
-        let of = BrowseFilter::new(queue, &request);
-        let page = c.ask(at, |reply| ControlRequest::Browse { of, reply });
-        let page = page.expect("an owner").into_page().expect("a page");
-        all.extend(page.messages);
-        match page.next {
-            Some(next) => request.from = Some(next),
-            None => return all,
-        }
-    }
 }
 
 fn bodies(listed: &[BrowsedMessage]) -> Vec<String> {
@@ -115,7 +92,7 @@ fn listing_tells_states_and_changes_nothing() {
         }
         let queue = id(&mut c, 2, "q");
         for at in 0..3 {
-            let listed = list(&mut c, at, queue);
+            let listed = c.messages(at, queue);
             assert_eq!(bodies(&listed), texts(0..20), "{kind_of}");
             let state = |n: usize| match n {
                 0..3 => BrowsedState::Unacknowledged,
@@ -129,7 +106,7 @@ fn listing_tells_states_and_changes_nothing() {
         client.close(&mut c);
         ready(&mut c, 1, "q", 20);
         // The deliveries are marked, and not those that were only listed.
-        let listed = list(&mut c, 1, queue);
+        let listed = c.messages(1, queue);
         assert_eq!(bodies(&listed), texts(0..20), "{kind_of}");
         let marked: Vec<bool> = listed.iter().map(|b| b.redelivered).collect();
         let expected: Vec<bool> = (0..20).map(|n| n < 3).collect();
@@ -158,14 +135,14 @@ fn imported_messages_are_stored_in_exactly_one_queue_in_their_order() {
         fill(&mut c, &mut client, "from", 0..1_200);
         ready(&mut c, 1, "from", 1_200);
         let (from, to) = (id(&mut c, 2, "from"), id(&mut c, 2, "to"));
-        let listed = list(&mut c, 2, from);
+        let listed = c.messages(2, from);
         let outcome = import(&mut c, 2, to, &listed);
         let expected = ImportOutcome {
             stored: 1_200,
             ..ImportOutcome::default()
         };
         assert_eq!(outcome, expected, "{kind_of}");
-        let imported = list(&mut c, 0, to);
+        let imported = c.messages(0, to);
         let messages = |listed: &[BrowsedMessage]| -> Vec<_> {
             listed.iter().map(|b| b.message.clone()).collect()
         };
@@ -189,7 +166,7 @@ fn import_ends_with_the_first_message_that_the_queue_refuses() {
     fill(&mut c, &mut client, "from", 0..1_200);
     ready(&mut c, 1, "from", 1_200);
     let (from, to) = (id(&mut c, 1, "from"), id(&mut c, 1, "to"));
-    let listed = list(&mut c, 1, from);
+    let listed = c.messages(1, from);
     let outcome = import(&mut c, 1, to, &listed);
     assert!(outcome.refused > 0, "{outcome:?}");
     assert!(outcome.untried > 0, "{outcome:?}");
@@ -208,7 +185,7 @@ fn import_that_is_not_confirmed_is_answered() {
     fill(&mut c, &mut client, "from", 0..5);
     ready(&mut c, 2, "from", 5);
     let (from, to) = (id(&mut c, 2, "from"), id(&mut c, 2, "to"));
-    let listed = list(&mut c, 2, from);
+    let listed = c.messages(2, from);
     c.kill(0);
     c.kill(1);
     let outcome = import(&mut c, 2, to, &listed);
@@ -231,7 +208,7 @@ fn chosen_messages_are_deleted_and_an_unacknowledged_one_is_not() {
         let got = client.must_get(&mut c, "q");
         assert_eq!(&*got.body, b"0");
         let queue = id(&mut c, 2, "q");
-        let listed = list(&mut c, 2, queue);
+        let listed = c.messages(2, queue);
         let chosen: Vec<_> = [7, 0, 3].map(|n: usize| listed[n].clone()).into();
         let outcome = carry_out(&mut c, 2, request(queue, &chosen, MoveTarget::Nothing));
         let expected = MoveOutcome {
@@ -241,7 +218,7 @@ fn chosen_messages_are_deleted_and_an_unacknowledged_one_is_not() {
         assert_eq!(outcome, expected, "{kind_of}");
         let left = texts([0, 1, 2, 4, 5, 6, 8, 9]);
         c.until("the rest", |c| {
-            (bodies(&list(c, 0, queue)) == left).then_some(())
+            (bodies(&c.messages(0, queue)) == left).then_some(())
         });
     }
 }
@@ -255,12 +232,12 @@ fn messages_are_moved_in_order_between_queue_types() {
     fill(&mut c, &mut client, "from", 0..150);
     ready(&mut c, 1, "from", 150);
     let (from, to) = (id(&mut c, 2, "from"), id(&mut c, 2, "to"));
-    let listed = list(&mut c, 2, from);
+    let listed = c.messages(2, from);
     let outcome = carry_out(&mut c, 2, request(from, &listed, to_queue("to")));
     assert_eq!(outcome, moved(150));
     ready(&mut c, 1, "to", 150);
     ready(&mut c, 1, "from", 0);
-    let listed = list(&mut c, 0, to);
+    let listed = c.messages(0, to);
     assert_eq!(bodies(&listed), texts(0..150));
     // And back, with the routing keys that the messages have.
     let target = MoveTarget::Exchange {
@@ -272,7 +249,7 @@ fn messages_are_moved_in_order_between_queue_types() {
         moved(150)
     );
     ready(&mut c, 1, "to", 0);
-    assert_eq!(bodies(&list(&mut c, 0, from)), texts(0..150));
+    assert_eq!(bodies(&c.messages(0, from)), texts(0..150));
 }
 
 #[test]
@@ -288,7 +265,7 @@ fn message_that_its_target_does_not_take_stays() {
     fill(&mut c, &mut client, "from", 0..5);
     ready(&mut c, 0, "from", 5);
     let from = id(&mut c, 0, "from");
-    let listed = list(&mut c, 0, from);
+    let listed = c.messages(0, from);
     let outcome = carry_out(&mut c, 0, request(from, &listed, to_queue("nowhere")));
     assert_eq!((outcome.moved, outcome.unroutable), (0, 5));
     let outcome = carry_out(&mut c, 0, request(from, &listed, to_queue("from")));
@@ -324,7 +301,7 @@ fn move_while_the_leader_of_goes(victim: &str, rounds: usize) -> bool {
     let leader = c.queue(0, victim).and_then(|facts| facts.leader);
     let leader = leader.expect("a leader").0 as usize - 1;
     let at = (leader + 1) % 3;
-    let listed = list(&mut c, at, from);
+    let listed = c.messages(at, from);
     let (tx, outcomes) = mpsc::channel();
     let reply = Box::new(move |outcome| tx.send(outcome).expect("a receiver"));
     let request = request(from, &listed, to_queue("to"));
@@ -356,7 +333,7 @@ fn move_while_the_leader_of_goes(victim: &str, rounds: usize) -> bool {
         let ready: u64 = facts.iter().map(|stats| stats.ready).sum();
         (unacknowledged == 0 && ready == 200).then_some(())
     });
-    let (mut all, moved) = (list(&mut c, at, from), list(&mut c, at, to));
+    let (mut all, moved) = (c.messages(at, from), c.messages(at, to));
     assert!(moved.len() as u64 >= outcome.moved, "{outcome:?}");
     all.extend(moved);
     let mut all = bodies(&all);
@@ -418,7 +395,7 @@ fn dead_letters_go_back_to_the_queue_where_they_died_first() {
     };
     client.call(&mut c, 1, delete);
     let dead = id(&mut c, 1, "dead");
-    let listed = list(&mut c, 1, dead);
+    let listed = c.messages(1, dead);
     assert_eq!(listed.len(), 4);
     let outcome = carry_out(&mut c, 1, request(dead, &listed, MoveTarget::FirstDeath));
     let expected = MoveOutcome {
@@ -433,7 +410,7 @@ fn dead_letters_go_back_to_the_queue_where_they_died_first() {
     assert_eq!((&*got.exchange, &*got.routing_key), ("events", "work.1"));
     assert!(got.headers().get("x-death").is_some());
     assert_eq!(c.ready(1, "copy"), 2);
-    assert_eq!(bodies(&list(&mut c, 1, dead)).len(), 2);
+    assert_eq!(bodies(&c.messages(1, dead)).len(), 2);
 }
 
 #[test]
@@ -444,7 +421,7 @@ fn move_needs_the_feature_flag() {
     fill(&mut c, &mut client, "q", 0..1);
     ready(&mut c, 0, "q", 1);
     let queue = id(&mut c, 0, "q");
-    let listed = list(&mut c, 0, queue);
+    let listed = c.messages(0, queue);
     let request = request(queue, &listed, MoveTarget::Nothing);
     let outcome = c.ask(0, |reply| ControlRequest::Move { request, reply });
     let Err(ChangeError::PreconditionFailed(text)) = outcome else {

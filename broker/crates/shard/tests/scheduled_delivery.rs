@@ -3,12 +3,12 @@
 use crate::cluster::{Client, Cluster, arguments};
 use bytes::BytesMut;
 use codec_amqp091::{Method, Properties, table};
-use control::{BrowseFilter, ControlRequest, ListedMessage, MoveOutcome, MoveRequest, MoveTarget};
+use control::{ControlRequest, ListedMessage, MoveOutcome, MoveRequest, MoveTarget};
 use message::Value;
 use metadata::Change;
 use metadata::QueueId;
 use metadata::features::SCHEDULED_DELIVERY;
-use queue::{BrowseRequest, BrowsedMessage, BrowsedState};
+use queue::{BrowsedMessage, BrowsedState};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -142,29 +142,6 @@ fn exchange_needs_the_feature_flag() {
     c.until("the message waits", |c| (waiting(c, 0) == 1).then_some(()));
 }
 
-fn list(c: &mut Cluster, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
-    let mut request = BrowseRequest {
-        from: None,
-        least: 0,
-        most: u64::MAX,
-        messages: 100,
-        body_bytes: 100,
-        body_start: 0,
-        state: None,
-    };
-    let mut all = Vec::new();
-    loop {
-        let of = BrowseFilter::new(queue, &request);
-        let page = c.ask(at, |reply| ControlRequest::Browse { of, reply });
-        let page = page.expect("an owner").into_page().expect("a page");
-        all.extend(page.messages);
-        match page.next {
-            Some(next) => request.from = Some(next),
-            None => return all,
-        }
-    }
-}
-
 fn move_request(queue: QueueId, listed: &[BrowsedMessage], to: Option<&str>) -> MoveRequest {
     MoveRequest {
         queue,
@@ -190,9 +167,17 @@ fn due_times(listed: &[BrowsedMessage]) -> Vec<(u64, Option<u64>)> {
     listed.iter().map(|b| (b.at.number, b.due_at)).collect()
 }
 
-/// Cancels delayed messages, and kills the leader of their queue some rounds later. Returns true if the request was still
-/// running.
-fn cancel_while_the_leader_goes(rounds: usize) -> bool {
+/// The node that is killed while it cancels messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Killed {
+    /// The leader of the queue.
+    Leader,
+    /// The node that carries out the request.
+    Asking,
+}
+
+/// Cancels delayed messages, and kills a node some rounds later. Returns true if the request was still running.
+fn cancel_while_a_node_goes(killed: Killed, rounds: usize) -> bool {
     const COUNT: u64 = 80;
     let mut c = Cluster::new(3);
     let mut client = c.client(0);
@@ -207,7 +192,7 @@ fn cancel_while_the_leader_goes(rounds: usize) -> bool {
     let leader = c.queue(0, QUEUE).and_then(|facts| facts.leader);
     let leader = leader.expect("a leader").0 as usize - 1;
     let (at, other) = ((leader + 1) % 3, (leader + 2) % 3);
-    let listed = list(&mut c, at, queue);
+    let listed = c.messages(at, queue);
     let before = due_times(&listed);
     let (tx, outcomes) = mpsc::channel();
     let reply = Box::new(move |outcome| drop(tx.send(outcome)));
@@ -218,20 +203,29 @@ fn cancel_while_the_leader_goes(rounds: usize) -> bool {
     }
     let early = outcomes.try_recv().ok();
     let is_running = early.is_none();
-    c.kill(leader);
-    let outcome = early.unwrap_or_else(|| {
-        c.until("an outcome", |c| {
-            c.pass(Duration::from_millis(100));
-            outcomes.try_recv().ok()
-        })
-    });
-    let deleted = outcome.expect("an outcome").moved;
+    let outcome = match killed {
+        Killed::Leader => {
+            c.kill(leader);
+            let outcome = early.unwrap_or_else(|| {
+                c.until("an outcome", |c| {
+                    c.pass(Duration::from_millis(100));
+                    outcomes.try_recv().ok()
+                })
+            });
+            Some(outcome)
+        }
+        Killed::Asking => {
+            c.kill(at);
+            early
+        }
+    };
+    let deleted = outcome.map_or(0, |outcome| outcome.expect("an outcome").moved);
     c.until("no message on its way", |c| {
         c.pass(Duration::from_millis(100));
         let stats = c.queue(other, QUEUE)?.stats?;
         (stats.unacknowledged == 0).then_some(())
     });
-    let listed = list(&mut c, other, queue);
+    let listed = c.messages(other, queue);
     let is_delayed = |b: &BrowsedMessage| b.state == BrowsedState::Delayed && !b.redelivered;
     assert!(listed.iter().all(is_delayed), "{listed:?}");
     let left = due_times(&listed);
@@ -240,11 +234,23 @@ fn cancel_while_the_leader_goes(rounds: usize) -> bool {
     is_running
 }
 
+/// How many of some requests were interrupted.
+fn interrupted(killed: Killed) -> usize {
+    let runs = 1..24;
+    runs.filter(|rounds| cancel_while_a_node_goes(killed, *rounds))
+        .count()
+}
+
 #[test]
 fn delayed_messages_are_cancelled_while_the_leader_changes() {
-    let runs = 1..24;
-    let interrupted = runs.filter(|rounds| cancel_while_the_leader_goes(*rounds));
-    let interrupted = interrupted.count();
+    let interrupted = interrupted(Killed::Leader);
+    assert!(interrupted >= 3, "{interrupted} requests were running");
+}
+
+/// The last requests of the node are applied after the others know that it is dead.
+#[test]
+fn messages_that_a_dead_node_was_cancelling_are_returned() {
+    let interrupted = interrupted(Killed::Asking);
     assert!(interrupted >= 3, "{interrupted} requests were running");
 }
 
@@ -268,30 +274,30 @@ fn moved_message_keeps_the_rest_of_its_delay() {
     c.pass(DELAY / 2);
     let [from, quorum, classic] =
         [QUEUE, "quorum", "classic"].map(|name| c.queue_id(0, name).expect("the queue"));
-    let listed = list(&mut c, 0, from);
+    let listed = c.messages(0, from);
     let outcome = carry_out(&mut c, move_request(from, &listed[..1], Some("classic")));
     let error = outcome.error.expect("a reason");
     assert!(error.contains("cannot hold messages back"), "{error}");
     c.until("the message is back", |c| {
         (waiting(c, 0) == 2).then_some(())
     });
-    assert_eq!(due_times(&list(&mut c, 0, from)), due_times(&listed));
+    assert_eq!(due_times(&c.messages(0, from)), due_times(&listed));
     let outcome = carry_out(&mut c, move_request(from, &listed[..1], Some("quorum")));
     assert_eq!(outcome.moved, 1, "{outcome:?}");
-    let moved = list(&mut c, 0, quorum);
+    let moved = c.messages(0, quorum);
     assert_eq!(moved[0].state, BrowsedState::Delayed);
     let (due, before) = (moved[0].due_at.expect("a time"), listed[0].due_at);
     let before = before.expect("a time");
     assert!((before..before + 5_000).contains(&due), "{due} {before}");
     // A message that was delayed is not delayed again.
     c.pass(DELAY);
-    let ready = list(&mut c, 0, from);
+    let ready = c.messages(0, from);
     assert_eq!(ready[0].state, BrowsedState::Ready);
     let outcome = carry_out(&mut c, move_request(from, &ready, Some("quorum")));
     assert_eq!(outcome.moved, 1, "{outcome:?}");
-    let moved = list(&mut c, 0, quorum);
+    let moved = c.messages(0, quorum);
     assert!(moved.iter().all(|b| b.state == BrowsedState::Ready));
     let outcome = carry_out(&mut c, move_request(quorum, &moved, Some("classic")));
     assert_eq!(outcome.moved, 2, "{outcome:?}");
-    assert_eq!(list(&mut c, 0, classic).len(), 2);
+    assert_eq!(c.messages(0, classic).len(), 2);
 }

@@ -10,12 +10,13 @@ use codec_amqp091::{
     encode_content_header, encode_method, parse_frame,
 };
 use control::{
-    ControlRequest, ForgetProgress, MemberChange, MembershipRequest, QueueFacts, ReplicaFacts,
+    BrowseFilter, ControlRequest, ForgetProgress, MemberChange, MembershipRequest, QueueFacts, ReplicaFacts,
 };
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{Change, ChangeError, NodeRecord, QueueId, UserRecord};
+use queue::{BrowseRequest, BrowsedMessage};
 use session::{ConnectionInfo, ProtocolId, Protocols};
 use shard::{
     ConnectionKey, Effect, Founding, LocalMessage, RecoveredShard, Shard, ShardConfig, ShardDriver,
@@ -289,6 +290,30 @@ impl Cluster {
         let reply = Box::new(move |answer| drop(tell.send(answer)));
         self.nodes[at].shard.control(request(reply));
         self.until("answer", |_| told.try_recv().ok())
+    }
+
+    /// All messages of a queue, listed page by page.
+    pub fn messages(&mut self, at: usize, queue: QueueId) -> Vec<BrowsedMessage> {
+        let mut request = BrowseRequest {
+            from: None,
+            least: 0,
+            most: u64::MAX,
+            messages: 7,
+            body_bytes: 100,
+            body_start: 0,
+            state: None,
+        };
+        let mut all = Vec::new();
+        loop {
+            let of = BrowseFilter::new(queue, &request);
+            let page = self.ask(at, |reply| ControlRequest::Browse { of, reply });
+            let page = page.expect("an owner").into_page().expect("a page");
+            all.extend(page.messages);
+            match page.next {
+                Some(next) => request.from = Some(next),
+                None => return all,
+            }
+        }
     }
 
     /// Asks, and lets nothing happen yet.
