@@ -65,7 +65,7 @@ fn messages_publishers_and_consumers_are_counted() {
     );
     assert_eq!((p311.routed, p311.unroutable_dropped), (2, 1));
     assert_eq!(sent.published_bytes, 3);
-    assert_eq!((sent.sizes.counts[0], sent.sizes.bytes), (1, 3));
+    assert_eq!((sent.sizes.counts[0], sent.sizes.bytes), (3, 3));
     assert_eq!((sent.publishers, sent.consumers), (1, 0));
     let got = w.node.all_counters["mqtt50"];
     let queueless = got.queueless;

@@ -401,8 +401,9 @@ impl InternalClient {
 
     /// The request of a get has this number.
     pub(crate) fn note_request(&mut self, token: u64, consumer: Option<ConsumerId>, seq: u64) {
-        if let Some(consumer) = consumer {
-            self.note_move_request(token, consumer, seq);
+        match consumer {
+            Some(consumer) => self.note_move_request(token, consumer, seq),
+            None => self.note_confirming(token, seq),
         }
         if let Some(taking) = self.taking.get_mut(&token) {
             taking.asked.1 = seq;

@@ -3,8 +3,8 @@
 use crate::cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use control::{
-    ControlRequest, ImportOutcome, ImportRequest, ListedMessage, MoveOutcome,
-    MoveRequest, MoveTarget,
+    ControlRequest, ImportOutcome, ImportRequest, ListedMessage, MoveOutcome, MoveRequest,
+    MoveTarget,
 };
 use message::Value;
 use metadata::features::MESSAGE_MOVES;

@@ -3,7 +3,7 @@
 use sim::cluster::{Options, Report, run};
 use std::collections::BTreeSet;
 
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 4;
 
 fn options() -> Options {
     Options::default()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 40;
 /// Number of runs at a time. Each run is single-threaded.
 const THREADS: usize = 2;
 

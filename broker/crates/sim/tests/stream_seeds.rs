@@ -3,7 +3,7 @@
 use sim::stream::{Options, Report, run};
 use std::collections::BTreeSet;
 
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 60;
 
 #[test]
 fn rules_hold_and_runs_are_repeatable() {

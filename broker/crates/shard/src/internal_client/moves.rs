@@ -1,8 +1,9 @@
 //! Messages that the control plane takes out of a queue by their positions: to delete them, or to publish them elsewhere.
 //!
 //! Each message is taken like one of a consumer, published, and acknowledged once its targets have confirmed it. So it is never
-//! lost, and a consumer cannot get it meanwhile. If this node ends in between, the queue has the message again, and the target
-//! may have a copy. If the source or a target changes its leader, their clients send the requests again.
+//! lost, and a consumer cannot get it meanwhile. The requester is told that a message was moved once the queue has applied the
+//! acknowledgement. If this node ends before that, the queue has the message again, and the target may have a copy. If the
+//! source or a target changes its leader, their clients send the requests again.
 
 use super::{InternalClient, InternalClientOutput, too_many};
 use crate::context::Context;
@@ -44,6 +45,10 @@ struct PendingMove {
     target: MoveTarget,
     waiting: VecDeque<ListedMessage>,
     open: BTreeMap<ConsumerId, OpenMessage>,
+    /// Messages that this node has acknowledged. The queue may not have applied it yet, and has them again if this node ends now.
+    unconfirmed: u64,
+    /// Number of the request that the queue answers once it has applied all acknowledgements.
+    confirming: Option<u64>,
     outcome: MoveOutcome,
     /// No further message is taken.
     has_ended: bool,
@@ -148,6 +153,8 @@ impl InternalClient {
             target: request.target,
             waiting,
             open: BTreeMap::new(),
+            unconfirmed: 0,
+            confirming: None,
             outcome: MoveOutcome::default(),
             has_ended: false,
             until: ctx.now() + WITHIN,
@@ -189,10 +196,21 @@ impl InternalClient {
                 get: Some(token),
             });
         }
-        if pending.open.is_empty() {
-            self.answer_move(token);
-            self.moves.0.remove(&token);
+        if !pending.open.is_empty() || pending.confirming.is_some() {
+            return;
         }
+        if pending.unconfirmed > 0 && pending.reply.is_some() {
+            // Its number follows.
+            pending.confirming = Some(0);
+            self.outputs.push_back(InternalClientOutput::Request {
+                queue: pending.queue,
+                body: RequestBody::Stat,
+                get: Some(token),
+            });
+            return;
+        }
+        self.answer_move(token);
+        self.moves.0.remove(&token);
     }
 
     fn answer_move(&mut self, token: u64) {
@@ -204,8 +222,9 @@ impl InternalClient {
         };
         let mut outcome = std::mem::take(&mut pending.outcome);
         let taken = pending.open.values().filter(|open| open.is_taken);
-        outcome.pending = taken.count() as u64;
-        outcome.untried = (pending.waiting.len() + pending.open.len()) as u64 - outcome.pending;
+        let taken = taken.count() as u64;
+        outcome.pending = taken + pending.unconfirmed;
+        outcome.untried = (pending.waiting.len() + pending.open.len()) as u64 - taken;
         pending.waiting.clear();
         reply(Ok(outcome));
     }
@@ -218,6 +237,30 @@ impl InternalClient {
         }
     }
 
+    /// The request that waits for the acknowledgements of a move has this number.
+    pub(super) fn note_confirming(&mut self, token: u64, seq: u64) {
+        if let Some(pending) = self.moves.0.get_mut(&token) {
+            pending.confirming = Some(seq);
+        }
+    }
+
+    /// The queue has applied the acknowledgements of a move. Returns false if no move has sent the request.
+    fn handle_confirmed(&mut self, queue: QueueId, seq: u64, answer: &QueueReply) -> bool {
+        let is_asked = |m: &PendingMove| m.queue == queue && m.confirming == Some(seq);
+        let mut moves = self.moves.0.iter_mut();
+        let Some((token, pending)) = moves.find(|(_, m)| is_asked(m)) else {
+            return false;
+        };
+        let token = *token;
+        match answer {
+            QueueReply::Refused { text, .. } => pending.end(text.clone()),
+            _ => pending.outcome.moved += std::mem::take(&mut pending.unconfirmed),
+        }
+        self.answer_move(token);
+        self.moves.0.remove(&token);
+        true
+    }
+
     /// The queue has no such message, or refuses the request. Returns false if no move has sent the request.
     pub(super) fn handle_move_answer(
         &mut self,
@@ -225,6 +268,9 @@ impl InternalClient {
         seq: u64,
         answer: &QueueReply,
     ) -> bool {
+        if self.handle_confirmed(queue, seq, answer) {
+            return true;
+        }
         let Some(MovedMessage { token, consumer }) = self.moves.find_request(queue, seq) else {
             return false;
         };
@@ -286,24 +332,35 @@ impl InternalClient {
                     .push_back(InternalClientOutput::Move(Box::new(publish)));
             }
             Destination::Nowhere => {
-                self.end_moved(moved, SettlementOutcome::Accepted, |o| &mut o.moved);
+                self.end_accepted(moved);
             }
             Destination::Stays(count) => {
-                self.end_moved(moved, SettlementOutcome::Released, count);
+                self.end_returned(moved, count);
             }
             Destination::Fails(error) => {
                 pending.end(error);
-                self.end_moved(moved, SettlementOutcome::Released, |o| &mut o.refused);
+                self.end_returned(moved, |o| &mut o.refused);
             }
         }
         None
     }
 
-    /// Settles and counts a message of a move.
-    fn end_moved(
+    /// Acknowledges a message of a move. It counts as moved once the queue has applied that.
+    fn end_accepted(&mut self, MovedMessage { token, consumer }: MovedMessage) {
+        let Some(pending) = self.moves.0.get_mut(&token) else {
+            return;
+        };
+        pending.open.remove(&consumer);
+        pending.unconfirmed += 1;
+        let queue = pending.queue;
+        self.settle(queue, consumer, SettlementOutcome::Accepted, 1);
+        self.advance_move(token);
+    }
+
+    /// Returns a message of a move to its queue, and counts it.
+    fn end_returned(
         &mut self,
         MovedMessage { token, consumer }: MovedMessage,
-        settle: SettlementOutcome,
         count: fn(&mut MoveOutcome) -> &mut u64,
     ) {
         let Some(pending) = self.moves.0.get_mut(&token) else {
@@ -312,7 +369,7 @@ impl InternalClient {
         pending.open.remove(&consumer);
         *count(&mut pending.outcome) += 1;
         let queue = pending.queue;
-        self.settle(queue, consumer, settle, 1);
+        self.settle(queue, consumer, SettlementOutcome::Released, 1);
         self.advance_move(token);
     }
 
@@ -327,7 +384,7 @@ impl InternalClient {
             Ok(PublishResult {
                 routed: true,
                 taken: true,
-            }) => return self.end_moved(moved, SettlementOutcome::Accepted, |o| &mut o.moved),
+            }) => return self.end_accepted(moved),
             Ok(PublishResult { routed: false, .. }) => (None, |o| &mut o.unroutable),
             Ok(PublishResult { taken: false, .. }) => {
                 let text =
@@ -341,7 +398,7 @@ impl InternalClient {
         {
             pending.end(error);
         }
-        self.end_moved(moved, SettlementOutcome::Released, count);
+        self.end_returned(moved, count);
     }
 
     /// Answers the requesters whose time is up. Messages on their way are settled later.

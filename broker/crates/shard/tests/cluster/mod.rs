@@ -10,7 +10,8 @@ use codec_amqp091::{
     encode_content_header, encode_method, parse_frame,
 };
 use control::{
-    BrowseFilter, ControlRequest, ForgetProgress, MemberChange, MembershipRequest, QueueFacts, ReplicaFacts,
+    BrowseFilter, ControlRequest, ForgetProgress, MemberChange, MembershipRequest, QueueFacts,
+    ReplicaFacts,
 };
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
