@@ -399,7 +399,7 @@ impl InternalClient {
         });
     }
 
-    /// The request of a get has this number.
+    /// The request of a get or of a move has this number. `consumer`: that of the message which a move asks for.
     pub(crate) fn note_request(&mut self, token: u64, consumer: Option<ConsumerId>, seq: u64) {
         match consumer {
             Some(consumer) => self.note_move_request(token, consumer, seq),

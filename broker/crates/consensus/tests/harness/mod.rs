@@ -1,6 +1,5 @@
 //! A cluster of hosts in one thread under a seed: simulated disks with real logs, a network that loses,
 //! delays and reorders frames, and nodes that crash. Invariants are checked as events happen.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 mod machine;
 mod network;

@@ -1,5 +1,4 @@
 //! A message whose fields a test sets.
-#![allow(dead_code)]
 
 use codec_amqp10::{Symbol, Timestamp, Value};
 use filter::{ApplicationValues, Fields, Filter, HeaderField, Operand, Property};

@@ -1,5 +1,4 @@
 //! Small clients of HTTP, AMQP 1.0 and the stream protocol.
-#![allow(dead_code, reason = "every test file uses its own part")]
 
 use crate::client::connect;
 use crate::program::Result;

@@ -1,5 +1,4 @@
 //! A synchronous AMQP 0-9-1 client.
-#![allow(dead_code, reason = "every test file uses its own part")]
 
 use crate::program::Result;
 use bytes::{Bytes, BytesMut};

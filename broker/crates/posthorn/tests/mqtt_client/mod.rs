@@ -1,5 +1,4 @@
 //! An MQTT 3.1.1 client over a socket.
-#![allow(dead_code, reason = "every test file uses its own part")]
 
 use crate::program::Result;
 use bytes::BytesMut;

@@ -1,5 +1,4 @@
 //! A cluster of several processes on loopback.
-#![allow(dead_code, reason = "every test file uses its own part")]
 
 use crate::program::{Result, Scratch, Serving, address, eventually, serve_arguments};
 use serde_json::Value as Json;

@@ -1,5 +1,4 @@
 //! Runs the binary as a child process.
-#![allow(dead_code, reason = "every test file uses its own part")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

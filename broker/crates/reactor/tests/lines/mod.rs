@@ -1,5 +1,4 @@
 //! A test driver whose frames are lines, and a thread that runs it in an event loop.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};

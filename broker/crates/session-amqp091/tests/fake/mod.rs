@@ -1,5 +1,4 @@
 //! A client that exchanges frames with the session.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod broker;
 

@@ -1,6 +1,6 @@
 //! A client, which is the protocol engine in its client role, in front of the session and an in-memory node.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[allow(dead_code, reason = "the tests of AMQP 0.9.1 use the rest")]
 #[path = "../../../session-amqp091/tests/fake/broker.rs"]
 mod broker;
 

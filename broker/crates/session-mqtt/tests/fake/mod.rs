@@ -1,5 +1,4 @@
 //! An in-memory node with its router, and any number of clients that exchange bytes with it.
-#![allow(dead_code, reason = "every test file uses its own part")]
 
 mod store;
 
@@ -796,10 +795,6 @@ impl World {
 
     pub fn is_closed(&self, c: usize) -> bool {
         self.connections[c].closed
-    }
-
-    pub fn outbox_len(&self, c: usize) -> usize {
-        self.connections[c].out.len()
     }
 
     /// Runs until nothing is pending.

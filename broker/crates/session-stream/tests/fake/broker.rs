@@ -436,11 +436,6 @@ impl FakeBroker {
             .unwrap()
             .event
     }
-
-    pub fn node_down(&mut self, node: NodeId) {
-        self.unreachable.push(node);
-        self.service.node_down(self, node);
-    }
 }
 
 impl Broker for FakeBroker {

@@ -1,5 +1,4 @@
 //! Clients in front of sessions that share an in-memory node.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod broker;
 
@@ -10,7 +9,6 @@ use codec_stream::{
     ClientCommand, CommandVersions, List, OffsetSpecification, Property, PublishedBody,
     PublishedMessage, PublishedMessages, ResponseCode, ServerCommand, Trailing, split_frame,
 };
-use env::Time;
 use session::{ConnectionInfo, Outbox, ProtocolId, Session, SessionState};
 use session_stream::{StreamConfig, StreamProtocol, StreamSession};
 use std::time::Duration;
@@ -28,7 +26,6 @@ pub struct Client {
     /// The client does not read.
     pub is_deaf: bool,
     number: u64,
-    next_correlation: u32,
 }
 
 /// A node and its clients.
@@ -87,7 +84,6 @@ impl World {
             to_server: BytesMut::new(),
             is_deaf: false,
             number: 100 + self.clients.len() as u64,
-            next_correlation: 1,
         });
         self.clients.len() - 1
     }
@@ -238,10 +234,6 @@ impl World {
             client.state = client.session.tick(&mut self.broker, &mut client.out);
         }
         self.pump();
-    }
-
-    pub fn now(&self) -> Time {
-        self.broker.now
     }
 
     /// The socket of a client breaks.

@@ -47,7 +47,7 @@ struct PendingMove {
     open: BTreeMap<ConsumerId, OpenMessage>,
     /// Messages that this node has acknowledged. The queue may not have applied it yet, and has them again if this node ends now.
     unconfirmed: u64,
-    /// Number of the request that the queue answers once it has applied all acknowledgements.
+    /// Number of the request that the queue answers once it has applied all acknowledgements, and 0 until the request has one.
     confirming: Option<u64>,
     outcome: MoveOutcome,
     /// No further message is taken.
