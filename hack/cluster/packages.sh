@@ -37,11 +37,7 @@ install_packages() {
   [ -n "$missing" ] || return 0
   command -v apt-get >/dev/null || die "missing: $missing(Debian's names). This system has no apt-get; install them with its package manager."
   say "installing from Debian: $missing"
-  # RUNLEVEL=1 prevents the packages from starting their services. Another process may be installing something.
-  if ! {
-    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 update &&
-      DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends $missing
-  } >"$LAB_DIR/apt.log" 2>&1; then
+  if ! "$CLUSTER_SRC/../apt-install" --no-install-recommends $missing >"$LAB_DIR/apt.log" 2>&1; then
     tail -5 "$LAB_DIR/apt.log" >&2
     die "apt-get could not install: $missing. Is a Debian mirror reachable? Full log: $LAB_DIR/apt.log"
   fi

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -49,23 +50,25 @@ func run(ctx context.Context) int {
 		return 2
 	}
 	fmt.Printf("seed %d, data and logs in %s\n", o.seed, o.dir)
-	passed, failed := 0, 0
+	passed := 0
+	var failed []string
 	for _, s := range chosen {
 		if ctx.Err() != nil {
-			failed++
+			failed = append(failed, s.name+": interrupted")
 			break
 		}
-		if perform(ctx, o, s) {
+		if problem := perform(ctx, o, s); problem == "" {
 			passed++
 		} else {
-			failed++
+			failed = append(failed, s.name+": "+problem)
 		}
 	}
-	if failed == 0 && !keep {
+	if len(failed) == 0 && !keep {
 		_ = os.RemoveAll(o.dir)
 	}
-	fmt.Printf("%d passed, %d failed\n", passed, failed)
-	if failed > 0 {
+	fmt.Printf("%d passed, %d failed\n", passed, len(failed))
+	if len(failed) > 0 {
+		fmt.Printf("failed: %s\n", strings.Join(failed, "\nfailed: "))
 		return 1
 	}
 	return 0
@@ -124,22 +127,22 @@ func choose(names []string) (chosen []scenario, err error) {
 	return chosen, nil
 }
 
-// perform runs one scenario and reports its result.
-func perform(ctx context.Context, o options, s scenario) bool {
+// perform runs one scenario, prints its result, and returns the first problem, which is empty if there is none.
+func perform(ctx context.Context, o options, s scenario) (problem string) {
 	fmt.Printf("== %s: %s\n", s.name, s.about)
 	began := time.Now()
 	if s.alone != nil {
 		if err := s.alone(ctx, o, os.Stdout); err != nil {
 			fmt.Printf("   FAIL %s: %v\n", s.name, err)
-			return false
+			return err.Error()
 		}
 		fmt.Printf("   PASS %s (%.1f s)\n", s.name, time.Since(began).Seconds())
-		return true
+		return ""
 	}
 	w, err := build(ctx, o, s, os.Stdout)
 	if err != nil {
 		fmt.Printf("   FAIL %s: %v\n", s.name, err)
-		return false
+		return err.Error()
 	}
 	if err = s.run(w); err == nil {
 		err = w.afterlife()
@@ -151,7 +154,7 @@ func perform(ctx context.Context, o options, s scenario) bool {
 	fmt.Printf("   stream: %d sent, %d confirmed, %d at their offsets, %d reconnects\n", in.Sent, in.Confirmed, in.Arrived, r.streamReconnects)
 	if len(r.problems) == 0 {
 		fmt.Printf("   PASS %s (%.1f s)\n", s.name, time.Since(began).Seconds())
-		return true
+		return ""
 	}
 	fmt.Printf("   FAIL %s: lost %d, missing %d, reordered %d, resurrected %d, doubled %d, invented %d, corrupted %d, unroutable %d\n",
 		s.name, v.Lost, v.Missing, v.Reordered, v.Resurrected, v.Doubled, v.Invented, v.Corrupted, v.Unroutable)
@@ -160,5 +163,5 @@ func perform(ctx context.Context, o options, s scenario) bool {
 	for _, p := range r.problems {
 		fmt.Printf("   | %s\n", p)
 	}
-	return false
+	return r.problems[0]
 }
