@@ -14,8 +14,9 @@ import (
 const (
 	// smallMemory is the memory limit of the attacked node.
 	smallMemory = 256 << 20
-	// calm and attacking are how long the honest clients are measured without an attack, and under each attack.
-	calm, attacking = 5 * time.Second, 6 * time.Second
+	// calm and attacking are how long the honest clients are measured without an attack, and under each attack. An attack
+	// that a busy machine makes too weak is repeated for twice the time, until it takes longestAttack.
+	calm, attacking, longestAttack = 5 * time.Second, 6 * time.Second, 48 * time.Second
 	// slower is the factor by which an honest confirm may take longer under an attack.
 	slower = 3
 	// leastLatency replaces a better latency without an attack: below it, a pause of the machine decides.
@@ -38,6 +39,12 @@ type slowerError struct {
 func (e slowerError) Error() string {
 	return fmt.Sprintf("p99 of honest confirms is %.1f ms, more than %.1f ms; other processes used %.0f %% of the processors", ms(e.p99), ms(e.most), 100*e.others)
 }
+
+// errWeak reports that an attack reached no limit of the node.
+var errWeak = errors.New("the node closed nothing (" + shedEvent + "), so this was no attack")
+
+// shedEvent is the log event of a connection that the node closes because of its memory budget.
+const shedEvent = "memory_budget.connection_closed"
 
 // attacked applies one attack on the memory of a node after another, next to a publisher and a consumer that follow
 // the protocol.
@@ -64,11 +71,17 @@ func attacked(w *world) error {
 	w.say("no attack: p99 of %d confirms %.1f ms", count, ms(usual))
 	for _, attack := range hostile.Attacks() {
 		// An attack that slows the honest clients does so each time, and compared with a new measurement.
+		during := attacking
 		for attempt, slow := 1, 0; ; attempt++ {
-			err := w.endure(attack, target, honest, slower*max(usual, leastLatency))
+			err := w.endure(attack, target, honest, during, slower*max(usual, leastLatency))
 			var late slowerError
 			if err == nil {
 				break
+			}
+			if errors.Is(err, errWeak) && during < longestAttack {
+				during *= 2
+				w.say("%s: %v; attacking again for %v", attack.Name, err, during)
+				continue
 			}
 			if !errors.As(err, &late) {
 				return fmt.Errorf("%s: %w", attack.Name, err)
@@ -94,9 +107,8 @@ func attacked(w *world) error {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// endure runs one attack: the node survives, raises no alarm, and hardly slows the honest clients.
-func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hostile.Honest, most time.Duration) error {
-	const shedEvent = "memory_budget.connection_closed"
+// endure runs one attack of this duration: the node survives, raises no alarm, and hardly slows the honest clients.
+func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hostile.Honest, during, most time.Duration) error {
 	node := w.cluster.Nodes[0]
 	before, err := node.Logged(shedEvent)
 	if err != nil {
@@ -108,14 +120,14 @@ func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hos
 	}
 	over := make(chan outcome, 1)
 	go func() {
-		r, err := attack.Run(w.ctx, target, attacking)
+		r, err := attack.Run(w.ctx, target, during)
 		over <- outcome{r, err}
 	}()
 	usage, err := startCPUUsage(node)
 	if err != nil {
 		return err
 	}
-	p99, count, err := honest.Measure(w.ctx, attacking)
+	p99, count, err := honest.Measure(w.ctx, during)
 	result := <-over
 	others, errUsage := usage.others()
 	shed, errLog := node.Logged(shedEvent)
@@ -137,7 +149,7 @@ func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hos
 		return fmt.Errorf("%d clients could not connect or log in", result.Refused)
 	}
 	if attack.Sheds && shed == 0 {
-		return fmt.Errorf("the node closed nothing (%s), so this was no attack", shedEvent)
+		return errWeak
 	}
 	if !attack.Sheds && shed > 0 {
 		return fmt.Errorf("the node closed %d connections (%s) where it can drop instead", shed, shedEvent)
