@@ -9,8 +9,8 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/broker/target
 CARGO := cargo
 BROKER := --manifest-path broker/Cargo.toml
 NODES ?= 3
-# The flags of hack/cluster/build, so that what both need is compiled once.
-GO_FLAGS := -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w"
+# The flags of hack/cluster/build and hack/test, so that what they share is compiled once.
+GO_FLAGS := -gcflags=all=-dwarf=false -ldflags "-s -w"
 
 .PHONY: help
 help: ## list the targets
