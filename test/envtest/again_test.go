@@ -4,8 +4,10 @@
 package envtest
 
 import (
+	"context"
 	"slices"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -20,23 +22,46 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// deleteCluster deletes the cluster and, like the garbage collector, its children.
+// deleteCluster deletes the cluster and its children. Until the end of the spec it also deletes children that the operator
+// creates before it sees the deletion, like the garbage collector.
 func (w *world) deleteCluster() {
 	GinkgoHelper()
 	cluster := w.cluster()
 	Expect(k8s.Delete(ctx, cluster)).To(Succeed())
 	Eventually(gone(cluster)).Should(BeTrue())
+	Expect(w.deleteChildren(ctx, cluster)).To(Succeed())
+	Expect(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace), client.GracePeriodSeconds(0))).To(Succeed())
+	collecting, stop := context.WithCancel(ctx)
+	DeferCleanup(stop)
+	go func() {
+		defer GinkgoRecover()
+		for ticks := time.NewTicker(collectInterval); collecting.Err() == nil; <-ticks.C {
+			// What fails is tried again.
+			_ = w.deleteChildren(collecting, cluster)
+		}
+	}()
+}
+
+// collectInterval is the time between two searches for children of a deleted cluster.
+const collectInterval = 200 * time.Millisecond
+
+func (w *world) deleteChildren(ctx context.Context, cluster *posthornv1.BrokerCluster) error {
 	for _, list := range []client.ObjectList{
 		&appsv1.StatefulSetList{}, &corev1.ServiceList{}, &corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.ServiceAccountList{}, &policyv1.PodDisruptionBudgetList{},
 	} {
-		Expect(k8s.List(ctx, list, client.InNamespace(w.namespace))).To(Succeed())
+		if err := k8s.List(ctx, list, client.InNamespace(w.namespace)); err != nil {
+			return err
+		}
 		for _, object := range items(list) {
-			if metav1.IsControlledBy(object, cluster) {
-				Expect(client.IgnoreNotFound(k8s.Delete(ctx, object))).To(Succeed())
+			if !metav1.IsControlledBy(object, cluster) {
+				continue
+			}
+			if err := client.IgnoreNotFound(k8s.Delete(ctx, object)); err != nil {
+				return err
 			}
 		}
 	}
-	Expect(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace), client.GracePeriodSeconds(0))).To(Succeed())
+	return nil
 }
 
 func items(list client.ObjectList) []client.Object {

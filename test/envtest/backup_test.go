@@ -131,9 +131,11 @@ func (w *world) completed(name string, changes ...func(*posthornv1.Backup)) *pos
 	GinkgoHelper()
 	backup := w.backup(name, changes...)
 	create(backup)
-	end(jobOf(backup, "backup"), 0, backupResult)
+	job := jobOf(backup, "backup")
+	end(job, 0, backupResult)
 	Eventually(phase(backup)).Should(Equal(posthornv1.JobCompleted))
-	w.noJobs()
+	// A Restore that waited for the Backup has a Job by now.
+	Eventually(gone(job)).Should(BeTrue())
 	return backup
 }
 
