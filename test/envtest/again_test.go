@@ -36,7 +36,7 @@ func (w *world) deleteCluster() {
 	go func() {
 		defer GinkgoRecover()
 		for ticks := time.NewTicker(collectInterval); collecting.Err() == nil; <-ticks.C {
-			// What fails is tried again.
+			// The next search repeats a failed deletion.
 			_ = w.deleteChildren(collecting, cluster)
 		}
 	}()

@@ -23,10 +23,10 @@ const (
 	// again is the number of confirms of each queue after a fault.
 	again = 30
 	// healing bounds the recovery after a fault.
-	healing = 180 * time.Second
+	healing = 60 * time.Second
 	// writtenDown is how long after its last operation a classic queue has certainly written its acknowledgements; it
-	// guarantees a fifteenth of this, and a busy machine delays it. Before that, kill -9 may bring messages back.
-	writtenDown = 3 * time.Second
+	// guarantees a fifth of this. Before that, kill -9 may bring messages back.
+	writtenDown = time.Second
 	// smallDisk is the size in MiB of a disk to be filled. Publishers always wait below 32 MiB of free space, so a
 	// log file and that space must fit next to the ballast.
 	smallDisk = 256
