@@ -68,6 +68,10 @@ pub fn is_safe_url(url: &str) -> bool {
         return false;
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // In `localhost:1@example.com` the host is the part after the `@`.
+    if authority.contains('@') {
+        return false;
+    }
     let host = match authority.strip_prefix('[') {
         Some(six) => six.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),

@@ -601,6 +601,7 @@ fn urls_need_tls_or_loopback() {
         "ftp://localhost",
         "https://",
         "http://localhost@evil/",
+        "http://localhost:1@evil/",
         "https://a b",
     ] {
         assert!(!is_safe_url(unsafe_url), "{unsafe_url}");
