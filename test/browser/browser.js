@@ -45,7 +45,7 @@ class Tab {
     for (const end of ['requestfinished', 'requestfailed']) page.on(end, (request) => this.pending.delete(request));
   }
 
-  static async open(browser, width) {
+  static async open(browser, width, address = API) {
     const context = await browser.newContext({
       viewport: { width, height: HEIGHTS[width] },
       colorScheme: 'light',
@@ -61,7 +61,7 @@ class Tab {
       await route.fulfill({ contentType: 'text/css', body: body + FONT });
     });
     const tab = new Tab(await context.newPage());
-    await tab.page.goto(API);
+    await tab.page.goto(address);
     await tab.heading('Posthorn');
     await tab.loadAxe();
     return tab;

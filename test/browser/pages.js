@@ -435,6 +435,48 @@ check('pages render a part of many queues', async () => {
   tab.clean('many queues');
 });
 
+check('user signs in at an identity provider, whose tokens are refreshed, and out', async () => {
+  const tab = await Tab.open(browser, 1280, process.env.WITH_PROVIDER);
+  const { page } = tab;
+  const counts = async () => (await fetch(new URL('counts', process.env.PROVIDER))).json();
+  const verb = 'Sign in with the identity provider';
+  const atProvider = async (answer) => {
+    await page.getByRole('button', { name: verb, exact: true }).click();
+    await tab.heading('Provider');
+    await page.getByRole('link', { name: answer, exact: true }).click();
+  };
+  assert.equal(await page.getByLabel('Password').count(), 0);
+  assert.deepEqual(await tab.axe(), []);
+  const refused = await fetch(new URL('api/whoami', process.env.WITH_PROVIDER), { headers: { Authorization: `Basic ${btoa('guest:guest')}` } });
+  assert.equal(refused.status, 401);
+  assert.match((await refused.json()).reason, /passwords are disabled/);
+
+  await atProvider('Deny');
+  await tab.says('The identity provider refuses the sign-in: Alice said no');
+  assert.equal(new URL(page.url()).search, '');
+  await page.goto(`${process.env.WITH_PROVIDER}#/queues`);
+  await tab.heading('Posthorn');
+  await atProvider('Allow');
+  await tab.heading('Queues');
+  assert.equal(page.url(), `${process.env.WITH_PROVIDER}#/queues`);
+  assert.equal(await page.locator('header .user').textContent(), 'alice');
+  assert.deepEqual(await counts(), { authorization_code: 1, refresh_token: 0, ended: 0 });
+  // The first token is valid for 31 s, and refreshed 30 s before its end.
+  await until(async () => {
+    await tab.go('#/exchanges', 'Exchanges');
+    return (await counts()).refresh_token > 0;
+  }, 'the token is refreshed');
+  await page.reload();
+  await tab.heading('Exchanges');
+  assert.equal(await page.locator('header .user').textContent(), 'alice');
+
+  await page.getByRole('button', { name: 'Sign out' }).click();
+  await page.getByRole('button', { name: verb, exact: true }).waitFor();
+  await until(async () => (await counts()).ended === 1, 'the session at the provider has ended');
+  assert.deepEqual(await page.evaluate(() => Object.keys(window.sessionStorage)), []);
+  await page.context().close();
+});
+
 check('the end: the client and the browser leave', async () => {
   await client.close();
   await browser.close();

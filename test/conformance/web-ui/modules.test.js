@@ -379,3 +379,212 @@ test('the retention of a stream in force is that of the policy, then that of the
   // While no replica answers, or none leads, only the settings are known.
   assert.deepEqual(Object.keys(Object.fromEntries(streamFacts({}, null))), ['Maximum age', 'Maximum size', 'Size of segment files']);
 });
+
+/** A window at this address, with storage, and the addresses that it was sent to. */
+function fakeWindow(address) {
+  const url = new URL(address);
+  const stored = {};
+  const visited = [];
+  return {
+    visited,
+    stored,
+    location: { origin: url.origin, pathname: url.pathname, search: url.search, hash: url.hash, assign: (to) => visited.push(to) },
+    history: { replaceState: (_, __, to) => visited.push(to) },
+    storage: {
+      getItem: (key) => stored[key] ?? null,
+      setItem: (key, value) => {
+        stored[key] = value;
+      },
+      removeItem: (key) => delete stored[key],
+    },
+    crypto: globalThis.crypto,
+  };
+}
+
+const METHODS = {
+  oauth_enabled: true,
+  oauth_client_id: 'web ui',
+  oauth_scopes: 'openid profile',
+  oauth_authorization_endpoint: 'https://id.example/authorize?tenant=1',
+  oauth_end_session_endpoint: 'https://id.example/end',
+};
+
+test('browser is sent to the provider with a challenge, and its return gives the verifier', async () => {
+  const { leave, returned } = await module_('provider');
+  const before = fakeWindow('https://mq.example/ui/#/queues?page=2');
+  await leave(METHODS, before);
+  const sent = new URL(before.visited[0]);
+  const parameters = Object.fromEntries(sent.searchParams);
+  const { verifier, state, nonce } = JSON.parse(Object.values(before.stored)[0]);
+  const challenge = require('node:crypto').createHash('sha256').update(verifier).digest('base64url');
+  assert.deepEqual([sent.origin, sent.pathname], ['https://id.example', '/authorize']);
+  assert.deepEqual(parameters, {
+    tenant: '1',
+    response_type: 'code',
+    client_id: 'web ui',
+    redirect_uri: 'https://mq.example/ui/',
+    scope: 'openid profile',
+    state,
+    nonce,
+    code_challenge: challenge,
+    code_challenge_method: 'S256',
+  });
+  for (const value of [verifier, state, nonce]) assert.match(value, /^[A-Za-z0-9_-]{43}$/);
+  assert.equal(new Set([verifier, state, nonce]).size, 3);
+
+  const after = fakeWindow(`https://mq.example/ui/?code=c%2F1&state=${state}`);
+  Object.assign(after.stored, before.stored);
+  assert.deepEqual(returned(after), { grant: { code: 'c/1', code_verifier: verifier, redirect_uri: 'https://mq.example/ui/' }, nonce });
+  assert.deepEqual([after.visited, after.stored], [['/ui/#/queues?page=2'], {}]);
+  assert.equal(returned(fakeWindow('https://mq.example/ui/')), null);
+});
+
+test('return with another state, with an error or without a sign-in gives no code', async () => {
+  const { leave, returned } = await module_('provider');
+  const begun = fakeWindow('https://mq.example/');
+  await leave(METHODS, begun);
+  const { state } = JSON.parse(Object.values(begun.stored)[0]);
+  for (const [query, reason] of [
+    ['code=c&state=other', /not started in this tab/],
+    ['code=c', /not started in this tab/],
+    ['error=access_denied&error_description=Call%20me&state=other', /^This sign-in was not started in this tab. Sign in again.$/],
+    [`error=access_denied&state=${state}`, /refuses the sign-in: access_denied/],
+    [`error=access_denied&error_description=No%20rights&state=${state}`, /refuses the sign-in: No rights/],
+  ]) {
+    const after = fakeWindow(`https://mq.example/?${query}`);
+    Object.assign(after.stored, begun.stored);
+    assert.throws(() => returned(after), { reason });
+    assert.deepEqual([after.visited, after.stored], [['/'], {}], query);
+  }
+  assert.throws(() => returned(fakeWindow('https://mq.example/?code=c&state=s')), { reason: /not started in this tab/ });
+});
+
+test('sign-in at the provider says what it lacks', async () => {
+  const { endOfSession, leave } = await module_('provider');
+  const window = fakeWindow('http://mq.example/');
+  await assert.rejects(leave({ ...METHODS, oauth_authorization_endpoint: null }, window), { reason: /does not respond/ });
+  const insecure = { getRandomValues: (bytes) => bytes };
+  await assert.rejects(leave(METHODS, { ...window, crypto: insecure }), { reason: /HTTPS/ });
+  await assert.rejects(leave(METHODS, { ...window, storage: null }), { reason: /session storage/ });
+  assert.deepEqual(window.visited, []);
+  assert.equal(endOfSession({ ...METHODS, oauth_end_session_endpoint: null }, 'i', window), null);
+  const end = new URL(endOfSession(METHODS, 'i', window));
+  assert.deepEqual(Object.fromEntries(end.searchParams), { client_id: 'web ui', post_logout_redirect_uri: 'http://mq.example/', id_token_hint: 'i' });
+});
+
+test('access token is refreshed once before it ends', async () => {
+  const { createClient } = await module_('client');
+  let time = 1_000_000;
+  const requests = [];
+  const answers = [];
+  const window = fakeWindow('https://mq.example/');
+  const fetch = async (url, init) => {
+    requests.push([url, init.headers.Authorization, init.body]);
+    const [status, body] = answers.shift();
+    return { ok: status < 300, status, text: async () => JSON.stringify(body) };
+  };
+  const client = createClient({ fetch, storage: window.storage, now: () => time });
+  const user = { name: 'alice', tags: ['management'] };
+  answers.push([200, { access_token: 'a1', refresh_token: 'r1', id_token: 'i1', expires_in: 300 }], [200, user]);
+  assert.deepEqual(await client.signInWith({ grant: { code: 'c' }, nonce: 'n' }), user);
+  assert.deepEqual(requests, [
+    ['api/oauth/token', undefined, '{"code":"c"}'],
+    ['api/whoami', 'Bearer a1', undefined],
+  ]);
+
+  time += 269_000;
+  answers.push([200, []]);
+  await client.get('queues');
+  assert.equal(requests.length, 3);
+  time += 2_000;
+  answers.push([200, { access_token: 'a2', refresh_token: null, expires_in: 300 }], [200, []], [200, []]);
+  await Promise.all([client.get('queues'), client.get('nodes')]);
+  assert.deepEqual(requests.slice(3), [
+    ['api/oauth/token', undefined, '{"refresh_token":"r1"}'],
+    ['api/queues', 'Bearer a2', undefined],
+    ['api/nodes', 'Bearer a2', undefined],
+  ]);
+
+  // Another page in the same tab has the tokens, too.
+  const reloaded = createClient({ fetch, storage: window.storage, now: () => time });
+  answers.push([200, user]);
+  assert.deepEqual(await reloaded.resume(), user);
+  const ended = [];
+  reloaded.onEnd((why) => ended.push(why));
+  // While the provider is down, the token is used until it ends.
+  time += 280_000;
+  answers.push([503, {}], [200, []]);
+  await reloaded.get('queues');
+  // Later it cannot be used, but the session goes on when the provider responds again.
+  time += 60_000;
+  answers.push([503, { reason: 'the identity provider does not respond' }]);
+  await assert.rejects(reloaded.get('queues'), { status: 503 });
+  assert.deepEqual([ended, Object.keys(window.stored).length], [[], 2]);
+  answers.push([200, { access_token: 'a3', expires_in: 1 }], [200, []]);
+  await reloaded.get('queues');
+  assert.equal(requests.at(-1)[1], 'Bearer a3');
+  answers.push([400, { reason: 'the identity provider refuses the sign-in: invalid_grant' }]);
+  await assert.rejects(reloaded.get('queues'), { status: 400 });
+  assert.deepEqual([ended, window.stored], [['Your session at the identity provider has ended.'], {}]);
+});
+
+test('sign-out forgets the tokens', async () => {
+  const { client, stored } = await fakeClient([
+    [200, { access_token: 'a', id_token: 'i', expires_in: null }],
+    [200, { name: 'u', tags: [] }],
+    [200, { access_token: 'b' }],
+    [401, { reason: 'Not_Authorized' }],
+  ]);
+  await client.signInWith({ grant: { code: 'c' }, nonce: 'n' });
+  assert.equal(Object.keys(stored).length, 2);
+  assert.equal(client.signOut(), 'i');
+  assert.deepEqual(stored, {});
+  await assert.rejects(client.signInWith({ grant: { code: 'c' }, nonce: 'n' }), { status: 401, reason: /refuses the token of the identity provider/ });
+  assert.deepEqual(stored, {});
+});
+
+test('id token of another sign-in is refused', async () => {
+  const idToken = (claims) => `e30.${Buffer.from(JSON.stringify(claims)).toString('base64url')}.s`;
+  const user = { name: 'u', tags: [] };
+  const signIn = async (id_token) => {
+    const { client, stored } = await fakeClient([[200, { access_token: 'a', id_token }], [200, user]]);
+    const result = client.signInWith({ grant: { code: 'c' }, nonce: 'n-1' });
+    return { result, stored };
+  };
+  assert.deepEqual(await (await signIn(idToken({ nonce: 'n-1', name: 'Zoë ÿþ' }))).result, user);
+  // An encrypted token cannot be read.
+  assert.deepEqual(await (await signIn('a.b.c.d.e')).result, user);
+  for (const other of [idToken({ nonce: 'n-2' }), idToken({}), idToken(null), 'a.%.c', 'a..c']) {
+    const { result, stored } = await signIn(other);
+    await assert.rejects(result, { reason: /id token of another sign-in/ }, other);
+    assert.deepEqual(stored, {}, other);
+  }
+});
+
+test('sign-out during a refresh stays a sign-out', async () => {
+  const { createClient } = await module_('client');
+  const window = fakeWindow('https://mq.example/');
+  let time = 0;
+  let release;
+  const answers = [
+    Promise.resolve({ access_token: 'a1', refresh_token: 'r1', expires_in: 60 }),
+    Promise.resolve({ name: 'u', tags: [] }),
+    new Promise((resolve) => {
+      release = () => resolve({ access_token: 'a2', refresh_token: 'r2', expires_in: 60 });
+    }),
+  ];
+  const fetch = async () => {
+    const body = await answers.shift();
+    return { ok: true, status: 200, text: async () => JSON.stringify(body) };
+  };
+  const client = createClient({ fetch, storage: window.storage, now: () => time });
+  const ended = [];
+  client.onEnd((why) => ended.push(why));
+  await client.signInWith({ grant: { code: 'c' }, nonce: 'n' });
+  time = 50_000;
+  const pending = client.get('queues');
+  client.signOut();
+  release();
+  await assert.rejects(pending, { reason: 'The user has signed out.' });
+  assert.deepEqual([ended, window.stored, answers], [[], {}, []]);
+});

@@ -1,7 +1,8 @@
 //! External authentication backends, and the order in which backends are asked.
 //!
 //! [`TokenSettings`] verifies access tokens. `provider` fetches the keys for that on a thread of its own, and
-//! [`IdentityService`] answers the requests of shards and of the HTTP API on another one.
+//! [`IdentityService`] answers the requests of shards and of the HTTP API on another one. [`WebLogin`] requests tokens for
+//! the web UI.
 #![forbid(unsafe_code)]
 #![deny(missing_docs, unreachable_pub)]
 
@@ -14,6 +15,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 mod token;
+mod web_login;
 
 pub use http::HttpSettings;
 pub use jsonwebtoken::Algorithm;
@@ -26,6 +28,10 @@ pub use password_backend::{MAX_CACHED_LOGINS, PASSWORD_THREADS};
 pub use provider::{MAX_RESPONSE_BYTES, ProviderSettings, is_safe_url};
 pub use service::{Answer, IdentityRequest, IdentityService};
 pub use token::{MAX_TOKEN, TokenSettings, algorithm};
+pub use web_login::{
+    MAX_GRANT_FIELD, ProviderEndpoints, TokenGrant, TokenGrantError, TokenSet, WebLogin,
+    WebLoginSettings,
+};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -99,6 +105,8 @@ pub struct BackendSettings {
     pub http: HttpSettings,
     /// The LDAP servers that check passwords.
     pub ldap: LdapSettings,
+    /// The sign-in of the web UI at the provider.
+    pub web_login: WebLoginSettings,
     /// Time for which a server is not asked again about a login that it has accepted; zero: always asked.
     pub cache_ttl: Duration,
 }
@@ -199,6 +207,23 @@ impl BackendSettings {
                 );
             }
             errors.extend(token::check_aliases(&self.tokens));
+        }
+        if self.web_login.is_enabled {
+            for (is_missing, what) in [
+                (
+                    !authenticates(BackendKind::OAuth2),
+                    "an entry `auth_backends.N = oauth2`",
+                ),
+                (self.provider.issuer.is_empty(), "`auth_oauth2.issuer`"),
+                (
+                    self.web_login.client_id.is_empty(),
+                    "`management.oauth_client_id`",
+                ),
+            ] {
+                if is_missing {
+                    errors.push(format!("`management.oauth_enabled` needs {what}"));
+                }
+            }
         }
         errors
     }

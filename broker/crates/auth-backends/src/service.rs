@@ -5,6 +5,7 @@ use crate::ldap::LdapChecker;
 use crate::password_backend::{PasswordBackend, PasswordChecker};
 use crate::provider::{Provider, RefetchOutcome};
 use crate::token::TokenError;
+use crate::web_login::WebLogin;
 use crate::{BackendKind, BackendSettings, TokenSettings};
 use env::Clock;
 use metadata::{Identity, IdentityPermissions};
@@ -45,6 +46,7 @@ pub struct IdentityService {
     ldap: Option<PasswordBackend>,
     inbox: Sender<Work>,
     provider: Option<Arc<Provider>>,
+    web_login: Option<Arc<WebLogin>>,
 }
 
 impl std::fmt::Debug for IdentityService {
@@ -90,6 +92,13 @@ impl IdentityService {
                 Some(provider)
             }
         };
+        let web_login = match settings.web_login.is_enabled {
+            false => None,
+            true => {
+                let web = WebLogin::new(&settings.web_login, &settings.provider, clock.clone());
+                Some(Arc::new(web.map_err(io::Error::other)?))
+            }
+        };
         let start = |checker: Box<dyn PasswordChecker>| {
             let cache = (key, settings.cache_ttl);
             PasswordBackend::start(checker, clock.clone(), cache, are_stored.clone())
@@ -121,7 +130,13 @@ impl IdentityService {
             ldap,
             inbox,
             provider,
+            web_login,
         })
+    }
+
+    /// The sign-in of the web UI at the OpenID provider. None: it is not enabled.
+    pub fn web_login(&self) -> Option<&Arc<WebLogin>> {
+        self.web_login.as_ref()
     }
 
     /// Identifies a user. The callers bound the number of requests.

@@ -637,3 +637,163 @@ fn contradictory_settings_are_reported() {
     assert!(settings.check().is_empty());
     assert!(settings.has_internal() && settings.has_external());
 }
+
+/// The sign-in of the web UI at a provider, with these settings.
+fn web_login(provider: &OidcProvider, settings: WebLoginSettings) -> (Arc<WebLogin>, TestClock) {
+    let oauth2 = Some(BackendKind::OAuth2);
+    let entry = BackendEntry {
+        authn: oauth2,
+        authz: oauth2,
+    };
+    let settings = BackendSettings {
+        entries: [(1, entry)].into(),
+        tokens: self::settings(),
+        provider: ProviderSettings {
+            issuer: format!("{}/", provider.issuer()),
+            ..ProviderSettings::default()
+        },
+        web_login: settings,
+        ..BackendSettings::default()
+    };
+    assert_eq!(settings.check(), [""; 0]);
+    let clock = TestClock::default();
+    let service = IdentityService::start(&settings, Arc::new(clock.clone()), [7; 32]).unwrap();
+    (service.web_login().unwrap().clone(), clock)
+}
+
+fn web_client(secret: &str) -> WebLoginSettings {
+    WebLoginSettings {
+        is_enabled: true,
+        client_id: "web ui".to_owned(),
+        client_secret: secret.to_owned(),
+        ..WebLoginSettings::default()
+    }
+}
+
+#[test]
+fn code_is_exchanged_for_tokens_and_refreshed() {
+    let key = TokenKey::new("k1").unwrap();
+    let provider = OidcProvider::start(&[&key]).unwrap();
+    let (web, _) = web_login(&provider, web_client(""));
+    let endpoints = web.endpoints().unwrap();
+    assert_eq!(
+        (
+            &endpoints.authorization_endpoint,
+            &endpoints.end_session_endpoint
+        ),
+        (&format!("{}/authorize", provider.issuer()), &None)
+    );
+    let answer = json!({"access_token": "a", "refresh_token": "r", "expires_in": 60, "token_type": "Bearer"});
+    provider.answer_tokens(200, answer);
+    let code = TokenGrant::Code {
+        code: "c&1".to_owned(),
+        verifier: "v".to_owned(),
+        redirect_uri: "https://mq.example/".to_owned(),
+    };
+    let tokens = web.request_tokens(&code).ok().unwrap();
+    assert_eq!(
+        (
+            &*tokens.access_token,
+            tokens.refresh_token.as_deref(),
+            tokens.id_token,
+            tokens.expires_in
+        ),
+        ("a", Some("r"), None, Some(60))
+    );
+    let (secret_web, _) = web_login(&provider, web_client("s 1"));
+    assert!(
+        secret_web
+            .request_tokens(&TokenGrant::Refresh("r".to_owned()))
+            .is_ok()
+    );
+    assert_eq!(
+        provider.token_requests(),
+        [
+            "client_id=web+ui&grant_type=authorization_code&code=c%261&code_verifier=v&\
+             redirect_uri=https%3A%2F%2Fmq.example%2F",
+            "client_id=web+ui&client_secret=s+1&grant_type=refresh_token&refresh_token=r",
+        ]
+    );
+}
+
+#[test]
+fn refused_grant_and_unusable_provider_are_told_apart() {
+    let key = TokenKey::new("k1").unwrap();
+    let provider = OidcProvider::start(&[&key]).unwrap();
+    let (web, _) = web_login(&provider, web_client("hidden"));
+    let ask = || {
+        web.request_tokens(&TokenGrant::Refresh("r".to_owned()))
+            .err()
+            .unwrap()
+    };
+    provider.answer_tokens(400, json!({"error": "invalid_grant"}));
+    assert_eq!(ask(), TokenGrantError::Refused("invalid_grant".to_owned()));
+    for (status, body, part) in [
+        (500, json!({}), "status 500"),
+        (302, json!({}), "status 302"),
+        (
+            200,
+            json!({"token_type": "Bearer"}),
+            "`access_token` is missing",
+        ),
+        (200, json!("hidden"), "not a JSON object"),
+    ] {
+        provider.answer_tokens(status, body);
+        match ask() {
+            TokenGrantError::Unavailable(why) => {
+                assert!(why.contains(part) && !why.contains("hidden"), "{why}");
+            }
+            refused => panic!("{refused:?}"),
+        }
+    }
+}
+
+#[test]
+fn provider_that_is_down_is_not_asked_at_every_request() {
+    let key = TokenKey::new("k1").unwrap();
+    let provider = OidcProvider::start(&[&key]).unwrap();
+    let mut settings = ProviderSettings {
+        issuer: format!("{}/other", provider.issuer()),
+        ..ProviderSettings::default()
+    };
+    let clock = TestClock::default();
+    let web = |settings: &ProviderSettings| {
+        crate::web_login::WebLogin::new(&web_client(""), settings, Arc::new(clock.clone())).unwrap()
+    };
+    let down = web(&settings);
+    assert_eq!(down.known_endpoints(), None);
+    let why = down.endpoints().unwrap_err();
+    assert!(
+        why.contains("/other/.well-known/openid-configuration: status 503"),
+        "{why}"
+    );
+    assert_eq!(down.known_endpoints(), Some(Err(why.clone())));
+    assert_eq!(down.endpoints().unwrap_err(), why);
+    clock.advance(5);
+    assert_eq!(down.known_endpoints(), None);
+    settings.issuer = provider.issuer();
+    let up = web(&settings);
+    let known = up.endpoints().unwrap();
+    assert!(Arc::ptr_eq(&known, &up.endpoints().unwrap()));
+    clock.advance(3601);
+    assert!(!Arc::ptr_eq(&known, &up.endpoints().unwrap()));
+}
+
+#[test]
+fn sign_in_of_the_web_ui_needs_provider_and_client() {
+    let settings = BackendSettings {
+        web_login: WebLoginSettings {
+            is_enabled: true,
+            ..WebLoginSettings::default()
+        },
+        ..BackendSettings::default()
+    };
+    assert_eq!(
+        settings.check(),
+        [
+            "`management.oauth_enabled` needs an entry `auth_backends.N = oauth2`",
+            "`management.oauth_enabled` needs `auth_oauth2.issuer`",
+            "`management.oauth_enabled` needs `management.oauth_client_id`",
+        ]
+    );
+}

@@ -1,4 +1,4 @@
-//! An OpenID provider for tests: discovery, a key set, and tokens.
+//! An OpenID provider for tests: discovery, a key set, tokens, and answers to requests for tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use rcgen::KeyPair;
 use serde_json::{Value as Json, json};
 use std::error::Error;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -68,6 +68,10 @@ enum KeySetBody {
 struct ProviderState {
     keys: KeySetBody,
     fetches: usize,
+    /// Status and body of the answer to requests for tokens.
+    tokens: (u16, Json),
+    /// The forms of these requests.
+    forms: Vec<String>,
 }
 
 /// A provider on loopback, without TLS. It serves until the process ends.
@@ -85,6 +89,8 @@ impl OidcProvider {
             state: Arc::new(Mutex::new(ProviderState {
                 keys: KeySetBody::Unavailable,
                 fetches: 0,
+                tokens: (400, json!({"error": "invalid_request"})),
+                forms: Vec::new(),
             })),
         };
         provider.publish(keys);
@@ -130,6 +136,16 @@ impl OidcProvider {
         self.lock().keys = KeySetBody::Unavailable;
     }
 
+    /// Answers requests for tokens with this status and body.
+    pub fn answer_tokens(&self, status: u16, body: Json) {
+        self.lock().tokens = (status, body);
+    }
+
+    /// The forms of all requests for tokens.
+    pub fn token_requests(&self) -> Vec<String> {
+        self.lock().forms.clone()
+    }
+
     /// The number of requests for keys.
     pub fn fetches(&self) -> usize {
         self.lock().fetches
@@ -148,15 +164,36 @@ fn answer(
     let mut reader = BufReader::new(socket.try_clone()?);
     let mut request = String::new();
     reader.read_line(&mut request)?;
-    let mut line = String::new();
+    let (mut line, mut length) = (String::new(), 0);
     while reader.read_line(&mut line)? > 2 {
+        let header = line.to_ascii_lowercase();
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or_default();
+        }
         line.clear();
     }
+    let mut form = String::new();
+    reader.take(length).read_to_string(&mut form)?;
     let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
     let body = match path.as_str() {
         "/.well-known/openid-configuration" => {
-            let configuration = json!({"issuer": issuer, "jwks_uri": format!("{issuer}/keys")});
+            let configuration = json!({
+                "issuer": issuer,
+                "jwks_uri": format!("{issuer}/keys"),
+                "authorization_endpoint": format!("{issuer}/authorize"),
+                "token_endpoint": format!("{issuer}/token"),
+            });
             Some(configuration.to_string().into_bytes())
+        }
+        "/token" => {
+            let mut state = lock(state);
+            state.forms.push(form);
+            let (status, body) = (state.tokens.0, state.tokens.1.to_string());
+            let length = body.len();
+            return write!(
+                socket,
+                "HTTP/1.1 {status} x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            );
         }
         "/keys" => {
             let mut state = lock(state);

@@ -7,16 +7,21 @@ use crate::error::ApiError;
 use crate::listen::Peer;
 use crate::login::LoggedIn;
 use crate::page::Query;
+use crate::routes::Route;
 use crate::serving::{OperatorCertificate, Protection};
-use crate::{MAX_BODY, MAX_DEFINITIONS, export, form, health, login, origin, routes, ui};
+use crate::{
+    MAX_BODY, MAX_DEFINITIONS, MAX_PUBLIC_BODY, PUBLIC_BODY_TIMEOUT, export, form, health, login,
+    origin, routes, ui,
+};
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use http_body::Body as _;
 use percent_encoding::percent_decode_str;
 use serde_json::Value as Json;
+use std::net::IpAddr;
 use telemetry::TraceContext;
 
 /// Maximum number of elements of a path.
@@ -88,6 +93,23 @@ async fn answer(api: &Api, request: Request) -> ApiResult {
     let peer = parts.extensions.get::<ConnectInfo<Peer>>();
     // Loopback restrictions cannot be enforced without the peer's address.
     let peer = peer.ok_or_else(|| ApiError::not_authorized("Not_Authorized"))?;
+    if let Some(route) = routes::find_public(&method, path) {
+        let call = AuthenticatedRequest {
+            user: login::nobody(),
+            identity: None,
+            is_operator: false,
+            is_local: peer.0.0.ip().to_canonical().is_loopback(),
+            is_put_or_post: method == "POST",
+            query: Query::parse(parts.uri.query()),
+            body: Bytes::new(),
+            reason: None,
+            trace: None,
+        };
+        return match method.as_str() {
+            "GET" => route.handle(api, &call, path).await,
+            _ => answer_public_post(api, route, call, path, body, peer.0.0.ip()).await,
+        };
+    }
     let is_operator = parts.extensions.get::<OperatorCertificate>().is_some()
         && !parts.headers.contains_key(header::AUTHORIZATION);
     let audited = parts.extensions.get::<AuditedConnection>();
@@ -161,6 +183,37 @@ async fn answer(api: &Api, request: Request) -> ApiResult {
         Err(error) => Err(error),
     };
     audit.end_request(pending, (route, &call.user.name, path), &result);
+    result
+}
+
+/// Answers a request of a client that may be anybody: a few at a time, and fewer of one address. Refusals are delayed and
+/// logged like failed logins.
+async fn answer_public_post(
+    api: &Api,
+    route: &Route,
+    mut call: AuthenticatedRequest,
+    path: &[&str],
+    body: Body,
+    peer: IpAddr,
+) -> ApiResult {
+    if login::web_login(api).is_none() {
+        return Err(ApiError::not_found());
+    }
+    let turn = api.logins().public_turn(peer).await?;
+    let read = tokio::time::timeout(PUBLIC_BODY_TIMEOUT, api.read_body(body, MAX_PUBLIC_BODY));
+    let read = read.await.map_err(|_| {
+        let seconds = PUBLIC_BODY_TIMEOUT.as_secs();
+        ApiError::bad_request(format!("the body did not arrive within {seconds} s"))
+    })?;
+    let (body, memory) = read?;
+    call.body = body;
+    let result = route.handle(api, &call, path).await;
+    drop((memory, turn));
+    if let Err(error) = &result
+        && error.status == StatusCode::BAD_REQUEST
+    {
+        login::delay_refused_sign_in(api, peer, &error.reason).await;
+    }
     result
 }
 

@@ -303,6 +303,10 @@ pub struct Config {
 
 /// Largest request body, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
+/// Largest body of a request without credentials, in bytes: a code with its verifier and redirect URI, or a refresh token.
+pub(crate) const MAX_PUBLIC_BODY: usize = 20 * 1024;
+/// Time for such a body to arrive.
+pub(crate) const PUBLIC_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of messages of one export or import of a queue: an export ends after the first message that exceeds them, and an
 /// import may have as many besides one message of the largest size.
 pub const TRANSFER_BYTES: usize = 4 << 20;

@@ -3,16 +3,17 @@
 use crate::ask::Api;
 use crate::error::ApiError;
 use auth::{FailedLoginResponse, LoginThrottle, PasswordHash, VerifiedPasswordCache};
-use auth_backends::IdentityRequest;
+use auth_backends::{BackendKind, IdentityRequest, WebLogin};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use control::{ControlRequest, LoginCounts, Readiness};
 use env::Time;
 use metadata::{Identity, IdentityPermissions, UserRecord};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Maximum number of concurrent password checks: each takes about 20 ms of a core and 7 MiB.
 const CHECKS: usize = 2;
@@ -24,6 +25,12 @@ const MAX_CREDENTIALS: usize = 24 * 1024;
 const MAX_PASSWORD: usize = 4096;
 /// Maximum number of concurrent questions to external backends.
 const IDENTIFICATIONS: usize = 64;
+/// Maximum number of concurrent requests to the OpenID provider for the web UI.
+const PROVIDER_REQUESTS: usize = 4;
+/// Maximum number of concurrent requests with a body but without credentials, and of those of one address: they share the
+/// memory for bodies with authenticated requests.
+const PUBLIC_REQUESTS: usize = 8;
+const ADDRESS_PUBLIC_REQUESTS: usize = 4;
 
 /// Login counts by protocol.
 pub(crate) type LoginsByProtocol = BTreeMap<String, LoginCounts>;
@@ -77,8 +84,20 @@ pub(crate) struct Logins {
     throttle: Mutex<LoginThrottle>,
     hashing: Arc<Semaphore>,
     identifying: Semaphore,
-    /// One semaphore per address with a waiting or running check.
-    address_lanes: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
+    /// Requests to the OpenID provider for the web UI.
+    asking: Arc<Semaphore>,
+    /// Password checks of each address.
+    checking: AddressLanes,
+    /// Requests without credentials: all, and those of each address.
+    public: Semaphore,
+    public_lanes: AddressLanes,
+}
+
+/// Limits the concurrent work of each address.
+struct AddressLanes {
+    permits: usize,
+    /// One semaphore per address with waiting or running work.
+    lanes: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -89,21 +108,58 @@ fn stopping() -> ApiError {
     ApiError::unavailable("the node is stopping")
 }
 
-/// Serializes the checks of one address. The last one removes the semaphore from the map.
+/// The semaphore of one address. The last lane of the address removes it from the map.
 struct AddressLane<'a> {
-    logins: &'a Logins,
+    all: &'a AddressLanes,
     address: IpAddr,
     semaphore: Arc<Semaphore>,
 }
 
 impl Drop for AddressLane<'_> {
     fn drop(&mut self) {
-        let mut address_lanes = lock(&self.logins.address_lanes);
+        let mut lanes = lock(&self.all.lanes);
         // The map's reference and this one.
         if Arc::strong_count(&self.semaphore) <= 2 {
-            address_lanes.remove(&self.address);
+            lanes.remove(&self.address);
         }
     }
+}
+
+impl AddressLanes {
+    fn new(permits: usize) -> AddressLanes {
+        AddressLanes {
+            permits,
+            lanes: Mutex::default(),
+        }
+    }
+
+    fn lane(&self, peer: IpAddr) -> AddressLane<'_> {
+        let address = peer.to_canonical();
+        let mut lanes = lock(&self.lanes);
+        let semaphore = lanes
+            .entry(address)
+            .or_insert_with(|| Arc::new(Semaphore::new(self.permits)))
+            .clone();
+        AddressLane {
+            all: self,
+            address,
+            semaphore,
+        }
+    }
+}
+
+impl AddressLane<'_> {
+    async fn acquire(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+        self.semaphore.acquire().await.map_err(|_| stopping())
+    }
+}
+
+/// Permission to serve one request without credentials.
+pub(crate) struct PublicTurn<'a> {
+    _all: SemaphorePermit<'a>,
+    _address: OwnedSemaphorePermit,
+    // Dropped last, so that it sees whether the semaphore is still in use.
+    _lane: AddressLane<'a>,
 }
 
 impl Logins {
@@ -113,7 +169,10 @@ impl Logins {
             throttle: Mutex::new(LoginThrottle::new(key)),
             hashing: Arc::new(Semaphore::new(CHECKS)),
             identifying: Semaphore::new(IDENTIFICATIONS),
-            address_lanes: Mutex::default(),
+            asking: Arc::new(Semaphore::new(PROVIDER_REQUESTS)),
+            checking: AddressLanes::new(ADDRESS_CHECKS),
+            public: Semaphore::new(PUBLIC_REQUESTS),
+            public_lanes: AddressLanes::new(ADDRESS_PUBLIC_REQUESTS),
         }
     }
 
@@ -121,18 +180,15 @@ impl Logins {
         lock(&self.throttle).note(peer, user, now)
     }
 
-    fn address_lane(&self, peer: IpAddr) -> AddressLane<'_> {
-        let address = peer.to_canonical();
-        let mut address_lanes = lock(&self.address_lanes);
-        let semaphore = address_lanes
-            .entry(address)
-            .or_insert_with(|| Arc::new(Semaphore::new(ADDRESS_CHECKS)))
-            .clone();
-        AddressLane {
-            logins: self,
-            address,
-            semaphore,
-        }
+    /// Waits until a request without credentials may be served.
+    pub(crate) async fn public_turn(&self, peer: IpAddr) -> Result<PublicTurn<'_>, ApiError> {
+        let lane = self.public_lanes.lane(peer);
+        let address = lane.semaphore.clone().acquire_owned().await;
+        Ok(PublicTurn {
+            _address: address.map_err(|_| stopping())?,
+            _all: self.public.acquire().await.map_err(|_| stopping())?,
+            _lane: lane,
+        })
     }
 
     /// Checks a password on a blocking thread, unless it was verified before. Checks of one address
@@ -150,12 +206,8 @@ impl Logins {
         if lock(&self.verified).knows(&hash, &password) {
             return Ok(true);
         }
-        let address_lane = self.address_lane(peer);
-        let _turn = address_lane
-            .semaphore
-            .acquire()
-            .await
-            .map_err(|_| stopping())?;
+        let lane = self.checking.lane(peer);
+        let _turn = lane.acquire().await?;
         let work = (hash.clone(), password.clone());
         let is_correct = self
             .blocking(move || {
@@ -178,15 +230,31 @@ impl Logins {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.hashing.clone().acquire_owned().await;
-        let permit = permit.map_err(|_| stopping())?;
-        let result = tokio::task::spawn_blocking(move || {
-            let result = work();
-            drop(permit);
-            result
-        });
-        result.await.map_err(|_| stopping())
+        block(&self.hashing, work).await
     }
+
+    /// Asks the OpenID provider on a blocking thread, a few requests at a time.
+    pub(crate) async fn ask_provider<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        block(&self.asking, work).await
+    }
+}
+
+/// Runs work on a blocking thread, as many at a time as the semaphore has permits.
+async fn block<T: Send + 'static>(
+    semaphore: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let permit = semaphore.clone().acquire_owned().await;
+    let permit = permit.map_err(|_| stopping())?;
+    let result = tokio::task::spawn_blocking(move || {
+        let result = work();
+        drop(permit);
+        result
+    });
+    result.await.map_err(|_| stopping())
 }
 
 /// The operator's name in responses and in the log.
@@ -210,6 +278,31 @@ pub(crate) async fn operator(api: &Api) -> Result<Arc<UserRecord>, ApiError> {
 
 fn no_cluster() -> ApiError {
     ApiError::unavailable("this node is not in a cluster yet")
+}
+
+/// The user of a request without credentials, who has no name and no tag.
+pub(crate) fn nobody() -> Arc<UserRecord> {
+    Arc::new(UserRecord {
+        name: "".into(),
+        password: None,
+        tags: Vec::new(),
+        limits: Vec::new(),
+    })
+}
+
+/// Logs a refused sign-in of the web UI, and delays its answer, like a failed login.
+pub(crate) async fn delay_refused_sign_in(api: &Api, peer: IpAddr, why: &Json) {
+    let failure = api.logins().failed(peer, "", api.moment().now);
+    if let Some(unlogged) = failure.log {
+        tracing::warn!(event = "oauth2.sign_in_refused", %peer, unlogged, why = why.as_str());
+    }
+    tokio::time::sleep(failure.delay).await;
+}
+
+/// The sign-in of the web UI at the OpenID provider. None: it is not enabled.
+pub(crate) fn web_login(api: &Api) -> Option<Arc<WebLogin>> {
+    let identities = api.config().identities.as_ref()?;
+    identities.web_login().cloned()
 }
 
 /// The user of a request.
@@ -244,6 +337,11 @@ impl LoggedIn {
     }
 }
 
+/// Returns true if this API takes tokens only.
+fn refuses_passwords(api: &Api) -> bool {
+    web_login(api).is_some_and(|web| web.settings().disables_basic_auth)
+}
+
 /// The content of an `Authorization` header.
 #[derive(Debug, PartialEq, Eq)]
 struct HttpCredentials {
@@ -251,6 +349,13 @@ struct HttpCredentials {
     password: Vec<u8>,
     /// The password is a token, which no stored user has.
     is_token: bool,
+}
+
+impl HttpCredentials {
+    /// Returns true for a token and for a password that is one: the header of every token is a JSON object, in base64.
+    fn has_token(&self) -> bool {
+        self.is_token || self.password.starts_with(b"eyJ")
+    }
 }
 
 /// Authenticates the user of an `Authorization` header.
@@ -261,6 +366,11 @@ pub(crate) async fn login(
 ) -> Result<LoggedIn, ApiError> {
     let failed = || ApiError::not_authorized("Not_Authorized");
     let credentials = header.and_then(parse_credentials).ok_or_else(failed)?;
+    if refuses_passwords(api) && !credentials.has_token() {
+        return Err(ApiError::not_authorized(
+            "passwords are disabled: use an access token (management.oauth_disable_basic_auth)",
+        ));
+    }
     let logins = api.logins();
     let checked = check_backends(api, &credentials, peer).await?;
     let user = match &checked {
@@ -298,7 +408,11 @@ async fn check_backends(
     peer: IpAddr,
 ) -> Result<Result<LoggedIn, String>, ApiError> {
     let mut refusals = Vec::new();
+    let tokens_only = refuses_passwords(api);
     for (index, backend) in api.config().backends.iter().enumerate() {
+        if tokens_only && backend.authn != BackendKind::OAuth2 {
+            continue;
+        }
         let result = match backend.is_internal() {
             true if credentials.is_token => continue,
             true => check_stored(api, credentials, peer).await?,
@@ -470,12 +584,36 @@ mod unit {
 
     #[test]
     fn address_lane_is_removed_after_its_last_check() {
-        let logins = Logins::new([1; 32]);
+        let checking = AddressLanes::new(1);
         let address = IpAddr::from([10, 0, 0, 1]);
-        let (first, second) = (logins.address_lane(address), logins.address_lane(address));
+        let (first, second) = (checking.lane(address), checking.lane(address));
         drop(first);
-        assert_eq!(lock(&logins.address_lanes).len(), 1);
+        assert_eq!(lock(&checking.lanes).len(), 1);
         drop(second);
-        assert!(lock(&logins.address_lanes).is_empty());
+        assert!(lock(&checking.lanes).is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_address_leaves_public_requests_for_others() {
+        let logins = Logins::new([1; 32]);
+        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mut turns = Vec::new();
+        for _ in 0..ADDRESS_PUBLIC_REQUESTS {
+            turns.push(logins.public_turn(one).await.unwrap());
+        }
+        // Without a permit the future is still pending after its first poll.
+        let is_pending = |address| {
+            let turn = std::pin::pin!(logins.public_turn(address));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            turn.poll(&mut context).is_pending()
+        };
+        assert!(is_pending(one) && !is_pending(other));
+        while turns.len() < PUBLIC_REQUESTS {
+            turns.push(logins.public_turn(other).await.unwrap());
+        }
+        assert!(is_pending(IpAddr::from([10, 0, 0, 3])));
+        drop(turns);
+        assert!(!is_pending(one));
+        assert!(lock(&logins.public_lanes.lanes).is_empty());
     }
 }

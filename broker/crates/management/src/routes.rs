@@ -12,7 +12,7 @@ use crate::{
     parameters, permissions, policies, queues, replicas, sessions, stream_protocol, streams, users,
     vhosts,
 };
-use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker};
+use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker, Public};
 use metadata::PolicyScope;
 use serde_json::{Map, Value as Json, json as object};
 use std::pin::Pin;
@@ -20,6 +20,8 @@ use std::pin::Pin;
 /// The user tag that a route requires. Handlers check permissions in vhosts in addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequiredTag {
+    /// None: the request needs no credentials.
+    Public,
     /// Any user.
     Login,
     /// Any tag that grants access to this API.
@@ -31,11 +33,11 @@ pub(crate) enum RequiredTag {
 
 impl RequiredTag {
     pub(crate) fn check(self, call: &AuthenticatedRequest) -> Result<(), ApiError> {
-        if self != Login {
+        if !matches!(self, Public | Login) {
             call.require_management()?;
         }
         match self {
-            Login | Management => Ok(()),
+            Public | Login | Management => Ok(()),
             Policymaker => call.require_policymaker(),
             Monitor => call.require_monitoring(),
             Administrator => call.require_administrator(),
@@ -44,6 +46,7 @@ impl RequiredTag {
 
     fn description(self) -> &'static str {
         match self {
+            Public => "no credentials",
             Login => "any user",
             Management => "any management tag",
             Policymaker => "tag policymaker or administrator",
@@ -139,8 +142,10 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, []| parameters::put_cluster_name(api, call).await),
     route!("GET", "extensions", Management, "Extensions of the API",
         |_, _, []| auth_paths::extensions()),
-    route!("GET", "auth", Login, "Authentication methods of this API",
-        |_, _, []| auth_paths::methods()),
+    route!("GET", "auth", Public, "Authentication methods of this API and of the web UI",
+        |api, _, []| auth_paths::methods(api).await),
+    route!("POST", "oauth/token", Public, "Exchanges a code or a refresh token of the OpenID provider for tokens",
+        |api, call, []| auth_paths::oauth_token(api, call).await),
     route!("GET", "auth/attempts/{node}", Monitor, "Login attempts on a node by protocol",
         |api, _, [node]| auth_paths::attempts(api, node).await),
     route!("DELETE", "auth/attempts/{node}", Administrator, "Resets the login attempt counts",
@@ -532,6 +537,12 @@ pub(crate) fn find(method: &str, path: &[&str]) -> Result<&'static Route, ApiErr
     }
 }
 
+/// Finds the route of a request that needs no credentials.
+pub(crate) fn find_public(method: &str, path: &[&str]) -> Option<&'static Route> {
+    let found = find(method, path).ok()?;
+    (found.required_tag == Public).then_some(found)
+}
+
 /// The methods of a path for the `Allow` header (RFC 9110, 10.2.1). None if the path does not
 /// exist.
 pub(crate) fn allowed_methods(path: &[&str]) -> Option<String> {
@@ -574,6 +585,9 @@ pub(crate) fn openapi(version: &str) -> Json {
                 "content": {"application/json": {"schema": {"type": "object"}}},
             });
         }
+        if route.required_tag == Public {
+            operation["security"] = object!([]);
+        }
         let at = paths
             .entry(format!("/api/{path}"))
             .or_insert_with(|| object!({}));
@@ -582,9 +596,12 @@ pub(crate) fn openapi(version: &str) -> Json {
     object!({
         "openapi": "3.1.0",
         "info": {"title": "Posthorn management API", "version": version},
-        "security": [{"basic": []}],
+        "security": [{"basic": []}, {"bearer": []}],
         "components": {
-            "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "bearer": {"type": "http", "scheme": "bearer"},
+            },
             "schemas": {"Error": {
                 "type": "object",
                 "required": ["error", "reason"],

@@ -54,6 +54,7 @@ pub(crate) const FILES: &[File] = &[
     file!(SCRIPT, "js/payload.js"),
     file!(SCRIPT, "js/places.js"),
     file!(SCRIPT, "js/plot.js"),
+    file!(SCRIPT, "js/provider.js"),
     file!(SCRIPT, "js/samples.js"),
     file!(SCRIPT, "js/save.js"),
     file!(SCRIPT, "js/session.js"),

@@ -347,3 +347,93 @@ fn http_server_checks_passwords_of_users_whose_permissions_are_stored() -> Resul
     );
     Ok(())
 }
+
+#[test]
+fn web_ui_gets_tokens_through_the_node_and_passwords_are_refused() -> Result<()> {
+    let key = TokenKey::new("k1")?;
+    let provider = OidcProvider::start(&[&key])?;
+    let broker = Broker::start(
+        "oauth2-web",
+        &provider,
+        &[
+            "auth_backends.2=internal",
+            "management.oauth_enabled=true",
+            "management.oauth_client_id=web-ui",
+            "management.oauth_client_secret=hidden",
+        ],
+    )?;
+    let ask = |method: &str, path: &str, authorization: &str, body: &Json| -> Result<(u16, Json)> {
+        let mut http = Http::open(&broker.address("management")?)?;
+        let (status, body) = http.ask_as(method, path, authorization, body)?;
+        Ok((status, serde_json::from_slice(&body)?))
+    };
+    let methods = json!({
+        "oauth_enabled": true, "oauth_client_id": "web-ui", "oauth_provider_url": provider.issuer(),
+        "oauth_scopes": "openid profile", "oauth_disable_basic_auth": true,
+        "oauth_initiated_logon_type": "sp_initiated",
+        "oauth_authorization_endpoint": format!("{}/authorize", provider.issuer()),
+        "oauth_end_session_endpoint": null,
+    });
+    assert_eq!(ask("GET", "auth", "", &Json::Null)?, (200, methods));
+
+    let token = key.token(&claims(3600, SCOPES))?;
+    provider.answer_tokens(200, json!({"access_token": token, "refresh_token": "r"}));
+    let code = json!({"code": "c", "code_verifier": "v", "redirect_uri": "http://x/"});
+    let (status, tokens) = ask("POST", "oauth/token", "", &code)?;
+    let expected =
+        json!({"access_token": token, "refresh_token": "r", "id_token": null, "expires_in": null});
+    assert_eq!((status, tokens), (200, expected));
+    let (status, user) = broker.whoami(&format!("Bearer {token}"))?;
+    assert_eq!((status, &user["name"]), (200, &json!("alice")));
+
+    provider.answer_tokens(400, json!({"error": "invalid_grant"}));
+    for (body, status, part) in [
+        (&code, 400, "refuses the sign-in: invalid_grant"),
+        (&json!({"code": "c"}), 400, "'code_verifier' must be a text"),
+        (&json!({"refresh_token": 1}), 400, "'refresh_token' must be"),
+        (
+            &json!({"refresh_token": "x".repeat(30_000)}),
+            413,
+            "20480 bytes",
+        ),
+    ] {
+        let (found, answer) = ask("POST", "oauth/token", "", body)?;
+        let reason = answer["reason"].as_str().unwrap_or_default();
+        assert!(found == status && reason.contains(part), "{found} {answer}");
+    }
+    assert_eq!(provider.token_requests().len(), 2);
+    provider.answer_tokens(500, json!({"access_token": token}));
+    let (status, answer) = ask("POST", "oauth/token", "", &json!({"refresh_token": "r-1"}))?;
+    let reason = format!(
+        "the identity provider '{}' does not respond as it should; the log of this node has the cause",
+        provider.issuer()
+    );
+    assert_eq!((status, &answer["reason"]), (503, &json!(reason)));
+
+    let mut http = Http::open(&broker.address("management")?)?;
+    let (status, refused) = http.ask("GET", "whoami", ("guest", "guest"), &Json::Null)?;
+    let refused = String::from_utf8_lossy(&refused);
+    assert!(
+        status == 401 && refused.contains("passwords are disabled"),
+        "{status} {refused}"
+    );
+    let (status, user) = http.ask("GET", "whoami", ("token", &token), &Json::Null)?;
+    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&user));
+    let (status, _) = http.ask(
+        "GET",
+        "whoami",
+        ("guest", "eyJhbGciOiJub25lIn0"),
+        &Json::Null,
+    )?;
+    assert_eq!(status, 401);
+    broker.amqp("guest", "guest")?;
+    let log = broker.log();
+    assert!(
+        log.contains("oauth2.sign_in_refused") && log.contains("/token: status 500"),
+        "{log}"
+    );
+    for secret in ["hidden", "r-1", &token] {
+        assert!(!log.contains(secret), "{secret}: {log}");
+    }
+    Ok(())
+}

@@ -153,7 +153,7 @@ fn routes_reject_users_without_vhost_permissions() {
             let got = server.ask_as(Some((tag, "secret")), method, &address, None);
             let why = format!("{method} {path} by {tag}: {got:?}");
             let allowed_by_tag = match required_tag {
-                RequiredTag::Login | RequiredTag::Management => true,
+                RequiredTag::Public | RequiredTag::Login | RequiredTag::Management => true,
                 RequiredTag::Policymaker => tag == "policymaker" || tag == "administrator",
                 RequiredTag::Monitor => tag == "monitoring" || tag == "administrator",
                 RequiredTag::Administrator => tag == "administrator",

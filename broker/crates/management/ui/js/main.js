@@ -4,6 +4,7 @@ import { rights } from './client.js';
 import { Form } from './form.js';
 import { Question } from './parts.js';
 import { find, isNewPage, parse, to } from './places.js';
+import { endOfSession, leave, returned } from './provider.js';
 import { client, dismiss, interval, notices, notify, question, shared } from './session.js';
 import { AllConsumers, Channel, Channels, Connection, Connections } from './pages/clients.js';
 import { Cluster, Definitions, FeatureFlags } from './pages/cluster.js';
@@ -60,6 +61,9 @@ const PAGES = [
 
 const signedIn = shared(null);
 
+/** The sign-in methods of the node. */
+const methods = shared({ oauth_enabled: false });
+
 /** The fragment of the address, and the number of changes of the page. A list changes the fragment without a new page. */
 function useHash() {
   const [state, set] = useState({ hash: window.location.hash, visit: 0 });
@@ -92,16 +96,38 @@ function SignIn() {
     notices.set([]);
     signedIn.set(user);
   };
+  const { oauth_enabled: hasProvider, oauth_disable_basic_auth: noPasswords } = methods.use();
   return html`<main class="sign-in"><h1>Posthorn</h1>
-    <${Form} label="Sign in" verb="Sign in" submit=${submit} fields=${[
+    ${hasProvider && html`<${Form} label="Sign in with the identity provider" verb="Sign in with the identity provider" submit=${atProvider} fields=${[]} />`}
+    ${!(hasProvider && noPasswords) && html`<${Form} label="Sign in" verb="Sign in" submit=${submit} fields=${[
       { name: 'name', label: 'User', required: true, complete: 'username' },
       { name: 'password', label: 'Password', type: 'password', required: true, complete: 'current-password' },
-    ]} /></main>`;
+    ]} />`}</main>`;
+}
+
+/** Sends the browser to the provider. The node may not have known its endpoints when the page was opened. */
+async function atProvider() {
+  methods.set(await client.methods());
+  await leave(methods.get(), browser());
+}
+
+/** Parts of the browser. */
+function browser() {
+  const { location, history, crypto } = window;
+  let storage = null;
+  try {
+    storage = window.sessionStorage;
+  } catch {
+    // Disabled.
+  }
+  return { location, history, crypto, storage };
 }
 
 function signOut() {
-  client.signOut();
+  const idToken = client.signOut();
   signedIn.set(null);
+  const end = idToken === null ? null : endOfSession(methods.get(), idToken, browser());
+  if (end !== null) window.location.assign(end);
 }
 
 const Entries = ({ entries, at }) =>
@@ -179,11 +205,18 @@ function App() {
 
 async function start() {
   const root = document.getElementById('app');
-  try {
-    signedIn.set(await client.resume());
-  } catch (error) {
-    notify('bad', error.reason ?? error.message);
-  }
+  const attempt = async (action) => {
+    try {
+      return await action();
+    } catch (error) {
+      notify('bad', error.reason ?? error.message);
+      return null;
+    }
+  };
+  // First of all, so that the code does not stay in the address.
+  const signIn = await attempt(() => returned(browser()));
+  methods.set((await attempt(() => client.methods())) ?? methods.get());
+  signedIn.set(await attempt(() => (signIn === null ? client.resume() : client.signInWith(signIn))));
   render(html`<${App} />`, root);
 }
 

@@ -31,7 +31,7 @@ pub struct EffectiveSetting {
 
 /// Returns true if values of the key must not be shown.
 pub(super) fn is_secret(key: &str) -> bool {
-    key.contains("pass") || key.starts_with("opentelemetry.headers.")
+    key.contains("pass") || key.ends_with("_secret") || key.starts_with("opentelemetry.headers.")
 }
 
 fn shown(key: &str, value: &str) -> String {
