@@ -130,6 +130,22 @@ fn expect_tag(from: &mut Reader<'_>, expected: u8) -> Decoded<()> {
     }
 }
 
+/// The membership after a change that [`decode_change`] returned.
+pub(crate) fn after_change(before: &Membership, change: &ConfChange) -> Membership {
+    let node = NodeId(change.node_id);
+    let mut after = before.clone();
+    after.voters.retain(|n| *n != node);
+    after.learners.retain(|n| *n != node);
+    match change.get_change_type() {
+        ConfChangeType::AddNode => after.voters.push(node),
+        ConfChangeType::AddLearnerNode => after.learners.push(node),
+        ConfChangeType::RemoveNode => {}
+    }
+    after.voters.sort_unstable();
+    after.learners.sort_unstable();
+    after
+}
+
 pub(crate) fn encode_membership(membership: &Membership) -> Bytes {
     let mut data = BytesMut::new();
     for nodes in [&membership.voters, &membership.learners] {

@@ -16,6 +16,7 @@ use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 use std::collections::VecDeque;
 use wal::RecordBody;
 
+mod majority;
 mod ready;
 
 /// raft-rs tracks the uncommitted size only if a limit is set. The effective limit is
@@ -107,6 +108,8 @@ pub(crate) struct Group {
     pub departing: bool,
     /// The group started with this node as its only voter, which may elect itself without waiting.
     singleton: bool,
+    /// Members that never return, until the log has a membership without them.
+    lost: Vec<NodeId>,
     pub stopped: bool,
 }
 
@@ -183,6 +186,7 @@ impl Group {
             vote_floor: None,
             departing: false,
             singleton,
+            lost: Vec::new(),
             stopped: false,
         })
     }
@@ -359,7 +363,7 @@ impl Group {
         }
         let tail = self.raw.raft.uncommitted_size() + self.proposal_bytes;
         let full = tail > 0 && tail + command.len() > limits.max_uncommitted_bytes;
-        if full || self.raw.raft.lead_transferee.is_some() {
+        if full || self.is_recovering_majority() || self.raw.raft.lead_transferee.is_some() {
             return Err(ProposeError::Overloaded);
         }
         self.proposal_bytes += command.len();
@@ -712,6 +716,7 @@ impl Group {
             is_leader,
             is_candidate: matches!(raft.state, StateRole::PreCandidate | StateRole::Candidate),
             membership: self.membership.clone(),
+            last_term: raft.raft_log.last_term(),
             commit: raft.raft_log.committed,
             applied: self.applied,
             checkpoint: self.store().checkpoint().position.index,

@@ -11,7 +11,7 @@ use crate::store::{LogStore, Segments};
 use crate::tombstone::{self, Tombstone};
 use crate::{
     GroupId, GroupStatus, HostConfig, HostOutput, JobId, JobResult, MAX_COMMAND_BYTES, Membership,
-    MembershipChange, ProposeError, RaftHost, ReadError, WalToken,
+    MembershipChange, ProposeError, RaftHost, ReadError, RecoverMajorityError, WalToken,
 };
 use bytes::Bytes;
 use env::{Disk, Incarnation, NodeId, SeededRng, Time};
@@ -378,6 +378,18 @@ impl RaftHost for Host {
         change: MembershipChange,
     ) -> Result<(), ProposeError> {
         self.wake_for_owner(group)?.change_membership(change)
+    }
+
+    fn recover_majority(
+        &mut self,
+        group: GroupId,
+        lost: &[NodeId],
+    ) -> Result<(), RecoverMajorityError> {
+        self.wake(group);
+        self.mark_dirty(group);
+        let replica = self.groups.get_mut(&group);
+        let replica = replica.ok_or(RecoverMajorityError::NoGroup)?;
+        replica.recover_majority(lost, &mut self.rng)
     }
 
     fn transfer_leader(&mut self, group: GroupId, to: NodeId) -> Result<(), ProposeError> {

@@ -28,11 +28,13 @@ mod rolls;
 mod sink;
 mod snapshot;
 mod store;
+mod survivor;
 mod tombstone;
 
 pub use config::{HostConfig, HostLimits, MAX_COMMAND_BYTES, MAX_MEMBERS};
 pub use host::{Departure, Host, HostCounters};
 pub use recovery::RecoveryError;
+pub use survivor::{LogEnd, NoSurvivor, Survivor, select_survivor};
 pub use wal::GroupId;
 
 use bytes::Bytes;
@@ -89,6 +91,27 @@ pub enum ProposeError {
     },
 }
 
+/// Why a group cannot continue without its lost members.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoverMajorityError {
+    /// This node has no replica of the group.
+    #[error("no such group on this node")]
+    NoGroup,
+    /// A leader is known, so the group has a majority or had one a moment ago. A learner ignores a lost leader.
+    #[error("the group has a leader")]
+    HasLeader {
+        /// The leader.
+        leader: NodeId,
+    },
+    /// The members that are not lost are a majority of the group, or this node is one of the lost ones.
+    #[error("the members that are not lost are a majority")]
+    HasMajority,
+    /// This replica has less than it has acknowledged: it was deleted and created again, or a checkpoint is being
+    /// installed.
+    #[error("the replica of this node is incomplete")]
+    Incomplete,
+}
+
 /// Why a log entry could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
@@ -126,6 +149,9 @@ pub struct GroupStatus {
     pub is_candidate: bool,
     /// The members, as applied on this node.
     pub membership: Membership,
+    /// Term of the last entry of the log. Of two logs, the one with the higher last term has everything committed that
+    /// the other one has; of two with the same last term, the longer one.
+    pub last_term: u64,
     /// Commit index known to this node.
     pub commit: u64,
     /// Index of the last entry delivered to the owner.
@@ -320,6 +346,19 @@ pub trait RaftHost {
         group: GroupId,
         change: MembershipChange,
     ) -> Result<(), ProposeError>;
+    /// Makes the members without `lost`, which never return, a group that this node tries to lead. It refuses unless
+    /// the lost ones are so many of the voters that the others are no majority, and no leader is known. What only lost
+    /// members had is lost.
+    ///
+    /// The caller must call this only on the member that has the newest log of all that are left
+    /// ([`GroupStatus::last_term`]). A learner becomes a voter if no other voter is left. The group accepts no command
+    /// until the new membership is committed and durable. After a crash before that, or if it does not win the election,
+    /// nothing has changed, and the caller repeats the call.
+    fn recover_majority(
+        &mut self,
+        group: GroupId,
+        lost: &[NodeId],
+    ) -> Result<(), RecoverMajorityError>;
     /// Starts a leadership transfer from this node to the voter `to`.
     fn transfer_leader(&mut self, group: GroupId, to: NodeId) -> Result<(), ProposeError>;
     /// Handles a frame from another node's host.

@@ -5,6 +5,7 @@ mod cluster;
 mod damage;
 mod harness;
 mod hostile;
+mod majority;
 mod members;
 mod quiet;
 mod shortage;

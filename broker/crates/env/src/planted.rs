@@ -56,6 +56,8 @@ bugs! {
         VoteNotPersisted "vote-not-persisted" "a restarted node has forgotten its vote",
         LeaderAnswersAlone "leader-answers-alone" "a leader applies and acknowledges entries before a majority has them",
         LearnerVotes "learner-votes" "a learner counts as a voter immediately",
+        SilentMemberIgnored "silent-member-ignored" "a group continues without lost members although another member does not answer",
+        OldestLogContinues "oldest-log-continues" "a group that lost its majority continues with the oldest log that is left",
         OldIdentity "old-identity" "a node that lost its disk rejoins under its old id",
     }
     "cluster" {

@@ -26,7 +26,11 @@ impl Group {
             self.emit_membership(sink);
         }
         self.submit();
+        self.continue_recovery();
         if !self.process_all_ready(sink, &mut targets) {
+            return targets;
+        }
+        if self.continue_recovery() && !self.process_all_ready(sink, &mut targets) {
             return targets;
         }
         if self.may_lead_at_once() {
@@ -315,11 +319,22 @@ impl Group {
             // The change was proposed against an older membership. Adding a learner never demotes a voter.
             return;
         }
+        if self.is_lost(node) && change.get_change_type() != ConfChangeType::RemoveNode {
+            // The log adds a member that is lost by now, and its removal follows. raft-rs must not count it.
+            self.membership = entry::after_change(&self.membership, &change);
+            self.member_since = self.applied;
+            self.emit_membership(sink);
+            return;
+        }
         let Ok(state) = self.raw.apply_conf_change(&change) else {
             // The change is impossible, and every member ignores it.
             return;
         };
-        self.membership = entry::from_conf_state(&state);
+        self.membership = match self.is_recovering_majority() {
+            // raft-rs has left out all lost members, and the log only those up to here.
+            true => entry::after_change(&self.membership, &change),
+            false => entry::from_conf_state(&state),
+        };
         self.member_since = self.applied;
         self.emit_membership(sink);
         let me = NodeId(self.raw.raft.id);
