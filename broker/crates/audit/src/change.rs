@@ -114,6 +114,9 @@ pub fn change_description(change: &Change) -> Option<ChangeDescription> {
         Change::DeleteNode { id }
         | Change::ForgetNode { id }
         | Change::ForgetFreeNode { id, .. } => global(O::NodeForget, &format!("{:016x}", id.0)),
+        Change::ForgetLostNode { id } => {
+            global(O::NodeForget, &format!("{:016x}", id.0)).with("lost", "true")
+        }
         Change::SetMaintenance { id, on } => {
             global(O::NodeMaintenance, &format!("{:016x}", id.0)).with("on", on.to_string())
         }

@@ -27,8 +27,8 @@ pub use facts::{
     StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts, TrafficFilter,
 };
 pub use membership::{
-    ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus,
-    VotingState,
+    ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, QueueRecovery, RecoveredGroup,
+    RecoveryStep, ReplicaFacts, ReplicaStatus, VotingState,
 };
 pub use timings::{ConfirmTimings, DurationHistogram, HistogramSnapshot, NodeTimings};
 pub use walk::{CollectWalk, TreeWalk, WalkProgress};

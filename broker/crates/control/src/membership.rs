@@ -31,6 +31,52 @@ pub enum MembershipRequest {
         /// Called with the response.
         reply: Reply<Result<ForgetProgress, ChangeError>>,
     },
+    /// Makes the cluster continue after a majority of its nodes, or of the members of quorum queues, is lost. One step;
+    /// repeat the request until [`RecoveryStep::Queues`] has nothing left.
+    RecoverMajority {
+        /// Nodes that never return. Those that are removed from the cluster already need not be named.
+        lost: Vec<NodeId>,
+        /// Called with the response.
+        reply: Reply<Result<RecoveryStep, ChangeError>>,
+    },
+}
+
+/// A step of the recovery of a lost majority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecoveryStep {
+    /// The metadata continue on this node, which has the newest copy of those that are left. It is about to lead them.
+    Metadata(RecoveredGroup),
+    /// The lost nodes were removed from the cluster.
+    Forgotten,
+    /// Quorum queues that had no majority left.
+    Queues {
+        /// What was done with each queue of this step.
+        outcomes: Vec<QueueRecovery>,
+        /// Number of queues without a leader that this step did not look at.
+        left: usize,
+    },
+}
+
+/// The replica with which a group continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredGroup {
+    /// The node with the newest log.
+    pub node: NodeId,
+    /// Last index of that log.
+    pub last_index: u64,
+    /// Number of replicas that were compared.
+    pub replicas: usize,
+    /// Members that voted, lost ones included.
+    pub voters: usize,
+}
+
+/// The recovery of one queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueRecovery {
+    /// Id of the queue.
+    pub queue: QueueId,
+    /// How it continues, or why it cannot.
+    pub result: Result<RecoveredGroup, ChangeError>,
 }
 
 /// A change of the members of a quorum queue.

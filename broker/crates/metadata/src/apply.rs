@@ -56,6 +56,7 @@ impl Tree {
                 self.replace_queue_members(*id, from, to)
             }
             Change::ForgetNode { id } => self.forget_node(index, *id),
+            Change::ForgetLostNode { id } => self.forget_lost_node(index, *id),
             Change::ForgetFreeNode { id, seen } => self.forget_free_node(index, *id, *seen),
             Change::ReplaceNode { old, new } => self.replace_node(index, *old, new),
             Change::SetZone { id, zone } => self.set_zone(*id, zone),

@@ -138,6 +138,13 @@ pub const MESSAGE_MOVES: Feature = Feature {
     description: "Messages of classic and quorum queues can be deleted, moved and redriven",
 };
 
+/// Queues and the metadata continue after most of their nodes are lost, when an operator asks for it: a change of the
+/// metadata that removes a lost node, and requests between nodes.
+pub const MAJORITY_RECOVERY: Feature = Feature {
+    name: "majority_recovery",
+    description: "Metadata and quorum queues can continue after a majority of their nodes is lost",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
 pub const KNOWN: &[Feature] = &[
@@ -145,6 +152,7 @@ pub const KNOWN: &[Feature] = &[
     CLIENT_ADDRESSES,
     CONSISTENT_HASH_TREE,
     CONSUMER_ACTIVITY,
+    MAJORITY_RECOVERY,
     MESSAGE_GROUPS,
     MESSAGE_MOVES,
     MODULUS_AND_RANDOM_EXCHANGES,

@@ -423,6 +423,12 @@ pub enum Change {
         /// Index of the last change that the requester had applied.
         seen: u64,
     },
+    /// Permanently removes a node whose data is lost, even if it has the only copy of a queue. Such a queue is lost
+    /// too.
+    ForgetLostNode {
+        /// The member.
+        id: NodeId,
+    },
     /// Permanently removes a node, even if it has the only copy of a queue, and adds the node that returned under its
     /// name with an empty data directory.
     ReplaceNode {

@@ -70,6 +70,23 @@ impl Tree {
         }
     }
 
+    /// Permanently removes a node that does not come back, whatever copies it has.
+    pub(crate) fn forget_lost_node(
+        &mut self,
+        index: u64,
+        id: NodeId,
+    ) -> Result<ChangeResult, ChangeError> {
+        if id == NodeId(0) {
+            return Err(ChangeError::Invalid("a node's id is never 0".into()));
+        }
+        let Some(name) = self.nodes.get(&id).map(|n| n.name.clone()) else {
+            return Ok(ChangeResult::Unchanged);
+        };
+        let result = self.remove_node(index, id);
+        self.mark_lost(id, &name);
+        Ok(result)
+    }
+
     /// Marks the durable queues that had a copy on this node and have none left.
     fn mark_lost(&mut self, old: NodeId, name: &Name) {
         let is_lost = |q: &&Arc<QueueRecord>| {

@@ -435,6 +435,11 @@ impl Tree {
         self.forgotten.contains_key(&id)
     }
 
+    /// Nodes that were permanently removed, ordered by id.
+    pub fn forgotten_nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.forgotten.keys().copied()
+    }
+
     /// All nodes ordered by id.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeRecord>> {
         self.nodes.values()

@@ -21,11 +21,17 @@ use crate::placement::{self, Candidate};
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId, Time};
 use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueRecord, Tree};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How often members of groups are compared with the tree, and leaders told of dead nodes.
 const RECONCILE_EVERY: Duration = Duration::from_secs(1);
+
+/// Name of a node, or its id if it has none.
+pub(crate) fn name_in(tree: &Tree, node: NodeId) -> String {
+    let known = tree.node(node).map(|n| n.name.to_string());
+    known.unwrap_or_else(|| format!("{:016x}", node.0))
+}
 
 /// A change of the tree that the loop requests.
 pub(crate) type ChangeRequest = (Change, ChangeRequester);
@@ -37,6 +43,8 @@ pub(crate) struct Cluster {
     /// Nodes whose `PutNode` was requested.
     joining: BTreeSet<NodeId>,
     members: Members,
+    /// When the nodes that are down were last linked, of those that were in this life of the node.
+    left_at: BTreeMap<NodeId, Time>,
     is_draining: bool,
     reconcile_at: Time,
 }
@@ -49,6 +57,7 @@ impl Cluster {
             joining_nodes: JoiningNodes::default(),
             joining: BTreeSet::new(),
             members: Members::default(),
+            left_at: BTreeMap::new(),
             is_draining: false,
             reconcile_at: now,
         }
@@ -66,7 +75,8 @@ impl Cluster {
     pub(crate) fn wake_at(&self, now: Time) -> Option<Time> {
         let review = self.members.review.is_due().then_some(now);
         let queries = self.members.questions.wake_at();
-        [review, queries, Some(self.reconcile_at)]
+        let recoveries = self.members.recoveries.wake_at();
+        [review, queries, recoveries, Some(self.reconcile_at)]
             .into_iter()
             .flatten()
             .min()
@@ -105,6 +115,14 @@ impl Cluster {
         self.is_draining = on;
     }
 
+    /// How long a node has been down, as far as this node has seen it since `started`.
+    pub(crate) fn absence(&self, node: NodeId, started: Time, now: Time) -> Duration {
+        match self.peers.is_up(node) {
+            true => Duration::ZERO,
+            false => now.since(self.left_at.get(&node).copied().unwrap_or(started)),
+        }
+    }
+
     /// A node is linked. Returns true if its incarnation is a new one: sessions of earlier ones are over.
     pub(crate) fn handle_node_up(
         &mut self,
@@ -113,11 +131,13 @@ impl Cluster {
         shards: u16,
     ) -> bool {
         self.members.review.all();
+        self.left_at.remove(&node);
         self.peers.up(node, incarnation, shards)
     }
 
-    pub(crate) fn handle_node_down(&mut self, node: NodeId) {
+    pub(crate) fn handle_node_down(&mut self, now: Time, node: NodeId) {
         self.peers.down(node);
+        self.left_at.insert(node, now);
         self.members.review.all();
         self.alarms.forget(node);
         self.joining_nodes.forget(node);
@@ -280,8 +300,7 @@ impl<'a> Topology<'a> {
 
     /// The node's name, or its id if the tree does not have it.
     pub fn name_of(&self, node: NodeId) -> String {
-        let known = self.tree.node(node).map(|n| n.name.to_string());
-        known.unwrap_or_else(|| format!("{:016x}", node.0))
+        name_in(self.tree, node)
     }
 
     /// Nodes in maintenance, to which leaders must not move.

@@ -3,6 +3,7 @@
 mod departures;
 pub(crate) mod frame;
 mod leaders;
+pub(crate) mod majority;
 mod operations;
 pub(crate) mod rebalance;
 mod reconcile;
@@ -16,6 +17,7 @@ pub(crate) use reconcile::STEP as REVIEWS_PER_TURN;
 
 use departures::Departures;
 use leaders::KnownLeaders;
+use majority::MajorityRecoveries;
 use operations::PendingMemberChanges;
 use reconcile::MembershipReview;
 use releases::NodeReleases;
@@ -32,4 +34,5 @@ pub(crate) struct Members {
     pub questions: ReplicaQueries,
     pub releases: NodeReleases,
     pub replacements: NodeReplacements,
+    pub recoveries: MajorityRecoveries,
 }

@@ -141,6 +141,7 @@ mod tests {
                 voters: ids(voters),
                 learners: ids(learners),
             },
+            last_term: 1,
             commit: 1000,
             applied: 1000,
             checkpoint: 0,

@@ -10,6 +10,7 @@ mod metadata_log;
 mod operations;
 mod rate_limits;
 mod reconcile;
+mod recovery;
 mod services;
 mod state;
 mod turn;

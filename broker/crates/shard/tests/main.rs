@@ -22,6 +22,7 @@ mod large_messages;
 mod limits;
 mod listings;
 mod lost_directory;
+mod majority_recovery;
 mod membership;
 mod memory_budget;
 mod message_groups;

@@ -107,4 +107,6 @@ wire_enum!(Change, "a change" {
     40 = Barrier {},
     // With the feature flag `client_addresses`.
     41 = PutClientAddresses { node: NodeId, addresses: Vec<ClientAddress> },
+    // With the feature flag `majority_recovery`.
+    42 = ForgetLostNode { id: NodeId },
 });

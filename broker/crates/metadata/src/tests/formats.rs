@@ -38,6 +38,7 @@ golden::variant_names! {
         Change::ReplaceQueueMembers { .. } => "replace-queue-members",
         Change::ForgetNode { .. } => "forget-node",
         Change::ForgetFreeNode { .. } => "forget-free-node",
+        Change::ForgetLostNode { .. } => "forget-lost-node",
         Change::ReplaceNode { .. } => "replace-node",
         Change::SetZone { .. } => "set-zone",
         Change::SetDefaultQueueType { .. } => "set-default-queue-type",
@@ -283,6 +284,7 @@ fn changes() -> Vec<Change> {
             id: NodeId(4),
             seen: 1_000,
         },
+        Change::ForgetLostNode { id: NodeId(4) },
         Change::ReplaceNode {
             old: NodeId(3),
             new: node(4),

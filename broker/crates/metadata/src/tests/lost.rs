@@ -149,3 +149,31 @@ fn refusal_to_forget_a_node_names_its_last_copies() {
         assert!(refused.contains(part), "{refused}");
     }
 }
+
+#[test]
+fn lost_node_is_removed_with_its_only_copies() {
+    let mut log = Log::new();
+    for record in [
+        queue_on("one", &[3]),
+        queue_on("three", &[1, 2, 3]),
+        queue_on("elsewhere", &[1]),
+    ] {
+        log.declare(record);
+    }
+    let forget = |id: u64| Change::ForgetLostNode { id: NodeId(id) };
+    assert_eq!(log.ok(forget(3)), ChangeResult::Changed);
+    assert_eq!(lost(&log.tree), [("one", "c-3")]);
+    assert!(log.tree.is_forgotten(NodeId(3)));
+    assert_eq!(log.ok(forget(3)), ChangeResult::Unchanged);
+    // Of the three members one is left: its queue is not lost, and the next node to go takes it along.
+    assert_eq!(log.ok(forget(2)), ChangeResult::Changed);
+    assert_eq!(lost(&log.tree), [("one", "c-3")]);
+    assert_eq!(log.ok(forget(1)), ChangeResult::Changed);
+    let mut all: Vec<&str> = lost(&log.tree)
+        .into_iter()
+        .map(|(queue, _)| queue)
+        .collect();
+    all.sort_unstable();
+    assert_eq!(all, ["elsewhere", "one", "three"]);
+    log.refused(forget(0));
+}

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::limit_usage::{LimitSubject, OpenCounts};
-use crate::members::frame::{GroupVoters, ReplicaReport};
+use crate::members::frame::{
+    GroupVoters, LogPosition, LostNodes, MembershipMessage, PositionReport, ReplicaReport,
+};
 use crate::metadata_client::{self, MetadataClient};
 use consensus::Departure;
 use control::ReplicaStatus;
@@ -42,6 +44,10 @@ golden::variant_names! {
         Frame::Members(MembershipMessage::Removed) => "members-removed",
         Frame::Members(MembershipMessage::Release { .. }) => "members-release",
         Frame::Members(MembershipMessage::Drain { .. }) => "members-drain",
+        Frame::Members(MembershipMessage::PositionRequest { .. }) => "members-position-request",
+        Frame::Members(MembershipMessage::Position { .. }) => "members-position",
+        Frame::Members(MembershipMessage::RecoverMajority { .. }) => "members-recover-majority",
+        Frame::Members(MembershipMessage::MajorityRecovery { .. }) => "members-majority-recovery",
         Frame::Service(_) => "service",
         Frame::LimitUsage(_) => "uses",
         Frame::PublisherActivity(_) => "publisher-activity",
@@ -150,7 +156,7 @@ fn membership_messages() -> Vec<MembershipMessage> {
         },
         MembershipMessage::Replica {
             token: 4,
-            told: report,
+            told: report.clone(),
         },
         MembershipMessage::Replica {
             token: 4,
@@ -164,6 +170,35 @@ fn membership_messages() -> Vec<MembershipMessage> {
         MembershipMessage::Removed,
         MembershipMessage::Release { node: NodeId(7) },
         MembershipMessage::Drain { on: true },
+        MembershipMessage::PositionRequest {
+            token: 4,
+            reply_shard: 2,
+            group: 0,
+            lost: LostNodes(vec![NodeId(2), NodeId(3)]),
+        },
+        MembershipMessage::Position {
+            token: 4,
+            told: PositionReport {
+                position: Some(LogPosition {
+                    last_term: 3,
+                    last_index: 300,
+                    applied: 299,
+                    leader: Some(NodeId(2)),
+                    votes: report.votes,
+                }),
+                connected: LostNodes(vec![NodeId(3)]),
+            },
+        },
+        MembershipMessage::RecoverMajority {
+            token: 4,
+            reply_shard: 2,
+            group: QUEUE.0,
+            lost: LostNodes(vec![NodeId(2)]),
+        },
+        MembershipMessage::MajorityRecovery {
+            token: 4,
+            refused: Some("it leads".into()),
+        },
     ]
 }
 

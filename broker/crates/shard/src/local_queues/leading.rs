@@ -4,7 +4,7 @@ use super::transfer_targets::TransferTargets;
 use super::{LocalQueues, METADATA, QueueReplica};
 use crate::members::frame::ReplicaReport;
 use crate::membership::MembershipStep;
-use consensus::{Departure, GroupId, GroupStatus, RaftHost};
+use consensus::{Departure, GroupId, GroupStatus, RaftHost, RecoverMajorityError};
 use control::ReplicaStatus;
 use env::NodeId;
 use metadata::QueueId;
@@ -68,6 +68,20 @@ impl LocalQueues {
     /// Of a queue that is led here: whether `node` is out of it for good.
     pub fn departure(&self, queue: QueueId, node: NodeId) -> Option<Departure> {
         self.host.departure(GroupId(queue.0), node)
+    }
+
+    /// State of this node's replica of a group.
+    pub fn group_status(&self, group: GroupId) -> Option<GroupStatus> {
+        self.host.status(group)
+    }
+
+    /// See [`RaftHost::recover_majority`].
+    pub fn recover_majority(
+        &mut self,
+        group: GroupId,
+        lost: &[NodeId],
+    ) -> Result<(), RecoverMajorityError> {
+        self.host.recover_majority(group, lost)
     }
 
     /// The leader says that this node's replica is not needed. False when it has to stay for now; otherwise it goes soon,

@@ -46,6 +46,7 @@ mod tests {
     fn status(term: u64, voters: &[u64], matched: &[(u64, u64)]) -> GroupStatus {
         let ids = |list: &[u64]| list.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
         GroupStatus {
+            last_term: term,
             term,
             leader: Some(NodeId(1)),
             is_leader: true,

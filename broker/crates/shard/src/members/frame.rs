@@ -3,7 +3,7 @@
 use consensus::Departure;
 use control::{ReplicaStatus, VotingState};
 use env::NodeId;
-use metadata::QueueId;
+use metadata::{Name, QueueId};
 use wire::{AtMost, wire_enum, wire_newtype, wire_struct};
 
 /// A message about the members and leaders of groups.
@@ -29,6 +29,51 @@ pub enum MembershipMessage {
     Release { node: NodeId },
     /// From shard 0 to the other shards of its node: maintenance begins or ends.
     Drain { on: bool },
+    /// To a node that may have a replica of the group. It answers to this shard of the sender. With the feature flag
+    /// `majority_recovery`, as the messages that follow.
+    PositionRequest {
+        token: u64,
+        reply_shard: u16,
+        group: u64,
+        lost: LostNodes,
+    },
+    /// The answer to `PositionRequest`.
+    Position { token: u64, told: PositionReport },
+    /// To the node with the newest log: continue without the lost members.
+    RecoverMajority {
+        token: u64,
+        reply_shard: u16,
+        group: u64,
+        lost: LostNodes,
+    },
+    /// The answer to `RecoverMajority`: why it is refused, if it is.
+    MajorityRecovery { token: u64, refused: Option<Name> },
+}
+
+/// Most lost nodes in one request.
+pub(crate) const MAX_LOST: usize = 64;
+
+/// Nodes that never return.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LostNodes(pub Vec<NodeId>);
+
+/// What a node tells of its replica of a group, and of nodes that are said to be lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PositionReport {
+    pub position: Option<LogPosition>,
+    /// Those of the lost nodes that this node has a connection to.
+    pub connected: LostNodes,
+}
+
+/// The end of a replica's log, and the members that the replica knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogPosition {
+    pub last_term: u64,
+    pub last_index: u64,
+    pub applied: u64,
+    pub leader: Option<NodeId>,
+    /// The first `MAX_VOTES` members, and whether they vote.
+    pub votes: GroupVoters,
 }
 
 /// A node's answer about its replica.
@@ -73,6 +118,22 @@ wire_enum!(MembershipMessage, "a membership message" {
     6 = Removed,
     7 = Release { node: NodeId },
     8 = Drain { on: bool },
+    9 = PositionRequest { token: u64, reply_shard: u16, group: u64, lost: LostNodes },
+    10 = Position { token: u64, told: PositionReport },
+    11 = RecoverMajority { token: u64, reply_shard: u16, group: u64, lost: LostNodes },
+    12 = MajorityRecovery { token: u64, refused: Option<Name> },
+});
+wire_newtype!(LostNodes(Vec<NodeId> as AtMost<MAX_LOST>));
+wire_struct!(PositionReport {
+    position: Option<LogPosition>,
+    connected: LostNodes,
+});
+wire_struct!(LogPosition {
+    last_term: u64,
+    last_index: u64,
+    applied: u64,
+    leader: Option<NodeId>,
+    votes: GroupVoters,
 });
 wire_struct!(ReplicaReport {
     replica: Option<ReplicaStatus>,
@@ -129,6 +190,35 @@ mod tests {
             MembershipMessage::Removed,
             MembershipMessage::Release { node: NodeId(7) },
             MembershipMessage::Drain { on: true },
+            MembershipMessage::PositionRequest {
+                token: 1,
+                reply_shard: 2,
+                group: 0,
+                lost: LostNodes(vec![NodeId(3)]),
+            },
+            MembershipMessage::Position {
+                token: 1,
+                told: PositionReport {
+                    position: Some(LogPosition {
+                        last_term: 4,
+                        last_index: 5,
+                        applied: 4,
+                        leader: Some(NodeId(6)),
+                        votes: GroupVoters(vec![(NodeId(7), false)]),
+                    }),
+                    connected: LostNodes::default(),
+                },
+            },
+            MembershipMessage::RecoverMajority {
+                token: 1,
+                reply_shard: 2,
+                group: 9,
+                lost: LostNodes(vec![NodeId(u64::MAX)]),
+            },
+            MembershipMessage::MajorityRecovery {
+                token: 1,
+                refused: Some("no".into()),
+            },
         ]
     }
 
@@ -157,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), tag in 0u8..10) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), tag in 0u8..14) {
             let mut tagged = vec![tag];
             tagged.extend(bytes);
             let _ = wire::decode::<MembershipMessage>("message", &Bytes::from(tagged));

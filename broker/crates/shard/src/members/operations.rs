@@ -4,7 +4,8 @@ use super::rebalance::LedQueue;
 use super::resize::{CurrentMembers, resized};
 use crate::cluster::Topology;
 use control::{
-    ForgetProgress, MaintenanceProgress, MemberChange, MemberOutcome, QueueFacts, Reply,
+    ForgetProgress, MaintenanceProgress, MemberChange, MemberOutcome, QueueFacts, RecoveryStep,
+    Reply,
 };
 use env::NodeId;
 use metadata::{ChangeError, QueueId};
@@ -24,6 +25,7 @@ pub enum Plan {
         seen: u64,
         reply: Reply<Result<ForgetProgress, ChangeError>>,
     },
+    RecoverQueues(Reply<Result<RecoveryStep, ChangeError>>),
     Rebalance(Reply<u32>),
     Drained {
         on: bool,

@@ -466,7 +466,7 @@ impl ShardState {
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
-        self.cluster.handle_node_down(node);
+        self.cluster.handle_node_down(self.ctx.now(), node);
         self.queues.local_mut().peer_down(node);
         self.queues.handle_node_down(&mut self.ctx, node);
         self.route_queue_outputs();

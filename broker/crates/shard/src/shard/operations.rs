@@ -46,6 +46,9 @@ impl ShardState {
                 let seen = self.metadata.tree().applied();
                 self.gather_for(None, Plan::Forget { node, seen, reply });
             }
+            MembershipRequest::RecoverMajority { lost, reply } => {
+                self.recover_majority(&lost, reply);
+            }
         }
     }
 
@@ -57,6 +60,7 @@ impl ShardState {
                 reply,
             } => self.change_members(queues, change, facts, reply),
             Plan::Forget { node, seen, reply } => self.forget_node(node, seen, facts, reply),
+            Plan::RecoverQueues(reply) => self.recover_queues(facts, reply),
             Plan::Rebalance(reply) => reply(self.rebalance(facts)),
             Plan::Drained {
                 on,
@@ -207,6 +211,23 @@ impl ShardState {
             MembershipMessage::Depart { queue, told } => self.depart(queue, told),
             MembershipMessage::Removed => self.end_removed(),
             MembershipMessage::Release { node } => self.release_asked(node),
+            MembershipMessage::PositionRequest {
+                token,
+                reply_shard,
+                group,
+                lost,
+            } => self.position_asked((from, reply_shard, token), group, lost),
+            MembershipMessage::Position { token, told } => self.take_position(from, token, told),
+            MembershipMessage::RecoverMajority {
+                token,
+                reply_shard,
+                group,
+                lost,
+            } => self.recovery_asked((from, reply_shard, token), group, &lost),
+            MembershipMessage::MajorityRecovery { token, refused } => {
+                let recoveries = &mut self.cluster.members_mut().recoveries;
+                recoveries.take_answer(from, token, refused.as_deref());
+            }
             // Between shards of one node; the shard takes it.
             MembershipMessage::Drain { .. } => {}
         }

@@ -358,6 +358,7 @@ impl ShardState {
         self.internal_client.tick(self.ctx.now());
         self.route_internal_client();
         self.cluster.members_mut().questions.tick(self.ctx.now());
+        self.tick_recoveries();
         if self.cluster.begin_reconciliation(self.ctx.now()) {
             self.reconcile();
         }

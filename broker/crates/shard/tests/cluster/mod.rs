@@ -11,7 +11,7 @@ use codec_amqp091::{
 };
 use control::{
     BrowseFilter, ControlRequest, ForgetProgress, MemberChange, MembershipRequest, QueueFacts,
-    ReplicaFacts,
+    RecoveryStep, ReplicaFacts,
 };
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
@@ -660,6 +660,14 @@ impl Cluster {
         let node = NodeId(node);
         self.ask(0, |reply| {
             ControlRequest::Membership(MembershipRequest::Forget { node, reply })
+        })
+    }
+
+    /// Asks a node for the next step of the recovery of a lost majority.
+    pub fn recover_step(&mut self, at: usize, lost: &[u64]) -> Result<RecoveryStep, ChangeError> {
+        let lost = lost.iter().map(|n| NodeId(*n)).collect();
+        self.ask(at, |reply| {
+            ControlRequest::Membership(MembershipRequest::RecoverMajority { lost, reply })
         })
     }
 
