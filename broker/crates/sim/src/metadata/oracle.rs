@@ -48,6 +48,11 @@ impl Oracle {
         self.allowed_voters.insert(node);
     }
 
+    /// Last index that a node has applied in its current incarnation.
+    pub(super) fn applied_by(&self, node: NodeId) -> u64 {
+        self.applied.get(&node).copied().unwrap_or(0)
+    }
+
     /// Forgets a node that was lost.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.applied.remove(&node);

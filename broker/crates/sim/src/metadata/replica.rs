@@ -144,6 +144,11 @@ impl Replica {
         let _ = self.host.change_membership(GROUP, change);
     }
 
+    /// Continues without members that never return. The operator repeats a refused request.
+    pub fn recover_majority(&mut self, lost: &[NodeId]) {
+        let _ = self.host.recover_majority(GROUP, lost);
+    }
+
     fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
         self.commands.encode(&mut out);

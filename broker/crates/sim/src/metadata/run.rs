@@ -5,7 +5,7 @@ use super::operator::Operator;
 use super::oracle::Oracle;
 use super::replica::{Note, Replica, Reply};
 use crate::faults::{Fault, FaultKind, FaultPlan, calm};
-use crate::world::{Scenario, Start, Violation, World, WorldConfig};
+use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
 use env::{NodeId, Rng, SeededRng, Time};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -63,6 +63,8 @@ pub struct Report {
     pub damaged: u64,
     /// Number of completed node replacements.
     pub replaced: u64,
+    /// Number of recoveries of a lost majority.
+    pub recovered: u64,
     /// Virtual time at the end.
     pub ended: Time,
 }
@@ -88,6 +90,8 @@ enum Timer {
         attempt: u64,
     },
     Fault,
+    /// Most nodes are lost at once.
+    LoseMajority,
     /// The operator acts and restarts stopped nodes.
     Watch,
     /// Faults end.
@@ -111,10 +115,23 @@ struct MetadataScenario {
     damaged: u64,
 }
 
+/// Number of nodes of a run that loses a majority of them. Three are left: with two, the older log could not win an
+/// election without the newer one.
+const LOSING_NODES: u64 = 7;
+
+/// Whether the run with this seed loses a majority of its nodes.
+fn loses_majority(seed: u64) -> bool {
+    seed % 5 == 3
+}
+
 /// Runs the workload under `seed`.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
+    let nodes = match loses_majority(seed) && !options.lying_disks {
+        true => options.nodes.max(LOSING_NODES),
+        false => options.nodes,
+    };
     let config = WorldConfig {
-        nodes: options.nodes,
+        nodes,
         ..WorldConfig::default()
     };
     let mut world: World<MetadataScenario> = World::new(config, seed, options.verbose);
@@ -155,6 +172,11 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     world.timer_in(FIRST_FAULT, Timer::Fault);
     world.timer_in(Duration::from_millis(500), Timer::Watch);
     world.timer_in(options.chaos, Timer::EndFaults);
+    if loses_majority(seed) && !options.lying_disks {
+        let share = 20 + world.rng.below(60);
+        let at = options.chaos.mul_f64(share as f64 / 100.0);
+        world.timer_in(at, Timer::LoseMajority);
+    }
     let until = Time::ZERO + options.chaos + RECOVERY;
     let result = world.run(&mut scenario, until).map_err(|mut violation| {
         violation.message = format!("{} ({})", violation.message, scenario.oracle.progress());
@@ -195,6 +217,7 @@ impl MetadataScenario {
             faults: self.faults,
             damaged: self.damaged,
             replaced: self.operator.completed,
+            recovered: self.operator.recovered,
             ended: world.now(),
         })
     }
@@ -220,6 +243,41 @@ impl MetadataScenario {
     /// Only a minority may lose acknowledged data: at most one node here, until it is replaced.
     fn all_data_is_intact(&self, world: &World<MetadataScenario>) -> bool {
         !self.operator.is_busy() && !self.nodes.iter().any(|n| world.is_damaged(*n))
+    }
+
+    /// Loses a majority of the nodes. One that stays has applied everything that any node has; the others
+    /// may lack it. What a client was told is applied must still be there.
+    ///
+    /// The one that has applied everything may stop for a while: the others must wait for it.
+    fn lose_majority(&mut self, world: &mut World<MetadataScenario>) -> Result<bool, String> {
+        let nodes = world.nodes();
+        let runs = nodes.iter().all(|n| world.process(*n).is_some());
+        if !runs || !self.all_data_is_intact(world) {
+            return Ok(false);
+        }
+        let newest = self.oracle.newest();
+        let has_all = |n: &NodeId| self.oracle.applied_by(*n) >= newest;
+        let Some(current) = nodes.iter().copied().find(has_all) else {
+            return Ok(false);
+        };
+        let mut others: Vec<NodeId> = nodes.into_iter().filter(|n| *n != current).collect();
+        // Of the others those stay that are most behind.
+        others.sort_by_key(|n| std::cmp::Reverse(self.oracle.applied_by(*n)));
+        let lost = self.founders.len() / 2 + 1;
+        let mut replaced = Vec::new();
+        for old in others.into_iter().take(lost) {
+            if let Some(new) = world.replace(old) {
+                self.oracle.forget(old);
+                replaced.push((old, new));
+                world.start_in(Duration::ZERO, new);
+            }
+        }
+        self.operator.start_recovery(&replaced);
+        self.nodes = world.nodes();
+        if self.rng.chance(2, 3) {
+            Fault::Stop(current, Stop::Power).apply(world)?;
+        }
+        Ok(true)
     }
 
     fn replace(&mut self, world: &mut World<MetadataScenario>, old: NodeId) {
@@ -277,6 +335,11 @@ impl Scenario for MetadataScenario {
                     self.inject_fault(world)?;
                     let pause = Duration::from_millis(50 + self.rng.below(900));
                     world.timer_in(pause, Timer::Fault);
+                }
+            }
+            Timer::LoseMajority => {
+                if !self.lose_majority(world)? && !self.faults_ended {
+                    world.timer_in(Duration::from_millis(20), Timer::LoseMajority);
                 }
             }
             Timer::Watch => {
