@@ -84,6 +84,7 @@ operations! {
     FeatureFlagEnable = "feature_flag.enable", "A feature flag enabled.";
     NodeJoin = "node.join", "A node that joined the cluster.";
     NodeForget = "node.forget", "A node removed from the cluster.";
+    MajorityRecover = "majority.recover", "A step of the recovery of the cluster or of queues that lost most of their nodes.";
     NodeMaintenance = "node.maintenance", "Maintenance mode of a node begun or ended.";
     NodeConfigure = "node.configure", "A limit or log level of a node changed until its restart, or its configuration reloaded.";
     LoginCountsReset = "login_counts.reset", "The counts of login attempts reset.";

@@ -47,6 +47,7 @@ mod policies;
 mod probes;
 mod queues;
 mod rates;
+mod recovery;
 mod replicas;
 mod routes;
 mod serving;

@@ -9,8 +9,8 @@ use crate::error::ApiError;
 use crate::{
     auth_paths, bindings, browse, channels, cluster_health, connections, consumers, definitions,
     exchanges, export, features, health, limits, messages, moves, mqtt, nodes, overview,
-    parameters, permissions, policies, queues, replicas, sessions, stream_protocol, streams, users,
-    vhosts,
+    parameters, permissions, policies, queues, recovery, replicas, sessions, stream_protocol,
+    streams, users, vhosts,
 };
 use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker, Public};
 use metadata::PolicyScope;
@@ -186,6 +186,8 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, [node]| nodes::set_log_level(api, call, node).await),
     route!("POST", "rebalance/queues", Administrator, "Rebalances queue leaders over the nodes",
         |api, call, []| nodes::rebalance(api, call).await),
+    route!("POST", "recovery/majority", Administrator, "Does a step of the recovery after most nodes are lost",
+        |api, call, []| recovery::majority(api, call).await),
     route!("GET", "definitions", Administrator, "Exports the definitions of the cluster",
         |api, call, []| definitions::export(api, call, None).await),
     route!("POST", "definitions", Administrator, "Imports definitions",

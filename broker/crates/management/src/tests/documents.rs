@@ -222,6 +222,7 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
             ("client_addresses", "enabled"),
             ("consistent_hash_tree", "enabled"),
             ("consumer_activity", "enabled"),
+            ("majority_recovery", "enabled"),
             ("message_groups", "enabled"),
             ("message_moves", "enabled"),
             ("modulus_and_random_exchanges", "enabled"),

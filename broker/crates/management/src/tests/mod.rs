@@ -23,7 +23,7 @@ use control::{
     BrowseFacts, BrowseFilter, ConnectionFacts, ConsumerFacts, ControlRequest, Counters,
     ForgetProgress, ImportOutcome, MaintenanceProgress, MemberChange, MemberOutcome,
     MembershipRequest, MoveOutcome, MoveRequest, MoveTarget, NodeFacts, PublishResult, QueueFacts,
-    Readiness, ReplicaFacts, ReplicaStatus, VotingState,
+    Readiness, RecoveryStep, ReplicaFacts, ReplicaStatus, VotingState,
 };
 use env::{NodeId, WallTime};
 use message::Message;
@@ -76,6 +76,10 @@ pub(crate) struct FakeNode {
     pub(crate) newer_nodes: Vec<NodeId>,
     /// Number of queues on a node that is to be forgotten.
     pub(crate) queues_to_move: u32,
+    /// Responses to requests for a recovery, in reverse order.
+    pub(crate) recovery: Vec<Result<RecoveryStep, ChangeError>>,
+    /// The nodes that each of these requests named.
+    pub(crate) named_lost: Vec<Vec<NodeId>>,
     /// Number of requests for queue statistics and for connections.
     pub(crate) queue_requests: u32,
     pub(crate) connection_requests: u32,
@@ -421,6 +425,14 @@ impl FakeNode {
                 }
                 queues => Ok(ForgetProgress::Moving { queues }),
             }),
+            MembershipRequest::RecoverMajority { lost, reply } => {
+                self.named_lost.push(lost);
+                let nothing = RecoveryStep::Queues {
+                    outcomes: Vec::new(),
+                    left: 0,
+                };
+                reply(self.recovery.pop().unwrap_or(Ok(nothing)));
+            }
         }
     }
 
@@ -636,6 +648,8 @@ fn fake() -> FakeNode {
         disk_alarm: false,
         newer_nodes: Vec::new(),
         queues_to_move: 0,
+        recovery: Vec::new(),
+        named_lost: Vec::new(),
         queue_requests: 0,
         connection_requests: 0,
         traffic: control::TrafficFacts::default(),

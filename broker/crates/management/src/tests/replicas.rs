@@ -1,4 +1,5 @@
 use super::*;
+use control::{QueueRecovery, RecoveredGroup};
 
 fn server_with_four_nodes() -> Server {
     let server = Server::start();
@@ -176,6 +177,7 @@ fn only_administrators_change_replicas_and_forget_nodes() {
         ("POST", "/api/queues/quorum/replicas/on/c-0/evacuate"),
         ("POST", "/api/rebalance/queues"),
         ("DELETE", "/api/nodes/c-2"),
+        ("POST", "/api/recovery/majority"),
     ] {
         assert_eq!(as_m(method, path), 401, "{path}");
     }
@@ -201,4 +203,122 @@ fn forgetting_a_node_reports_remaining_queues() {
         (moved.status, moved.body),
         (200, json!({"leaders_moved": 3}))
     );
+}
+
+#[test]
+fn steps_of_a_recovery_name_nodes_and_queues() {
+    let server = Server::start();
+    server.quorum("q");
+    server.quorum("stuck");
+    let mut fake = server.fake.lock().unwrap();
+    fake.is_alone = true;
+    let id = |name: &str| fake.tree.queue("/", name).unwrap().id;
+    let (q, stuck) = (id("q"), id("stuck"));
+    let group = RecoveredGroup {
+        node: NodeId(1),
+        last_index: 17,
+        replicas: 1,
+        voters: 3,
+    };
+    let reason = "node 'c-1' has a replica and does not answer";
+    let outcomes = vec![
+        QueueRecovery {
+            queue: q,
+            result: Ok(group.clone()),
+        },
+        QueueRecovery {
+            queue: stuck,
+            result: Err(ChangeError::PreconditionFailed(reason.into())),
+        },
+        // A queue that was deleted meanwhile.
+        QueueRecovery {
+            queue: QueueId(99_999),
+            result: Ok(group.clone()),
+        },
+    ];
+    // The last response is the first one here.
+    fake.recovery = vec![
+        Ok(RecoveryStep::Queues { outcomes, left: 4 }),
+        Ok(RecoveryStep::Forgotten),
+        Ok(RecoveryStep::Metadata(group)),
+    ];
+    drop(fake);
+    let step = |body| {
+        let got = server.ask("POST", "/api/recovery/majority", body);
+        assert_eq!(got.status, 200, "{}", got.body);
+        got.body
+    };
+    let lost = json!({"lost": ["c-2", "c-1", "c-2"]});
+    assert_eq!(
+        step(Some(lost.clone())),
+        json!({"step": "metadata", "node": "c-0", "last_index": 17, "replicas": 1, "voters": 3})
+    );
+    assert_eq!(step(Some(lost)), json!({"step": "forgotten"}));
+    assert_eq!(
+        step(None),
+        json!({"step": "queues", "left": 4, "queues": [
+            {"vhost": "/", "name": "q", "result": "recovered", "node": "c-0", "last_index": 17,
+             "replicas": 1, "voters": 3},
+            {"vhost": "/", "name": "stuck", "result": "refused", "reason": reason},
+        ]})
+    );
+    let named = server.fake.lock().unwrap().named_lost.clone();
+    let both = vec![NodeId(2), NodeId(3)];
+    assert_eq!(named, [both.clone(), both, Vec::new()]);
+}
+
+#[test]
+fn recovery_refuses_other_bodies_and_unknown_nodes() {
+    let server = Server::start();
+    let ask = |body: serde_json::Value| {
+        let got = server.ask("POST", "/api/recovery/majority", Some(body));
+        (got.status, got.reason().to_owned())
+    };
+    for body in [
+        json!({"lost": "c-1"}),
+        json!({"lost": [1]}),
+        json!({"lost": ["c-1"], "accept": true}),
+        json!({"nodes": ["c-1"]}),
+    ] {
+        let (status, reason) = ask(body.clone());
+        assert_eq!(status, 400, "{body}");
+        assert!(reason.contains(r#"{"lost": ["NODE", ...]}"#), "{reason}");
+    }
+    assert_eq!(ask(json!([])).0, 400);
+    let (status, reason) = ask(json!({"lost": ["c-9"]}));
+    assert_eq!(status, 404);
+    assert!(
+        reason.contains("node 'c-9' is not in the cluster") && reason.contains("leave it out"),
+        "{reason}"
+    );
+    assert!(server.fake.lock().unwrap().named_lost.is_empty());
+    // The broker's own refusals have its text.
+    let refusals = [
+        ChangeError::Unavailable("node 'c-1' may only be slow".into()),
+        ChangeError::PreconditionFailed("node 'c-1' is running".into()),
+    ];
+    server.fake.lock().unwrap().recovery = refusals.map(Err).into();
+    let lost = || json!({"lost": ["c-1"]});
+    assert_eq!(ask(lost()), (400, "node 'c-1' is running".into()));
+    assert_eq!(ask(lost()), (503, "node 'c-1' may only be slow".into()));
+}
+
+#[test]
+fn recovery_names_the_node_that_is_down_if_two_have_its_name() {
+    let server = Server::start();
+    let mut fake = server.fake.lock().unwrap();
+    // Node 5 has the name of node 1, which runs.
+    let twin = metadata::NodeRecord {
+        name: "c-0".into(),
+        ..node(5)
+    };
+    fake.apply(Change::PutNode(twin)).unwrap();
+    fake.is_alone = true;
+    fake.recovery = vec![Ok(RecoveryStep::Forgotten)];
+    drop(fake);
+    let body = Some(json!({"lost": ["c-0"]}));
+    let got = server.ask("POST", "/api/recovery/majority", body);
+    assert_eq!(got.status, 200, "{}", got.body);
+    let named = server.fake.lock().unwrap().named_lost.clone();
+    assert_eq!(named, [[NodeId(5)]]);
 }
