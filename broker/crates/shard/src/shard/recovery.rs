@@ -105,7 +105,10 @@ impl ShardState {
         facts: &[QueueFacts],
         reply: Reply<Result<RecoveryStep, ChangeError>>,
     ) {
-        let led = facts.iter().filter(|f| f.leader.is_some()).map(|f| f.id);
+        // The leader of a stream does not give it up before another one has a newer term.
+        let has_majority = |f: &&QueueFacts| f.online.len() * 2 > f.members.len();
+        let led = facts.iter().filter(|f| f.leader.is_some());
+        let led = led.filter(has_majority).map(|f| f.id);
         let led: BTreeSet<QueueId> = led.collect();
         let tree = self.metadata.tree();
         let mut without: Vec<QueueId> = tree
