@@ -142,7 +142,7 @@ pub const MESSAGE_MOVES: Feature = Feature {
 /// metadata that removes a lost node, and requests between nodes.
 pub const MAJORITY_RECOVERY: Feature = Feature {
     name: "majority_recovery",
-    description: "Metadata and quorum queues can continue after a majority of their nodes is lost",
+    description: "Metadata, quorum queues and streams can continue after a majority of their nodes is lost",
 };
 
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both

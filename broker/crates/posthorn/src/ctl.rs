@@ -20,6 +20,7 @@ mod node_name;
 mod object_names;
 mod output;
 mod plain;
+mod recovery;
 mod redaction;
 mod report;
 mod selection;

@@ -383,6 +383,12 @@ fn http_requests() -> Vec<HttpRequest> {
         ),
         (
             "POST",
+            "recovery/majority",
+            json!({"lost": ["missing"]}),
+            ("majority.recover", "", ""),
+        ),
+        (
+            "POST",
             "queues/quorum/replicas/on/missing/grow",
             none(),
             ("queue.change_members", "", "missing"),

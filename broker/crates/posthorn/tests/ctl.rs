@@ -3,9 +3,10 @@
 
 use control::{
     ConnectionFacts, ControlRequest, ForgetProgress, MaintenanceProgress, MemberChange,
-    MemberOutcome, MembershipRequest, NodeFacts, QueueFacts, Readiness, ReplicaFacts,
-    ReplicaStatus, StreamConsumerFacts, StreamPublisherFacts, StreamReaderFacts,
-    StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, VotingState,
+    MemberOutcome, MembershipRequest, NodeFacts, QueueFacts, QueueRecovery, Readiness,
+    RecoveredGroup, RecoveryStep, ReplicaFacts, ReplicaStatus, StreamConsumerFacts,
+    StreamPublisherFacts, StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts,
+    StreamTrackingFacts, VotingState,
 };
 use env::NodeId;
 use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId, Tree, UserRecord};
@@ -28,6 +29,13 @@ struct Fake {
     changed: Vec<MemberChange>,
     /// Adds a second node, which is down.
     has_second_node: bool,
+    /// A new node has the name of the second one once the metadata are recovered, and runs.
+    is_second_node_replaced: bool,
+    second_node_runs: bool,
+    /// Responses to requests for a recovery, in reverse order. Without one, nothing is left to recover.
+    recovery: Vec<Result<RecoveryStep, ChangeError>>,
+    /// The nodes that each of these requests named.
+    named_lost: Vec<Vec<NodeId>>,
     connections: Vec<ConnectionFacts>,
     /// Replicas of streams.
     streams: Vec<StreamReplicaFacts>,
@@ -77,7 +85,7 @@ impl Fake {
         let has_second_node = NodeFacts {
             id: NodeId(2),
             name: "c-1".into(),
-            running: false,
+            running: self.second_node_runs,
             ..node.clone()
         };
         let has_second_node = self.has_second_node.then_some(has_second_node);
@@ -131,6 +139,20 @@ impl Fake {
                 NodeId(1) => Err(ChangeError::PreconditionFailed("it is running".into())),
                 _ => Ok(ForgetProgress::Moving { queues: 2 }),
             }),
+            MembershipRequest::RecoverMajority { lost, reply } => {
+                self.named_lost.push(lost);
+                let nothing = RecoveryStep::Queues {
+                    outcomes: Vec::new(),
+                    left: 0,
+                };
+                let step = self.recovery.pop().unwrap_or(Ok(nothing));
+                if step == Ok(RecoveryStep::Forgotten) {
+                    self.has_second_node = false;
+                }
+                let is_recovered = matches!(step, Ok(RecoveryStep::Metadata(_)));
+                self.second_node_runs |= is_recovered && self.is_second_node_replaced;
+                reply(step);
+            }
         }
     }
 
@@ -942,6 +964,228 @@ fn leaders_are_rebalanced_and_nodes_forgotten() {
     );
     let nodes = node.ctl(&["list_nodes"]).ok();
     assert!(nodes.contains("eu-1a"), "{nodes}");
+}
+
+/// A node whose cluster lost the other node, with the queues `orders` and `stuck`.
+fn with_lost_node() -> (Node, QueueId, QueueId) {
+    let node = Node::start();
+    for queue in ["orders", "stuck"] {
+        node.ctl(&["declare_queue", queue]).ok();
+    }
+    let mut fake = node.fake.lock().unwrap();
+    fake.has_second_node = true;
+    let id = |name: &str| fake.tree.queue("/", name).unwrap().id;
+    let (orders, stuck) = (id("orders"), id("stuck"));
+    drop(fake);
+    (node, orders, stuck)
+}
+
+const RECOVERED: RecoveredGroup = RecoveredGroup {
+    node: NodeId(1),
+    last_index: 17,
+    replicas: 1,
+    voters: 2,
+};
+
+fn recovered(queue: QueueId) -> QueueRecovery {
+    QueueRecovery {
+        queue,
+        result: Ok(RECOVERED),
+    }
+}
+
+fn refused(queue: QueueId) -> QueueRecovery {
+    let reason = "node 'c-1' has a replica and does not answer";
+    QueueRecovery {
+        queue,
+        result: Err(ChangeError::PreconditionFailed(reason.into())),
+    }
+}
+
+fn queues_step(outcomes: Vec<QueueRecovery>) -> Result<RecoveryStep, ChangeError> {
+    Ok(RecoveryStep::Queues { outcomes, left: 0 })
+}
+
+#[test]
+fn majority_is_not_recovered_unless_the_loss_is_accepted() {
+    let (node, ..) = with_lost_node();
+    let explained = node.ctl(&["recover_majority", "--lost", "c-1"]);
+    assert_eq!(explained.0, 1);
+    for part in [
+        "Lost nodes: c-1",
+        "Nodes that run: c-0",
+        "Other nodes that are down: none",
+        "Messages and definitions that only lost nodes had are lost",
+        "Never start a lost node again with its old data directory",
+        "until then it can serve clients with old data",
+    ] {
+        assert!(explained.1.contains(part), "{part}: {}", explained.1);
+    }
+    assert!(
+        explained.2.contains("nothing was changed") && explained.2.contains("--accept-loss"),
+        "{}",
+        explained.2
+    );
+    let json = node.ctl(&["recover_majority", "--output", "json"]);
+    let plan: serde_json::Value = serde_json::from_str(&json.1).unwrap();
+    assert_eq!(
+        (json.0, &plan["lost"], &plan["running"], &plan["down"]),
+        (
+            1,
+            &serde_json::json!([]),
+            &serde_json::json!(["c-0"]),
+            &serde_json::json!(["c-1"])
+        )
+    );
+    let unknown = node.ctl(&["recover_majority", "--lost", "c-7", "--accept-loss"]);
+    assert!(
+        unknown.0 == 2 && unknown.2.contains("node 'c-7' is not in the cluster"),
+        "{}",
+        unknown.2
+    );
+    assert!(node.fake.lock().unwrap().named_lost.is_empty());
+    let help = node.ctl(&["recover_majority", "--help"]).ok();
+    assert!(help.contains("Never start a lost node again"), "{help}");
+}
+
+#[test]
+fn recovery_is_repeated_until_nothing_is_left() {
+    let (node, orders, stuck) = with_lost_node();
+    let leads = "node 'c-0' leads; nothing is to be recovered";
+    let slow = "node 'c-1' may only be slow or restart";
+    // The last response is the first one here.
+    node.fake.lock().unwrap().recovery = vec![
+        queues_step(vec![recovered(stuck)]),
+        queues_step(vec![recovered(orders), refused(stuck)]),
+        Ok(RecoveryStep::Forgotten),
+        Ok(RecoveryStep::Metadata(RECOVERED)),
+        Err(ChangeError::PreconditionFailed(leads.into())),
+        Err(ChangeError::Unavailable(slow.into())),
+    ];
+    let words = ["recover_majority", "--lost", "c-1", "--accept-loss"];
+    let done = node.ctl(&words);
+    assert_eq!(done.0, 0, "{}", done.2);
+    for part in [
+        "may only be slow or restart",
+        "c-0' leads",
+        "The metadata continue on node 'c-0' with index 17; 1 of 2 copies were compared",
+        "Node 'c-1' is removed from the cluster",
+        "never start a removed node (c-1) again",
+    ] {
+        assert!(done.2.contains(part), "{part}: {}", done.2);
+    }
+    let rows: Vec<Vec<&str>> = done.1.lines().map(|l| l.split("  ").collect()).collect();
+    let rows: Vec<Vec<&str>> = rows
+        .into_iter()
+        .map(|row| {
+            let cells = row.into_iter().map(str::trim);
+            cells.filter(|cell| !cell.is_empty()).collect()
+        })
+        .collect();
+    let columns = ["vhost", "name", "node", "last_index", "compared", "result"];
+    assert_eq!(rows[0][..6], columns);
+    assert_eq!(
+        rows[1..],
+        [
+            ["/", "orders", "c-0", "17", "1 of 2", "recovered", "-"],
+            ["/", "stuck", "c-0", "17", "1 of 2", "recovered", "-"]
+        ]
+    );
+    // A node that is removed is not named again.
+    let named = node.fake.lock().unwrap().named_lost.clone();
+    let lost = vec![NodeId(2)];
+    let none = Vec::new();
+    assert_eq!(
+        named,
+        [
+            lost.clone(),
+            lost.clone(),
+            lost.clone(),
+            lost,
+            none.clone(),
+            none.clone(),
+            none
+        ]
+    );
+}
+
+#[test]
+fn recovery_does_not_name_a_new_node_with_the_name_of_a_lost_one() {
+    let (node, orders, _) = with_lost_node();
+    let runs = "node 'c-1' is running, so it is not lost";
+    let mut fake = node.fake.lock().unwrap();
+    fake.is_second_node_replaced = true;
+    fake.recovery = vec![
+        queues_step(vec![recovered(orders)]),
+        Err(ChangeError::PreconditionFailed(runs.into())),
+        Ok(RecoveryStep::Metadata(RECOVERED)),
+    ];
+    drop(fake);
+    let done = node.ctl(&["recover_majority", "--lost", "c-1", "--accept-loss"]);
+    assert_eq!(done.0, 0, "{}", done.2);
+    assert!(done.2.contains("A node 'c-1' runs"), "{}", done.2);
+    assert!(done.1.contains("orders"), "{}", done.1);
+    let named = node.fake.lock().unwrap().named_lost.clone();
+    let lost = vec![NodeId(2)];
+    assert_eq!(named, [lost.clone(), lost, Vec::new(), Vec::new()]);
+}
+
+#[test]
+fn recovery_fails_if_a_queue_is_refused() {
+    let (node, orders, stuck) = with_lost_node();
+    // The first refusal is temporary, those of the other queue are not.
+    let mut steps: Vec<_> = (0..20).map(|_| queues_step(vec![refused(stuck)])).collect();
+    steps.push(queues_step(vec![recovered(orders), refused(stuck)]));
+    steps.push(queues_step(vec![refused(orders), refused(stuck)]));
+    node.fake.lock().unwrap().recovery = steps;
+    let failed = node.ctl(&["recover_majority", "--accept-loss", "--output", "json"]);
+    assert_eq!(failed.0, 1, "{}", failed.2);
+    let document: serde_json::Value = serde_json::from_str(&failed.1).unwrap();
+    let result = |at: usize| &document["queues"][at]["result"];
+    assert_eq!(
+        (result(0), result(1), &document["queues"][2]),
+        (
+            &serde_json::json!("recovered"),
+            &serde_json::json!("refused"),
+            &serde_json::Value::Null
+        )
+    );
+    assert_eq!(document["removed"], serde_json::json!([]));
+    let error = failed.2.lines().last().unwrap_or_default();
+    let error: serde_json::Value = serde_json::from_str(error).unwrap();
+    assert_eq!(error["error"], "unfulfilled");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("1 queue(s) were not recovered"), "{error}");
+}
+
+#[test]
+fn recovery_ends_without_progress_or_with_a_refusal() {
+    let (node, orders, _) = with_lost_node();
+    let slow = || Err(ChangeError::Unavailable("node 'c-1' may be slow".into()));
+    node.fake.lock().unwrap().recovery = (0..100).map(|_| slow()).collect();
+    let words = ["recover_majority", "--accept-loss", "--give-up-after", "1"];
+    let late = node.ctl(&words);
+    assert_eq!(late.0, 1);
+    assert!(
+        late.2
+            .contains("no progress for 1 s: node 'c-1' may be slow"),
+        "{}",
+        late.2
+    );
+    // A reason that stays is reported once while the command waits.
+    assert_eq!(late.2.matches("Waiting:").count(), 1, "{}", late.2);
+    assert_eq!(late.1, "");
+
+    // What was done before is shown.
+    let runs = "node 'c-1' is running, so it is not lost";
+    node.fake.lock().unwrap().recovery = vec![
+        Err(ChangeError::PreconditionFailed(runs.into())),
+        queues_step(vec![recovered(orders)]),
+    ];
+    let failed = node.ctl(&["recover_majority", "--lost", "c-1", "--accept-loss"]);
+    assert_eq!(failed.0, 1);
+    assert!(failed.1.contains("orders"), "{}", failed.1);
+    assert!(failed.2.contains(runs), "{}", failed.2);
 }
 
 /// A node with the super stream `orders`, whose stream `orders-1` has a publisher and two consumers.

@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::nodes::Nodes;
-use crate::program::{Result, eventually};
+use crate::program::{Result, eventually, posthorn};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 
@@ -141,4 +141,109 @@ fn cluster_shrinks_from_three_nodes_to_one_at_runtime() -> Result<()> {
     let (_, known) = nodes.ask(0, "GET", "/api/nodes", &Json::Null)?;
     assert_eq!(known.as_array().map(Vec::len), Some(1), "{known}");
     Ok(())
+}
+
+/// The arguments of the commands for a lost majority in docs/how-to/membership.md.
+fn recovery_commands() -> Result<[Vec<String>; 2]> {
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../docs/how-to/membership.md"
+    );
+    let text = std::fs::read_to_string(page)?;
+    let commands = text.lines().filter_map(|line| {
+        let line = line.strip_prefix("       ")?.strip_prefix("posthorn ")?;
+        Some(line.split_whitespace().map(str::to_owned).collect())
+    });
+    let commands: Vec<Vec<String>> = commands.collect();
+    let found = commands.len();
+    let two = <[Vec<String>; 2]>::try_from(commands);
+    two.map_err(|_| format!("the page has {found} commands, not 2").into())
+}
+
+#[test]
+fn last_node_continues_after_the_others_are_lost_for_good() -> Result<()> {
+    let mut nodes = Nodes::start("majority", 3)?;
+    let mut client = Client::publisher(&nodes.address(0, "amqp")?)?;
+    client.declare("q", "quorum")?;
+    client.publish_all("q", 200, 500)?;
+    client.declare("log", "stream")?;
+    client.publish_all("log", 20, 500)?;
+    for queue in ["q", "log"] {
+        nodes.until_members(queue, &["n0", "n1", "n2"])?;
+    }
+    drop(client);
+    nodes.kill(1)?;
+    nodes.kill(2)?;
+
+    // A node that has just left may return.
+    let path = "/api/recovery/majority";
+    let lost = json!({"lost": ["n1", "n2"]});
+    eventually("a refusal of lost nodes that may return", || {
+        let (status, why) = nodes.ask(0, "POST", path, &lost).ok()?;
+        let is_early = why.to_string().contains("may only be slow or restart");
+        (status == 503 && is_early).then_some(())
+    })?;
+    let (status, why) = nodes.ask(0, "POST", path, &json!({"lost": ["n0"]}))?;
+    assert_eq!(status, 400, "{why}");
+    assert!(why.to_string().contains("answers this request"), "{why}");
+
+    let url = format!("http://{}", nodes.address(0, "management")?);
+    let [explain, recover] = recovery_commands()?;
+    let output = |words: &[String]| posthorn().env("POSTHORN_URL", &url).args(words).output();
+    let explained = output(&explain)?;
+    let told = String::from_utf8(explained.stdout)?;
+    assert_eq!(explained.status.code(), Some(1), "{told}");
+    assert!(told.contains("Lost nodes: n1, n2"), "{told}");
+    assert!(told.contains("Nodes that run: n0"), "{told}");
+
+    let output = output(&recover)?;
+    let (told, progress) = (
+        String::from_utf8(output.stdout)?,
+        String::from_utf8(output.stderr)?,
+    );
+    assert!(output.status.success(), "{told}\n{progress}");
+    for part in [
+        "The metadata continue on node 'n0'",
+        "1 of 3 copies were compared",
+        "Node 'n1' is removed",
+        "Node 'n2' is removed",
+    ] {
+        assert!(progress.contains(part), "{part}: {progress}");
+    }
+    for queue in [" q ", " log "] {
+        let row = told.lines().find(|line| line.contains(queue));
+        assert!(row.is_some_and(|r| r.contains("recovered")), "{told}");
+    }
+
+    // The messages are there, and nothing needs the lost nodes: also not after a restart.
+    for (count, declared) in [(200, "r"), (250, "s")] {
+        eventually("all messages", || {
+            nodes.queue("q").filter(|q| q["messages"] == count)
+        })?;
+        nodes.until_members("q", &["n0"])?;
+        let mut client = Client::publisher(&nodes.address(0, "amqp")?)?;
+        client.publish_all("q", 50, 500)?;
+        client.publish_all("log", 10, 500)?;
+        client.declare(declared, "quorum")?;
+        client.publish_all(declared, 1, 500)?;
+        drop(client);
+        nodes.kill(0)?;
+        nodes.run(0)?;
+        nodes.address(0, "amqp")?;
+    }
+
+    // A lost node that returns ends, and says why. With an empty data directory it joins as a new node.
+    nodes.run(1)?;
+    nodes.until_removed(1)?;
+    std::fs::remove_dir_all(nodes.dir(1))?;
+    nodes.run(1)?;
+    nodes.address(1, "amqp")?;
+    eventually("two nodes", || {
+        let (_, known) = nodes.ask(0, "GET", "/api/nodes", &Json::Null).ok()?;
+        (known.as_array()?.len() == 2).then_some(())
+    })?;
+    let path = "/api/queues/quorum/replicas/on/n1/grow";
+    let (status, grown) = nodes.ask(0, "POST", path, &json!({"strategy": "all"}))?;
+    assert_eq!(status, 200, "{grown}");
+    nodes.until_members("q", &["n0", "n1"])
 }

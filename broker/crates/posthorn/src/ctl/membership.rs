@@ -4,6 +4,7 @@ use super::VhostOption;
 use super::client::{ApiResponse, Client};
 use super::failure::Failure;
 use super::output::{Column, Output};
+use super::recovery;
 use serde_json::{Value as Json, json};
 
 #[derive(Debug, clap::Subcommand)]
@@ -61,6 +62,29 @@ pub(crate) enum Command {
     /// command until the node is forgotten
     #[command(alias = "forget_cluster_node")]
     ForgetNode { name: String },
+    /// Continue with the remaining nodes after a majority of the nodes, or of the members of quorum queues, is lost for
+    /// good
+    ///
+    /// Give each node that never returns with --lost, and ask a node that runs. The remaining copies of the metadata and of
+    /// each queue are compared, and the newest one continues. Lost nodes are removed from the cluster permanently.
+    ///
+    /// Messages and definitions that only lost nodes had are lost, also confirmed messages. Use the command only if the disks
+    /// of the lost nodes cannot be restored. If a majority of the nodes runs, `forget_node` removes a dead node without a
+    /// loss.
+    ///
+    /// It is refused while a lost node runs or has been down for less than 30 seconds, and while another member that is not
+    /// named as lost does not answer: start that node, or name it, too.
+    ///
+    /// Never start a lost node again with its old data directory. It refuses to serve once it reaches a node of the cluster,
+    /// but until then it can serve clients with old data.
+    ///
+    /// Without --accept-loss the command prints what it would do, changes nothing and exits with 1. It can be repeated after
+    /// an interruption, without the nodes that are removed already.
+    #[command(after_help = "Examples:\n  \
+        posthorn ctl recover_majority --lost c-1 --lost c-2\n  \
+        posthorn ctl recover_majority --lost c-1 --lost c-2 --accept-loss\n  \
+        posthorn ctl recover_majority --accept-loss --output json")]
+    RecoverMajority(recovery::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -121,6 +145,7 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
         }
         Command::Rebalance { .. } => rebalance(client, output),
         Command::ForgetNode { name } => forget(client, output, name),
+        Command::RecoverMajority(options) => recovery::recover_majority(client, output, options),
     }
 }
 

@@ -26,6 +26,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "stop the node, run `forget_node` at another node, and delete its data directory",
     ),
     (
+        "force_shrink_member_to_current_member",
+        "`recover_majority` recovers all queues that lost their majority",
+    ),
+    (
+        "force_standalone_khepri_boot",
+        "`recover_majority` recovers the metadata at a node that runs",
+    ),
+    (
         "join_cluster",
         "set `cluster.peers` in the configuration of the new node",
     ),

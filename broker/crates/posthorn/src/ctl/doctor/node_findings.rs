@@ -75,7 +75,10 @@ pub(super) fn metadata_at_risk(nodes: &[Json]) -> Option<Finding> {
             voters.len()
         ),
         remedy: match is_lost {
-            true => "start the nodes that are down; until then, nothing can be declared and users cannot be changed",
+            true => {
+                "start the nodes that are down, or see `posthorn ctl recover_majority --help` if they are lost for good; until \
+                 then, nothing can be declared and users cannot be changed"
+            }
             false => "start the nodes that are down, and do not stop another node before",
         }
         .to_owned(),
