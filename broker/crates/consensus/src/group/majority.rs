@@ -58,9 +58,7 @@ impl Group {
 
     /// On the leader: proposes the next change that the log lacks. Returns true if there was one.
     pub(super) fn continue_recovery(&mut self) -> bool {
-        if self.lost.is_empty() {
-            return false;
-        }
+        debug_assert!(self.is_recovering_majority(), "no member is lost");
         if !self.is_leader() {
             if self.leader().is_some() {
                 self.abandon_recovery();

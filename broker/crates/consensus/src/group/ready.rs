@@ -26,11 +26,16 @@ impl Group {
             self.emit_membership(sink);
         }
         self.submit();
-        self.continue_recovery();
+        if self.is_recovering_majority() {
+            self.continue_recovery();
+        }
         if !self.process_all_ready(sink, &mut targets) {
             return targets;
         }
-        if self.continue_recovery() && !self.process_all_ready(sink, &mut targets) {
+        if self.is_recovering_majority()
+            && self.continue_recovery()
+            && !self.process_all_ready(sink, &mut targets)
+        {
             return targets;
         }
         if self.may_lead_at_once() {
