@@ -5,6 +5,7 @@
 //! old node stays declared and is *lost*: it accepts and delivers nothing until an operator deletes it.
 
 use crate::equivalence::ResourceName;
+use crate::nodes::check_node_id;
 use crate::tree::TreeEvent;
 use crate::{ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, Tree};
 use env::NodeId;
@@ -76,9 +77,7 @@ impl Tree {
         index: u64,
         id: NodeId,
     ) -> Result<ChangeResult, ChangeError> {
-        if id == NodeId(0) {
-            return Err(ChangeError::Invalid("a node's id is never 0".into()));
-        }
+        check_node_id(id)?;
         let Some(name) = self.nodes.get(&id).map(|n| n.name.clone()) else {
             return Ok(ChangeResult::Unchanged);
         };

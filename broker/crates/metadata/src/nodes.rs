@@ -11,11 +11,16 @@ use std::sync::Arc;
 /// Maximum number of queues that an error names. It counts the others.
 const NAMED_QUEUES: usize = 20;
 
+pub(crate) fn check_node_id(id: NodeId) -> Result<(), ChangeError> {
+    match id {
+        NodeId(0) => Err(ChangeError::Invalid("a node's id is never 0".into())),
+        _ => Ok(()),
+    }
+}
+
 impl Tree {
     pub(crate) fn put_node(&mut self, node: &NodeRecord) -> Result<ChangeResult, ChangeError> {
-        if node.id == NodeId(0) {
-            return Err(ChangeError::Invalid("a node's id is never 0".into()));
-        }
+        check_node_id(node.id)?;
         check_name("node", &node.name)?;
         check_name("node address", &node.address)?;
         if self.is_forgotten(node.id) && !planted::is(Bug::RemovedReturns) {
@@ -108,9 +113,7 @@ impl Tree {
         index: u64,
         id: NodeId,
     ) -> Result<ChangeResult, ChangeError> {
-        if id == NodeId(0) {
-            return Err(ChangeError::Invalid("a node's id is never 0".into()));
-        }
+        check_node_id(id)?;
         self.may_forget(id)?;
         Ok(self.remove_node(index, id))
     }
