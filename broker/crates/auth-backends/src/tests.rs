@@ -388,6 +388,24 @@ impl TestClock {
     }
 }
 
+/// Tokens of this provider alone.
+fn token_backend(issuer: String) -> BackendSettings {
+    let oauth2 = Some(BackendKind::OAuth2);
+    let entry = BackendEntry {
+        authn: oauth2,
+        authz: oauth2,
+    };
+    BackendSettings {
+        entries: [(1, entry)].into(),
+        tokens: settings(),
+        provider: ProviderSettings {
+            issuer,
+            ..ProviderSettings::default()
+        },
+        ..BackendSettings::default()
+    }
+}
+
 struct Running {
     service: IdentityService,
     clock: TestClock,
@@ -395,20 +413,7 @@ struct Running {
 
 impl Running {
     fn start(provider: &OidcProvider) -> Running {
-        let oauth2 = Some(BackendKind::OAuth2);
-        let entry = BackendEntry {
-            authn: oauth2,
-            authz: oauth2,
-        };
-        let settings = BackendSettings {
-            entries: [(1, entry)].into(),
-            tokens: settings(),
-            provider: ProviderSettings {
-                issuer: provider.issuer(),
-                ..ProviderSettings::default()
-            },
-            ..BackendSettings::default()
-        };
+        let settings = token_backend(provider.issuer());
         assert_eq!(settings.check(), [""; 0]);
         let clock = TestClock::default();
         let service = IdentityService::start(&settings, Arc::new(clock.clone()), [7; 32]).unwrap();
@@ -640,20 +645,9 @@ fn contradictory_settings_are_reported() {
 
 /// The sign-in of the web UI at a provider, with these settings.
 fn web_login(provider: &OidcProvider, settings: WebLoginSettings) -> (Arc<WebLogin>, TestClock) {
-    let oauth2 = Some(BackendKind::OAuth2);
-    let entry = BackendEntry {
-        authn: oauth2,
-        authz: oauth2,
-    };
     let settings = BackendSettings {
-        entries: [(1, entry)].into(),
-        tokens: self::settings(),
-        provider: ProviderSettings {
-            issuer: format!("{}/", provider.issuer()),
-            ..ProviderSettings::default()
-        },
         web_login: settings,
-        ..BackendSettings::default()
+        ..token_backend(format!("{}/", provider.issuer()))
     };
     assert_eq!(settings.check(), [""; 0]);
     let clock = TestClock::default();

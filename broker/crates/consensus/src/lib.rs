@@ -347,11 +347,11 @@ pub trait RaftHost {
         change: MembershipChange,
     ) -> Result<(), ProposeError>;
     /// Makes the members without `lost`, which never return, a group that this node tries to lead. It refuses unless
-    /// the lost ones are so many of the voters that the others are no majority, and no leader is known. What only lost
-    /// members had is lost.
+    /// the lost ones are so many of the voters that the others are no majority, and no leader is known. Entries
+    /// that only lost members had are lost.
     ///
     /// The caller must call this only on the member that has the newest log of all that are left
-    /// ([`GroupStatus::last_term`]). A learner becomes a voter if no other voter is left. The group accepts no command
+    /// ([`GroupStatus::last_term`]). A learner becomes a voter. The group accepts no command
     /// until the new membership is committed and durable. After a crash before that, or if it does not win the election,
     /// nothing has changed, and the caller repeats the call.
     fn recover_majority(

@@ -55,12 +55,12 @@ pub enum NoSurvivor {
 }
 
 /// Selects the member with the newest log, which has everything that the group confirmed and that is left of it. `ends`:
-/// what the nodes that run told of their replicas, of nodes that are no members too.
+/// the replicas of all nodes that run, also of nodes that are no members.
 pub fn select_survivor(
     ends: &BTreeMap<NodeId, LogEnd>,
     lost: &[NodeId],
 ) -> Result<Survivor, NoSurvivor> {
-    // Who lags may count members that were removed since.
+    // A member that lags may count members that were removed since.
     let current = ends.values().max_by_key(|end| end.applied);
     let current = current.ok_or(NoSurvivor::NoReplica)?;
     let members = &current.membership;

@@ -279,3 +279,64 @@ fn replica_that_prepared_for_a_loss_follows_members_that_return() {
         assert_eq!(cluster.leader(GROUP), None);
     }
 }
+
+/// Voters 1 to 3 and the learner 4. The last voter that is left lacks what the learner has.
+#[test]
+fn learner_continues_when_it_has_more_than_the_last_voter() {
+    let mut cluster = Cluster::new(6, 3);
+    cluster.add_node(NodeId(4));
+    cluster.create(GROUP, &voters(1..=3));
+    let leader = cluster.elect(GROUP);
+    let host = cluster.nodes.get_mut(&leader).and_then(|n| n.host.as_mut());
+    let host = host.expect("it runs");
+    host.change_membership(GROUP, MembershipChange::AddLearner(NodeId(4)))
+        .expect("accepts");
+    cluster.converge(GROUP);
+    let behind = (1..=3).map(NodeId).find(|n| *n != leader);
+    let behind = behind.expect("a follower");
+    cluster.isolate(behind, true);
+    let number = cluster.commit(GROUP, true, 20);
+    cluster.run_until("node 4 catches up", TIMEOUT, |c| {
+        c.nodes[&NodeId(4)].machines[&GROUP].has_applied(number)
+    });
+    let lost: Vec<NodeId> = (1..=3).map(NodeId).filter(|n| *n != behind).collect();
+    lost.iter().for_each(|n| cluster.crash(*n));
+    cluster.partition(behind, NodeId(4), false);
+    cluster.run(Duration::from_secs(3));
+    assert_eq!(newest(&cluster), NodeId(4));
+    recover(&mut cluster, NodeId(4), &lost).expect("recovers");
+    cluster.run_until("both are voters", TIMEOUT, |c| {
+        has_members(c, NodeId(4), &[behind, NodeId(4)])
+    });
+    cluster.commit(GROUP, true, 20);
+    cluster.run_until("both are equal", TIMEOUT, |c| {
+        let of = |n| c.nodes[&n].machines[&GROUP].digest();
+        of(behind) == of(NodeId(4))
+    });
+}
+
+/// The second call names another node, so that the first one's counts again.
+#[test]
+fn node_that_is_not_named_again_counts_again() {
+    let mut cluster = Cluster::new(7, 5);
+    cluster.create(GROUP, &voters(1..=5));
+    cluster.elect(GROUP);
+    cluster.converge(GROUP);
+    let all = cluster.ids();
+    all[1..].iter().for_each(|n| cluster.crash(*n));
+    cluster.run_until("no leader is known", TIMEOUT, |c| {
+        let status = c.nodes[&all[0]].status(GROUP);
+        status.is_some_and(|s| s.leader.is_none())
+    });
+    recover(&mut cluster, all[0], &all[2..]).expect("prepares");
+    recover(&mut cluster, all[0], &all[1..4]).expect("prepares");
+    // The fifth node is to vote.
+    cluster.run(Duration::from_secs(10));
+    assert_eq!(cluster.leader(GROUP), None);
+    cluster.start(all[4]);
+    cluster.run_until("both are the group", TIMEOUT, |c| {
+        [all[0], all[4]]
+            .iter()
+            .any(|n| has_members(c, *n, &[all[0], all[4]]))
+    });
+}

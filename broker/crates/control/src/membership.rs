@@ -31,10 +31,10 @@ pub enum MembershipRequest {
         /// Called with the response.
         reply: Reply<Result<ForgetProgress, ChangeError>>,
     },
-    /// Makes the cluster continue after a majority of its nodes, or of the members of quorum queues, is lost. One step;
+    /// Makes the cluster continue after a majority of its nodes, or of the members of quorum queues and streams, is lost. One step;
     /// repeat the request until [`RecoveryStep::Queues`] has nothing left.
     RecoverMajority {
-        /// Nodes that never return. Those that are removed from the cluster already need not be named.
+        /// Nodes that never return. Nodes that were removed already need not be named.
         lost: Vec<NodeId>,
         /// Called with the response.
         reply: Reply<Result<RecoveryStep, ChangeError>>,
@@ -46,11 +46,11 @@ pub enum MembershipRequest {
 pub enum RecoveryStep {
     /// The metadata continue on this node, which has the newest copy of those that are left. It is about to lead them.
     Metadata(RecoveredGroup),
-    /// The lost nodes were removed from the cluster.
+    /// One lost node was removed from the cluster.
     Forgotten,
-    /// Quorum queues that had no majority left.
+    /// Quorum queues and streams that had no majority left.
     Queues {
-        /// What was done with each queue of this step.
+        /// The outcome of each queue of this step.
         outcomes: Vec<QueueRecovery>,
         /// Number of queues without a leader that this step did not look at.
         left: usize,

@@ -1059,7 +1059,7 @@ fn recovery_is_repeated_until_nothing_is_left() {
         queues_step(vec![recovered(orders), refused(stuck)]),
         Ok(RecoveryStep::Forgotten),
         Ok(RecoveryStep::Metadata(RECOVERED)),
-        Err(ChangeError::PreconditionFailed(leads.into())),
+        Err(ChangeError::Unavailable(leads.into())),
         Err(ChangeError::Unavailable(slow.into())),
     ];
     let words = ["recover_majority", "--lost", "c-1", "--accept-loss"];
@@ -1176,7 +1176,7 @@ fn recovery_ends_without_progress_or_with_a_refusal() {
     assert_eq!(late.2.matches("Waiting:").count(), 1, "{}", late.2);
     assert_eq!(late.1, "");
 
-    // What was done before is shown.
+    // The steps before the refusal are shown.
     let runs = "node 'c-1' is running, so it is not lost";
     node.fake.lock().unwrap().recovery = vec![
         Err(ChangeError::PreconditionFailed(runs.into())),

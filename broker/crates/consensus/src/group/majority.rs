@@ -1,6 +1,6 @@
-//! A group continues without its lost members, although those that are left are no majority.
+//! A group continues without its lost members, although the members that are left are no majority.
 //!
-//! raft-rs is told at once that the lost members are gone, so that those that are left can elect the caller and commit.
+//! raft-rs is told at once that the lost members are gone, so that the others can elect the caller and commit.
 //! The log learns it from one removal per lost member. A membership change is delivered only once its commit index is
 //! durable, and commands are refused until the last of them is delivered: nothing is confirmed by a membership that a
 //! crash could undo.
@@ -35,8 +35,10 @@ impl Group {
         if !is_member || lost.contains(&me) || left * 2 > members.voters.len() {
             return Err(RecoverMajorityError::HasMajority);
         }
+        // An earlier call may have named others.
+        self.abandon_recovery();
         self.lost = lost.to_vec();
-        if left == 0 {
+        if !self.membership.voters.contains(&me) {
             self.tell_raft(ConfChangeType::AddNode, me);
         }
         let voters = self.membership.voters.clone();
@@ -61,6 +63,7 @@ impl Group {
         debug_assert!(self.is_recovering_majority(), "no member is lost");
         if !self.is_leader() {
             if self.leader().is_some() {
+                // Its log decides who is a member.
                 self.abandon_recovery();
             }
             return false;
@@ -82,8 +85,11 @@ impl Group {
         self.change_membership(change).is_ok()
     }
 
-    /// Another node leads: its log decides who is a member.
+    /// Makes raft-rs count the members that the log has.
     fn abandon_recovery(&mut self) {
+        if self.lost.is_empty() {
+            return;
+        }
         self.lost.clear();
         let me = NodeId(self.raw.raft.id);
         for node in self.membership.voters.clone() {

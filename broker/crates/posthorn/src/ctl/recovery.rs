@@ -377,10 +377,6 @@ fn temporary_reason(failure: &Failure) -> Option<String> {
             reason,
             ..
         } => Some(reason.clone()),
-        // Another node still knows the leader that is lost to this one.
-        Failure::Refused { reason, .. } if reason.contains("leads; nothing is to be recovered") => {
-            Some(reason.clone())
-        }
         Failure::Unreachable { reason, .. } => Some(reason.clone()),
         _ => None,
     }

@@ -57,11 +57,11 @@ pub(crate) const MAX_LOST: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostNodes(pub Vec<NodeId>);
 
-/// What a node tells of its replica of a group, and of nodes that are said to be lost.
+/// A node's report on its replica of a group, and on nodes that are said to be lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PositionReport {
     pub position: Option<LogPosition>,
-    /// Those of the lost nodes that this node has a connection to.
+    /// The lost nodes to which this node has a connection.
     pub connected: LostNodes,
 }
 

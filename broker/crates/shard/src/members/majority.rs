@@ -2,7 +2,7 @@
 //! newest one, and asks its node to continue.
 //!
 //! A group is left alone unless everything that is left of it answers and none of the answers shows a leader or a
-//! connection to a lost node. Otherwise what only a silent member has would be lost too, or two leaders would confirm.
+//! connection to a lost node. Otherwise entries that only a silent member has would be lost too, or two leaders would confirm.
 
 use super::frame::{LogPosition, LostNodes, PositionReport};
 use crate::stats::GATHER_WITHIN;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Recoveries that run at the same time.
 pub(crate) const MAX_RECOVERIES: usize = 64;
 
-/// Who waits for a recovery.
+/// The requester of a recovery.
 pub(crate) enum RecoveryRequester {
     /// The request that recovers the metadata.
     Metadata(Reply<Result<RecoveryStep, ChangeError>>),
@@ -37,6 +37,8 @@ pub(crate) struct MajorityRecoveries {
     next: u64,
     open: BTreeMap<u64, Recovery>,
     collections: BTreeMap<u64, CollectedRecoveries>,
+    /// The last queue whose recovery began.
+    last: Option<QueueId>,
 }
 
 /// The recoveries of the queues of one request.
@@ -61,9 +63,12 @@ struct Recovery {
 }
 
 impl MajorityRecoveries {
-    /// Number of recoveries that can begin now.
-    pub(crate) fn free(&self) -> usize {
-        MAX_RECOVERIES.saturating_sub(self.open.len())
+    /// Selects the queues whose recoveries can begin now. All get their turn, also if others are refused each time.
+    pub(crate) fn take_turn(&mut self, mut queues: Vec<QueueId>) -> Vec<QueueId> {
+        queues.sort_unstable_by_key(|queue| (self.last.is_some_and(|last| *queue <= last), *queue));
+        queues.truncate(MAX_RECOVERIES.saturating_sub(self.open.len()));
+        self.last = queues.last().copied().or(self.last);
+        queues
     }
 
     pub(crate) fn wake_at(&self) -> Option<Time> {
@@ -244,7 +249,8 @@ fn select(
         .values()
         .filter_map(|report| report.position.as_ref()?.leader);
     if let Some(leader) = leaders.find(|n| !lost.contains(n)) {
-        return Err(ChangeError::PreconditionFailed(format!(
+        // It may be the leader of a moment ago.
+        return Err(ChangeError::Unavailable(format!(
             "node '{}' leads; nothing is to be recovered",
             name(leader)
         )));
@@ -343,12 +349,25 @@ mod tests {
             (4, report((1, 7), &[1, 2, 3], &[4])),
         ];
         assert_eq!(selected(&told, &[1, 2]), Ok((4, vec![1, 2])));
-        // Who lags counts a member that was removed since, and may have been removed.
+        // Members that lag count others that were removed since, and may have been removed themselves.
         let told = [
             (3, report((1, 5), &[1, 2, 3], &[])),
             (4, report((1, 4), &[4, 2, 9], &[])),
         ];
         assert_eq!(selected(&told, &[1, 2]), Ok((3, vec![1, 2, 4, 9])));
+    }
+
+    #[test]
+    fn every_queue_gets_its_turn() {
+        let mut recoveries = MajorityRecoveries::default();
+        let all: Vec<QueueId> = (1..=100).map(QueueId).collect();
+        let ids = |queues: Vec<QueueId>| queues.iter().map(|q| q.0).collect::<Vec<_>>();
+        let first = ids(recoveries.take_turn(all.clone()));
+        assert_eq!(first, (1..=64).collect::<Vec<_>>());
+        let second = ids(recoveries.take_turn(all.clone()));
+        assert_eq!(second, (65..=100).chain(1..=28).collect::<Vec<_>>());
+        assert_eq!(ids(recoveries.take_turn(vec![QueueId(5)])), [5]);
+        assert_eq!(ids(recoveries.take_turn(Vec::new())), [0; 0]);
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl ShardState {
         let led = led.filter(has_majority).map(|f| f.id);
         let led: BTreeSet<QueueId> = led.collect();
         let tree = self.metadata.tree();
-        let mut without: Vec<QueueId> = tree
+        let without: Vec<QueueId> = tree
             .all_queues()
             .filter(|q| q.kind.is_replicated() && !led.contains(&q.id))
             .filter(|q| tree.lost_on(q.id).is_none())
@@ -121,12 +121,12 @@ impl ShardState {
             })
             .map(|q| q.id)
             .collect();
-        without.sort_unstable();
+        let count = without.len();
         let lost: Vec<NodeId> = tree.forgotten_nodes().collect();
         let recoveries = &mut self.cluster.members_mut().recoveries;
-        let begun = recoveries.free().min(without.len());
-        let collection = recoveries.collect(begun, without.len() - begun, reply);
-        for queue in without.into_iter().take(begun) {
+        let begun = recoveries.take_turn(without);
+        let collection = recoveries.collect(begun.len(), count - begun.len(), reply);
+        for queue in begun {
             let requester = RecoveryRequester::Queue { collection, queue };
             self.begin_recovery(queue.0, lost.clone(), requester);
         }
