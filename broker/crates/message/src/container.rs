@@ -42,14 +42,13 @@ pub enum Protocol {
 
 impl Protocol {
     fn from_byte(byte: u8) -> Option<Protocol> {
-        [
-            Protocol::Amqp091,
-            Protocol::Amqp10,
-            Protocol::Mqtt,
-            Protocol::Stream,
-        ]
-        .into_iter()
-        .find(|p| *p as u8 == byte)
+        match byte {
+            1 => Some(Protocol::Amqp091),
+            2 => Some(Protocol::Amqp10),
+            3 => Some(Protocol::Mqtt),
+            4 => Some(Protocol::Stream),
+            _ => None,
+        }
     }
 }
 
@@ -116,42 +115,38 @@ impl Eq for Raw {}
 impl Message {
     /// Decodes a stored or received container. The buffer is shared, not copied.
     pub fn decode(raw: Bytes) -> Result<Message, DecodeError> {
-        let mut at = Cursor::new(&raw);
-        let version = at.u8()?;
-        let protocol = at.u8()?;
+        // Then every offset fits.
+        let end = u32::try_from(raw.len()).map_err(|_| DecodeError::Short)?;
+        let (fixed, rest) = raw.split_first_chunk::<FIXED>().ok_or(DecodeError::Short)?;
+        let [version, protocol, flags, ..] = *fixed;
         Protocol::from_byte(protocol).ok_or(DecodeError::Protocol(protocol))?;
-        let flags = at.u8()?;
         let extended = flags & (HAS_BLIND | HAS_DEATHS | HAS_ANNOTATIONS) != 0;
         if version != if extended { EXTENDED } else { PLAIN } {
             return Err(DecodeError::Version(version));
         }
-        at.skip(9 + if flags & HAS_TTL != 0 { 8 } else { 0 })?;
-        at.name()?;
+        let mut at = Cursor::new(rest);
+        if flags & HAS_TTL != 0 {
+            at.take(8)?;
+        }
+        at.skip_name()?;
         let count = at.u8()?;
-        let keys = at.at;
+        let keys = end - at.len();
         for _ in 0..count {
-            at.name()?;
+            at.skip_name()?;
         }
-        let extras = at.at;
-        if flags & HAS_BLIND != 0 {
-            at.u8()?;
-        }
-        for section in [HAS_DEATHS, HAS_ANNOTATIONS] {
-            if flags & section != 0 {
-                let len = at.u32()? as usize;
-                at.skip(len)?;
-            }
+        let extras = end - at.len();
+        if extended {
+            at.skip_extras(flags)?;
         }
         let len = at.u32()? as usize;
-        let properties = at.at;
-        at.skip(len)?;
-        let body = at.at;
-        let offset = |n: usize| u32::try_from(n).map_err(|_| DecodeError::Short);
+        let properties = end - at.len();
+        at.take(len)?;
+        let body = end - at.len();
         Ok(Message {
-            keys: offset(keys)?,
-            extras: offset(extras)?,
-            properties: offset(properties)?,
-            body: offset(body)?,
+            keys,
+            extras,
+            properties,
+            body,
             raw: Raw::Part(raw),
         })
     }
@@ -438,29 +433,31 @@ impl Message {
     }
 }
 
+/// Reads a container, or a part of one, from its beginning.
 pub(crate) struct Cursor<'a> {
-    raw: &'a [u8],
-    at: usize,
+    rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(raw: &'a [u8]) -> Cursor<'a> {
-        Cursor { raw, at: 0 }
+    pub(crate) fn new(rest: &'a [u8]) -> Cursor<'a> {
+        Cursor { rest }
+    }
+
+    /// Number of bytes that are left.
+    fn len(&self) -> u32 {
+        self.rest.len() as u32
     }
 
     fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
-        let end = self.at.checked_add(n).ok_or(DecodeError::Short)?;
-        let part = self.raw.get(self.at..end).ok_or(DecodeError::Short)?;
-        self.at = end;
+        let (part, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
+        self.rest = rest;
         Ok(part)
     }
 
-    fn skip(&mut self, n: usize) -> Result<(), DecodeError> {
-        self.take(n).map(|_| ())
-    }
-
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(self.take(1)?[0])
+        let (byte, rest) = self.rest.split_first().ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        Ok(*byte)
     }
 
     fn u32(&mut self) -> Result<u32, DecodeError> {
@@ -471,9 +468,35 @@ impl<'a> Cursor<'a> {
         Ok(self.take(8)?.get_u64())
     }
 
-    pub(crate) fn name(&mut self) -> Result<&'a str, DecodeError> {
+    fn raw_name(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.u8()? as usize;
-        std::str::from_utf8(self.take(len)?).map_err(|_| DecodeError::Utf8)
+        self.take(len)
+    }
+
+    pub(crate) fn name(&mut self) -> Result<&'a str, DecodeError> {
+        std::str::from_utf8(self.raw_name()?).map_err(|_| DecodeError::Utf8)
+    }
+
+    /// As [`Cursor::name`]. Names are rarely anything but ASCII, and that is found out faster.
+    fn skip_name(&mut self) -> Result<(), DecodeError> {
+        let name = self.raw_name()?;
+        let valid = name.is_ascii() || std::str::from_utf8(name).is_ok();
+        valid.then_some(()).ok_or(DecodeError::Utf8)
+    }
+
+    /// Skips what a message of the extended version has between its keys and its properties.
+    #[cold]
+    fn skip_extras(&mut self, flags: u8) -> Result<(), DecodeError> {
+        if flags & HAS_BLIND != 0 {
+            self.u8()?;
+        }
+        for section in [HAS_DEATHS, HAS_ANNOTATIONS] {
+            if flags & section != 0 {
+                let len = self.u32()? as usize;
+                self.take(len)?;
+            }
+        }
+        Ok(())
     }
 }
 
