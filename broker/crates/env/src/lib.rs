@@ -33,6 +33,18 @@ impl Time {
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// The earliest of these times; `None` if there is none.
+    pub fn earliest<const N: usize>(times: [Option<Time>; N]) -> Option<Time> {
+        let mut earliest = None;
+        for time in times {
+            earliest = match (earliest, time) {
+                (Some(a), Some(b)) => Some(std::cmp::min::<Time>(a, b)),
+                (a, b) => a.or(b),
+            };
+        }
+        earliest
+    }
 }
 
 impl Add<Duration> for Time {

@@ -207,7 +207,7 @@ impl ShardService for MqttService {
             false => shard.due,
         };
         let all = [router, shard.handovers.wake_at(), shard.takeovers.wake_at()];
-        all.into_iter().flatten().min()
+        Time::earliest(all)
     }
 
     fn is_ready(&self, states: &ServiceStates) -> bool {

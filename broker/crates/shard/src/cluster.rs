@@ -76,10 +76,7 @@ impl Cluster {
         let review = self.members.review.is_due().then_some(now);
         let queries = self.members.questions.wake_at();
         let recoveries = self.members.recoveries.wake_at();
-        [review, queries, recoveries, Some(self.reconcile_at)]
-            .into_iter()
-            .flatten()
-            .min()
+        Time::earliest([review, queries, recoveries, Some(self.reconcile_at)])
     }
 
     pub(crate) fn peers(&self) -> &Peers {

@@ -194,7 +194,7 @@ impl DeadLetters {
         let stalled = self.stalled.iter().filter_map(since).min();
         let patience = stalled.map(|since| since + PATIENCE);
         let retry = self.due.first().map(|(at, _)| *at);
-        [patience, retry].into_iter().flatten().min()
+        Time::earliest([patience, retry])
     }
 
     /// Sources whose time has come.

@@ -580,7 +580,7 @@ impl Limits {
             self.quotas.wake_at(),
             self.stored_bytes.wake_at(),
         ];
-        times.into_iter().flatten().min()
+        Time::earliest(times)
     }
 }
 

@@ -717,7 +717,7 @@ impl LocalQueues {
 
     pub fn wake_at(&self) -> Option<Time> {
         let due = self.due.first().map(|(at, _)| *at);
-        [due, self.leases.wake_at()].into_iter().flatten().min()
+        Time::earliest([due, self.leases.wake_at()])
     }
 
     /// Queues whose time has come, and those that the log had no room for.

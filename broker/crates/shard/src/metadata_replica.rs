@@ -212,7 +212,7 @@ impl MetadataReplica {
             true => h.meet_by,
             false => h.by,
         });
-        [client, handshake].into_iter().flatten().min()
+        Time::earliest([client, handshake])
     }
 
     /// Shard 0: takes a committed entry. Returns the change to apply and its requester, if it is to be applied, or the text of

@@ -267,7 +267,7 @@ impl Queues {
             self.local.host_wake(),
             self.clients.wake_at(),
         ];
-        times.into_iter().flatten().min()
+        Time::earliest(times)
     }
 
     /// Passes an event of a queue on to a session of the shard itself.

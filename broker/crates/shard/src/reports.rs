@@ -79,7 +79,7 @@ impl Reports {
     pub(crate) fn wake_at(&self, now: Time) -> Option<Time> {
         let walks = self.has_walks().then_some(now);
         let all = [self.stats.wake_at(), self.listings.wake_at(), walks];
-        all.into_iter().flatten().min()
+        Time::earliest(all)
     }
 
     /// Sends a question to all other shards of all nodes, or of this one. Returns its token.

@@ -506,7 +506,7 @@ impl ShardDriver for Shard {
 
     fn wake_at(&self) -> Option<Time> {
         let sessions = self.sessions.wake_at();
-        [self.state.wake_at(), sessions].into_iter().flatten().min()
+        Time::earliest([self.state.wake_at(), sessions])
     }
 
     fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo) {

@@ -283,10 +283,7 @@ impl Claims {
         }
         let patience = self.deadlines.front().map(|(at, _, _)| *at);
         let settling = self.settling.values().map(|(at, _)| *at).min();
-        [patience, settling, self.sweep_at]
-            .into_iter()
-            .flatten()
-            .min()
+        Time::earliest([patience, settling, self.sweep_at])
     }
 }
 

@@ -370,7 +370,7 @@ impl RouteExchange {
             .filter_map(|(_, router)| router.wake_at(patience))
             .min();
         let announcing = self.pending_announcements.front().map(|first| first.until);
-        [routers, announcing].into_iter().flatten().min()
+        Time::earliest([routers, announcing])
     }
 
     /// Sets the time for the following calls.

@@ -856,16 +856,13 @@ impl MqttRouter {
         let timer = self.timers.first().map(|(at, _)| *at);
         let own = self.claims.wake_at();
         let wills = self.wills.wake_at(self.claims.now);
-        [
+        Time::earliest([
             timer,
             own,
             wills,
             self.routers.wake_at(),
             self.sys_topics.wake_at(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ])
     }
 
     /// Advances the time: expires sessions and publishes wills that are due.
@@ -926,5 +923,5 @@ fn move_to_parked(
 /// The time of the next timer of a disconnected client.
 fn next_timer(until: Option<Time>, will: &Option<(Time, Will)>) -> Option<Time> {
     let will = will.as_ref().map(|(at, _)| *at);
-    [until, will].into_iter().flatten().min()
+    Time::earliest([until, will])
 }

@@ -677,7 +677,7 @@ impl Queue for ClassicQueue {
             self.retry_at,
             expire,
         ];
-        all.into_iter().flatten().min()
+        Time::earliest(all)
     }
 
     fn session_gone(&mut self, at: Timestamps, session: SessionId, out: &mut QueueOutput) {

@@ -205,6 +205,11 @@ impl MajorityRecoveries {
         }
     }
 
+    /// True if this shard waits for answers about groups to recover.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Ends the wait of those whose time is up. Returns the requests of those that nobody else is left for.
     pub(crate) fn tick(
         &mut self,

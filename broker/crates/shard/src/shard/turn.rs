@@ -358,7 +358,9 @@ impl ShardState {
         self.internal_client.tick(self.ctx.now());
         self.route_internal_client();
         self.cluster.members_mut().questions.tick(self.ctx.now());
-        self.tick_recoveries();
+        if self.cluster.members().recoveries.is_waiting() {
+            self.tick_recoveries();
+        }
         if self.cluster.begin_reconciliation(self.ctx.now()) {
             self.reconcile();
         }
@@ -399,6 +401,6 @@ impl ShardState {
             self.internal_client.wake_at(),
             self.cluster.wake_at(self.ctx.now()),
         ];
-        all.into_iter().flatten().min()
+        Time::earliest(all)
     }
 }

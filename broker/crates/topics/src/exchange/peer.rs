@@ -264,7 +264,7 @@ impl PeerRouter {
         let probe = self.probe_at.filter(|_| self.is_up);
         let resync = self.resync_at.filter(|_| self.is_up);
         let all = [probe, resync, self.give_up_at(patience)];
-        all.into_iter().flatten().min()
+        Time::earliest(all)
     }
 
     /// Asks for the peer's state if something was unacknowledged for too long.

@@ -117,8 +117,8 @@ impl MqttRouter {
     }
 
     pub(super) fn handle_own_messages(&mut self) {
-        let me = self.claims.me();
         while let Some(message) = self.claims.own_messages.pop_front() {
+            let me = self.claims.me();
             self.handle_claim_message(me, message);
         }
     }

@@ -92,16 +92,16 @@ impl MqttRouter {
     }
 
     pub(super) fn tick_routers(&mut self, now: env::Time) {
-        let mut events = std::mem::take(&mut self.events);
-        self.routers.tick(now, &mut events);
-        if !events.is_empty() {
+        self.routers.tick(now, &mut self.events);
+        if !self.events.is_empty() {
+            let mut events = std::mem::take(&mut self.events);
             for event in events.drain(..) {
                 if let PeerEvent::Answered(waiter) = event {
                     self.confirm(waiter);
                 }
             }
+            self.events = events;
         }
-        self.events = events;
         self.wake_waiting();
     }
 
