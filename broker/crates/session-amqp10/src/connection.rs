@@ -623,8 +623,10 @@ impl Amqp10Session {
         match event {
             SessionEvent::Queue(notification) => self.handle_queue_notification(notification, cx),
             SessionEvent::Control(event) => self.handle_control_event(event, cx),
-            SessionEvent::Service(ServiceNotification::Confirmed { tag }) => {
-                self.record_answer(tag, QueueAnswer::Confirmed, cx);
+            SessionEvent::Service(ServiceNotification::Confirmed { tags }) => {
+                for tag in tags.tags() {
+                    self.record_answer(tag, QueueAnswer::Confirmed, cx);
+                }
             }
         }
     }

@@ -17,7 +17,7 @@ use message::{Message, Table};
 use metadata::{ChangeError, QueueId, Tree};
 use routing::{HashedProperty, PublishOrigin, RoutingInput};
 use session::interceptors::{self, Interceptors};
-use session::{Broker, FlowState, PublishTag, TraceEvent};
+use session::{Broker, FlowState, PublishTag, TagRange, TraceEvent};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use topics::{PublishOutcome, Publisher};
@@ -297,7 +297,17 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// A queue or router has confirmed or rejected a publish.
+    /// Routers have confirmed publishes.
+    pub(crate) fn handle_confirms(&mut self, tags: TagRange, cx: &mut StepContext<'_>) {
+        for tag in tags.tags() {
+            if let Some(publish) = self.unconfirmed(tag.0) {
+                publish.missing_confirms = publish.missing_confirms.saturating_sub(1);
+            }
+        }
+        self.acknowledge_confirmed(cx);
+    }
+
+    /// A queue has confirmed or rejected a publish.
     pub(crate) fn handle_confirm(
         &mut self,
         seq: u64,

@@ -333,9 +333,10 @@ impl MqttSession {
         match session_event {
             SessionEvent::Queue(notification) => self.handle_queue_notification(notification, cx),
             SessionEvent::Control(event) => self.handle_control_event(event, cx),
-            SessionEvent::Service(ServiceNotification::Confirmed { tag }) => {
+            SessionEvent::Service(ServiceNotification::Confirmed { tags }) => {
                 self.with_connection(cx, |connection, cx| {
-                    connection.handle_confirm(tag.0, true, cx)
+                    connection.handle_confirms(tags, cx);
+                    Ok(())
                 });
             }
         }

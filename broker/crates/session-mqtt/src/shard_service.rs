@@ -23,7 +23,7 @@ use retained::{PendingRetain, UnconfirmedRetained};
 use session::{
     AnnounceOutcome, Broker, InvalidFrame, PublishTag, PublishedMessage, QueueNotification,
     ServiceHost, ServiceId, ServiceOutput, ServiceRegistration, ServiceStates, SessionEvent,
-    ShardAddress, ShardService, TickOutcome,
+    ShardAddress, ShardService, TagRange, TickOutcome,
 };
 use shared_handover::SharedHandovers;
 use std::any::Any;
@@ -316,9 +316,16 @@ impl ShardService for MqttService {
                     }
                     session
                 }
-                &RouterOutput::Confirmed { session, tag } => {
-                    let tag = PublishTag(tag);
-                    return Some(ServiceOutput::Confirmed { session, tag });
+                &RouterOutput::Confirmed {
+                    session,
+                    first,
+                    last,
+                } => {
+                    let tags = TagRange {
+                        first: PublishTag(first),
+                        last: PublishTag(last),
+                    };
+                    return Some(ServiceOutput::Confirmed { session, tags });
                 }
                 &RouterOutput::Unblocked { session } => {
                     return Some(ServiceOutput::Unblocked { session });
@@ -417,10 +424,12 @@ impl ShardService for MqttService {
 
     /// MQTT sessions outlive their connections and need the answers to their publishes.
     fn late_session_event(&self, host: &mut dyn ServiceHost, session: u64, event: &SessionEvent) {
-        if let Some((tag, taken)) = publish_answer(event, host.tree())
+        if let Some((tags, taken)) = publish_answer(event, host.tree())
             && let Some(shard) = state(host)
         {
-            shard.router.answer_late(session, tag, taken);
+            for tag in tags.tags() {
+                shard.router.answer_late(session, tag.0, taken);
+            }
         }
     }
 

@@ -14,25 +14,32 @@ use codec_mqtt::Qos;
 use env::planted::{self, Bug};
 use metadata::{QueueId, Tree};
 use queue::RejectReason;
-use session::{ControlEvent, QueueNotification, ServiceNotification, SessionEvent};
+use session::{
+    ControlEvent, PublishTag, QueueNotification, ServiceNotification, SessionEvent, TagRange,
+};
 use std::collections::BTreeSet;
 
 /// Maximum number of earlier connections that a connection waits for, so that a client that often
 /// reconnects does not cost more each time.
 const EARLIER_SESSIONS: usize = 16;
 
-/// Returns the outcome of a publish from an event for its session: the tag, and true if it was
+/// Returns the outcome of publishes from an event for their session: the tags, and true if they were
 /// confirmed.
-pub(crate) fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Option<(u64, bool)> {
+pub(crate) fn publish_answer(
+    session_event: &SessionEvent,
+    tree: &Tree,
+) -> Option<(TagRange, bool)> {
     match session_event {
-        SessionEvent::Queue(QueueNotification::Published { tag, .. })
-        | SessionEvent::Service(ServiceNotification::Confirmed { tag }) => Some((tag.0, true)),
+        SessionEvent::Queue(QueueNotification::Published { tag, .. }) => {
+            Some(((*tag).into(), true))
+        }
+        SessionEvent::Service(ServiceNotification::Confirmed { tags }) => Some((*tags, true)),
         SessionEvent::Queue(QueueNotification::NotPublished { queue, tag, why }) => {
-            Some((tag.0, is_deleted(*queue, *why, tree)))
+            Some(((*tag).into(), is_deleted(*queue, *why, tree)))
         }
         SessionEvent::Control(ControlEvent::Changed { token, result }) => {
             let seq = retained_seq(*token).filter(|seq| *seq != 0)?;
-            Some((seq, result.is_ok()))
+            Some((PublishTag(seq).into(), result.is_ok()))
         }
         _ => None,
     }
@@ -41,12 +48,14 @@ pub(crate) fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Optio
 /// Handles an event for a connection that has ended while its last bytes are being written: passes
 /// the outcomes of its publishes to the client's session.
 pub(crate) fn forward_event(session_event: &SessionEvent, cx: &mut StepContext<'_>) {
-    let Some((tag, accepted)) = publish_answer(session_event, cx.broker.tree()) else {
+    let Some((tags, accepted)) = publish_answer(session_event, cx.broker.tree()) else {
         return;
     };
     let session = cx.broker.id().number;
     if let Some(router) = cx.broker.router() {
-        router.answer_late(session, tag, accepted);
+        for tag in tags.tags() {
+            router.answer_late(session, tag.0, accepted);
+        }
     }
 }
 

@@ -53,6 +53,31 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublishTag(pub u64);
 
+/// Publishes of one session with successive tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TagRange {
+    /// The lowest tag.
+    pub first: PublishTag,
+    /// The highest tag, not below the lowest.
+    pub last: PublishTag,
+}
+
+impl TagRange {
+    /// Every tag in ascending order.
+    pub fn tags(self) -> impl Iterator<Item = PublishTag> {
+        (self.first.0..=self.last.0).map(PublishTag)
+    }
+}
+
+impl From<PublishTag> for TagRange {
+    fn from(tag: PublishTag) -> TagRange {
+        TagRange {
+            first: tag,
+            last: tag,
+        }
+    }
+}
+
 impl PublishTag {
     /// The tag of a publish for which no confirm is expected.
     pub const NO_CONFIRM: PublishTag = PublishTag(0);
@@ -500,10 +525,10 @@ pub enum ControlEvent {
 /// A notification about a publish from a protocol whose subscriptions are not backed by queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceNotification {
-    /// Remote subscribers have the publish with this tag, or can never get it.
+    /// Remote subscribers have the publishes with these tags, or can never get them.
     Confirmed {
-        /// The tag of the publish.
-        tag: PublishTag,
+        /// The tags of the publishes.
+        tags: TagRange,
     },
 }
 

@@ -10,7 +10,9 @@
 //! calls a function of the service in turn. Functions find the state with
 //! [`Broker::services`](crate::Broker::services); a reference to it is never held across a call.
 
-use crate::{AnnounceOutcome, Broker, ControlEvent, PublishTag, QueueNotification, SessionEvent};
+use crate::{
+    AnnounceOutcome, Broker, ControlEvent, PublishTag, QueueNotification, SessionEvent, TagRange,
+};
 use bytes::{Bytes, BytesMut};
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::Message;
@@ -108,12 +110,12 @@ pub enum ServiceOutput {
         /// The number of the session.
         session: u64,
     },
-    /// Remote subscribers have this publish, or can never get it.
+    /// Remote subscribers have these publishes, or can never get them.
     Confirmed {
         /// The number of the session.
         session: u64,
-        /// The tag of the publish.
-        tag: PublishTag,
+        /// The tags of the publishes.
+        tags: TagRange,
     },
     /// No remote subscriber of a session whose publish was
     /// [`AnnounceOutcome::behind`] is behind any more.

@@ -19,7 +19,7 @@ use crate::claims::Claims;
 use crate::exchange::peer::PeerEvent;
 use crate::exchange::{RouteExchange, RouteExchangeLimits};
 use crate::retained::RetainedTree;
-use crate::routes::{Matches, Routes};
+use crate::routes::{Matches, RouteCache, Routes};
 use crate::wills::Wills;
 use crate::{Delivery, HANDOVER_BYTES, SubscriberId, Subscription};
 use bytes::Bytes;
@@ -167,13 +167,15 @@ pub enum RouterOutput {
         /// The will.
         will: Will,
     },
-    /// To a session: another router has received the message with this tag, or will never be able
-    /// to.
+    /// To a session: other routers have received the messages with these tags, or will never be
+    /// able to.
     Confirmed {
         /// The number of the session.
         session: u64,
-        /// The tag of the message.
-        tag: u64,
+        /// The tag of the first message.
+        first: u64,
+        /// The tag of the last message; the tags of the messages between are all those between.
+        last: u64,
     },
     /// To a session: a publish of its client's earlier session `publisher` was confirmed or
     /// rejected.
@@ -314,6 +316,8 @@ pub struct MqttRouter {
     /// The next expiry or will of each disconnected client.
     timers: BTreeSet<(Time, SubscriberId)>,
     outputs: VecDeque<RouterOutput>,
+    /// Of the routes of all vhosts.
+    cache: RouteCache,
     found: Matches,
     room: Room,
     /// Queues of ended sessions that are not deleted yet.
@@ -353,6 +357,7 @@ impl MqttRouter {
             waiting: BTreeMap::new(),
             timers: BTreeSet::new(),
             outputs: VecDeque::new(),
+            cache: RouteCache::default(),
             found: Matches::default(),
             room: Room::default(),
             deleting_queues: BTreeSet::new(),

@@ -1,10 +1,12 @@
 //! The subscriptions of one vhost: maps topic filters to subscribers, to shared subscriptions and
 //! to other routers with interest in them.
 
+mod cache;
 mod group;
 
 use crate::exchange::RouterId;
 use crate::{InterestCounts, SubscriberId, SubscriptionMatch, key};
+use cache::Version;
 use codec_mqtt::{Qos, SharedFilter};
 use env::planted::{self, Bug};
 use group::Group;
@@ -14,6 +16,7 @@ use routing::{Bindings, ExchangeType};
 use slab::Slab;
 use std::sync::Arc;
 
+pub(crate) use cache::RouteCache;
 pub(crate) use group::{GroupChoice, MemberLocation, MemberLocations};
 
 /// The options of a client's subscription (section 3.8.3.1).
@@ -72,6 +75,8 @@ struct Route {
 #[derive(Debug)]
 pub(crate) struct Routes {
     trie: Bindings<Route>,
+    /// Of the trie, for the cache. `None` since a change.
+    version: Option<Version>,
     groups: Slab<Group>,
     /// Index into `groups` by the whole filter, including `$share/`.
     by_filter: HashMap<Arc<str>, usize, foldhash::fast::FixedState>,
@@ -83,6 +88,7 @@ impl Default for Routes {
     fn default() -> Routes {
         Routes {
             trie: Bindings::new(ExchangeType::Topic, &Table::default()),
+            version: None,
             groups: Slab::new(),
             by_filter: HashMap::default(),
             scratch: Vec::new(),
@@ -173,11 +179,13 @@ impl Routes {
     }
 
     fn bind(&mut self, filter: &str, route: Route) {
+        self.version = None;
         let key: Arc<str> = key::filter_key(filter).into();
         self.trie.add(&key, &Table::default(), route, "");
     }
 
     fn unbind(&mut self, filter: &str, route: Route) {
+        self.version = None;
         let key = key::filter_key(filter);
         self.trie.remove(&key, &Table::default(), route, "");
     }
@@ -261,9 +269,10 @@ impl Routes {
         topic: &str,
         durable: bool,
         locations: &impl MemberLocations,
+        cache: &mut RouteCache,
         found: &mut Matches,
     ) {
-        self.look_up(topic);
+        self.look_up(topic, cache);
         for route in &self.scratch {
             match route.to {
                 Target::One(subscriber) => found.here.push(non_shared_match(subscriber, route)),
@@ -301,8 +310,13 @@ impl Routes {
 
     /// Like [`Routes::find`] for a message forwarded by another router: only local subscribers, no
     /// shared subscriptions.
-    pub(crate) fn find_here(&mut self, topic: &str, found: &mut Vec<RouteMatch>) {
-        self.look_up(topic);
+    pub(crate) fn find_here(
+        &mut self,
+        topic: &str,
+        cache: &mut RouteCache,
+        found: &mut Vec<RouteMatch>,
+    ) {
+        self.look_up(topic, cache);
         for route in &self.scratch {
             if let Target::One(subscriber) = route.to {
                 found.push(non_shared_match(subscriber, route));
@@ -342,8 +356,16 @@ impl Routes {
     }
 
     /// Writes the trie entries that match the topic to `scratch`.
-    fn look_up(&mut self, topic: &str) {
+    fn look_up(&mut self, topic: &str, cache: &mut RouteCache) {
         self.scratch.clear();
+        let version = *self.version.get_or_insert_with(|| cache.next_version());
+        if let Some(vacancy) = cache.find(topic, version, &mut self.scratch) {
+            self.search(topic);
+            vacancy.store(topic, &self.scratch);
+        }
+    }
+
+    fn search(&mut self, topic: &str) {
         if key::has_plain_levels(topic) {
             self.trie.route_words(topic, b'/', &mut self.scratch);
         } else {
@@ -363,9 +385,10 @@ impl Routes {
         &mut self,
         topic: &str,
         subscriber: SubscriberId,
+        cache: &mut RouteCache,
         found: &mut Vec<Subscription>,
     ) {
-        self.look_up(topic);
+        self.look_up(topic, cache);
         let before = found.len();
         let own = self
             .scratch

@@ -180,14 +180,16 @@ impl World {
                     .or_default()
                     .push(id_of(&delivery.message));
             }
-            RouterOutput::Confirmed { tag, .. } => {
-                let pending = self
-                    .pending_confirms
-                    .get_mut(&(tag as u32))
-                    .expect("a session waits for this");
-                *pending = pending
-                    .checked_sub(1)
-                    .expect("at most one confirm per router");
+            RouterOutput::Confirmed { first, last, .. } => {
+                for tag in first..=last {
+                    let pending = self
+                        .pending_confirms
+                        .get_mut(&(tag as u32))
+                        .expect("a session waits for this");
+                    *pending = pending
+                        .checked_sub(1)
+                        .expect("at most one confirm per router");
+                }
             }
             RouterOutput::Announced { session } => {
                 let node = &mut self.nodes[at];

@@ -19,7 +19,7 @@ use metadata::{Change, QueueId, QueueRecord, TreeEvent};
 use session::{
     AnnounceOutcome, ControlEvent, NodeStatus, Protocols, PublishTag, PublishedMessage,
     ServiceHost, ServiceId, ServiceNotification, ServiceOutput, ServiceStates, SessionEvent,
-    ShardAddress, ShardService, TickOutcome,
+    ShardAddress, ShardService, TagRange, TickOutcome,
 };
 use smallvec::SmallVec;
 use std::any::Any;
@@ -210,13 +210,19 @@ impl ShardState {
 
     /// Remote subscribers have what a session of the shard itself published. Returns false for
     /// sessions of clients.
-    pub fn publish_confirmed(&mut self, session: u64, tag: PublishTag) -> bool {
+    pub fn publishes_confirmed(&mut self, session: u64, tags: TagRange) -> bool {
         match InternalSession::from_number(session) {
             Some(InternalSession::InternalClient) => {
-                self.internal_client.handle_publish_result(tag, true);
+                for tag in tags.tags() {
+                    self.internal_client.handle_publish_result(tag, true);
+                }
                 self.route_internal_client();
             }
-            Some(InternalSession::DeadLetters) => self.handle_dead_letter_announced(tag.0),
+            Some(InternalSession::DeadLetters) => {
+                for tag in tags.tags() {
+                    self.handle_dead_letter_announced(tag.0);
+                }
+            }
             _ => return false,
         }
         true
@@ -389,9 +395,9 @@ impl Shard {
                     self.step(key, |s, view, out| s.service_event(event, view, out));
                 }
             }
-            ServiceOutput::Confirmed { session, tag } => {
-                if !self.state.publish_confirmed(session, tag) {
-                    self.notify(session, ServiceNotification::Confirmed { tag }.into());
+            ServiceOutput::Confirmed { session, tags } => {
+                if !self.state.publishes_confirmed(session, tags) {
+                    self.notify(session, ServiceNotification::Confirmed { tags }.into());
                 }
             }
             ServiceOutput::Unblocked { session } => {

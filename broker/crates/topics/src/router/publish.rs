@@ -35,7 +35,7 @@ impl MqttRouter {
         let durable = message.durable();
         vhost_state
             .routes
-            .find(topic, durable, locations, &mut found);
+            .find(topic, durable, locations, &mut self.cache, &mut found);
         let from = publisher.subscriber;
         let matched = !found.here.is_empty();
         found

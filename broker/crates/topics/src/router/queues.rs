@@ -103,7 +103,7 @@ impl MqttRouter {
             if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
                 vhost
                     .routes
-                    .find_client_subscriptions(topic, subscriber, found);
+                    .find_client_subscriptions(topic, subscriber, &mut self.cache, found);
             }
             return;
         }

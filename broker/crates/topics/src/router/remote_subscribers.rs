@@ -116,12 +116,21 @@ impl MqttRouter {
     }
 
     fn confirm(&mut self, waiter: ConfirmWaiter) {
-        if waiter.tag != 0 {
-            self.outputs.push_back(RouterOutput::Confirmed {
-                session: waiter.session,
-                tag: waiter.tag,
-            });
+        if waiter.tag == 0 {
+            return;
         }
+        if let Some(RouterOutput::Confirmed { session, last, .. }) = self.outputs.back_mut()
+            && *session == waiter.session
+            && last.checked_add(1) == Some(waiter.tag)
+        {
+            *last = waiter.tag;
+            return;
+        }
+        self.outputs.push_back(RouterOutput::Confirmed {
+            session: waiter.session,
+            first: waiter.tag,
+            last: waiter.tag,
+        });
     }
 
     fn handle_peer_event(&mut self, router: RouterId, event: PeerEvent) {
@@ -191,7 +200,9 @@ impl MqttRouter {
                 let mut found = std::mem::take(&mut self.found);
                 found.clear();
                 if let Some(vhost) = self.vhosts.get_mut(&forwarded.vhost) {
-                    vhost.routes.find_here(topic, &mut found.here);
+                    vhost
+                        .routes
+                        .find_here(topic, &mut self.cache, &mut found.here);
                 }
                 let mut queues = Vec::new();
                 self.deliver_local(&found.here, &forwarded.message, &mut queues);

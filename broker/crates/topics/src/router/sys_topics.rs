@@ -213,7 +213,9 @@ impl MqttRouter {
                 routers: &self.routers,
             };
             if let Some(vhost_state) = self.vhosts.get_mut(&vhost) {
-                vhost_state.routes.find(topic, false, locations, &mut found);
+                vhost_state
+                    .routes
+                    .find(topic, false, locations, &mut self.cache, &mut found);
             }
             // Each router informs its own clients, and QoS 0 messages go to no queue.
             self.deliver_local(&found.here, message, &mut Vec::new());
