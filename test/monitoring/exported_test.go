@@ -109,9 +109,12 @@ func TestListMatchesTheBrokersMetrics(t *testing.T) {
 		}
 	})
 	exported := map[string]map[string]*dto.MetricFamily{"broker": parse(t, page(ctx, t, metrics, "/metrics", ended))}
-	// Families of queues are empty without a queue.
-	declare(ctx, t, "http://"+management+"/api/queues/%2f/q")
-	detailed := "/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count"
+	// Families of queues are empty without a queue, and that of the oldest message without a message.
+	api := "http://" + management + "/api/"
+	request(ctx, t, http.MethodPut, api+"queues/%2f/q", "{}", http.StatusCreated)
+	publish := `{"routing_key": "q", "payload": "", "payload_encoding": "string", "properties": {}}`
+	request(ctx, t, http.MethodPost, api+"exchanges/%2f/amq.default/publish", publish, http.StatusOK)
+	detailed := "/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count&family=queue_metrics"
 	exported["detailed"] = parse(t, page(ctx, t, metrics, detailed, ended))
 	for name, source := range listed(t) {
 		families, isBroker := exported[source]
@@ -134,10 +137,10 @@ func parse(t *testing.T, text []byte) map[string]*dto.MetricFamily {
 	return families
 }
 
-// declare declares a queue over the HTTP API.
-func declare(ctx context.Context, t *testing.T, url string) {
+// request makes a request of the HTTP API and checks the status of its answer.
+func request(ctx context.Context, t *testing.T, method, url, body string, status int) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url, strings.NewReader("{}"))
+	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +150,7 @@ func declare(ctx context.Context, t *testing.T, url string) {
 		t.Fatal(err)
 	}
 	_ = response.Body.Close()
-	if response.StatusCode != http.StatusCreated {
-		t.Fatalf("declaring a queue: %s", response.Status)
+	if response.StatusCode != status {
+		t.Fatalf("%s %s: %s", method, url, response.Status)
 	}
 }

@@ -40,7 +40,8 @@ use metadata::{
     Change, ChangeError, ChangeResult, ClientAddress, Name, QueueId, QueueRecord, Tree,
 };
 use queue::{
-    DelayedDetails, Delivery, QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody,
+    DelayedDetails, Delivery, HeadMessage, QueueCounters, QueueReply, QueueStats, ReadyDetails,
+    RequestBody,
 };
 
 /// Called once with the response to a request; see the crate documentation.
@@ -241,6 +242,8 @@ pub struct QueueFacts {
     pub ready: Option<ReadyDetails>,
     /// Delayed messages. `None`: the queue has none.
     pub delayed: Option<DelayedDetails>,
+    /// The oldest ready message. `None`: the queue has none, or the owner cannot tell.
+    pub head: Option<HeadMessage>,
 }
 
 /// Result of a publish: whether the message was routed to a queue, and whether all queues accepted

@@ -11,7 +11,7 @@ use message::{Message, Protocol};
 use metadata::QueueId;
 use queue::{
     BROWSE_BODY_BYTES, BROWSE_PAGE_MESSAGES, BrowsePage, BrowsePosition, BrowseRequest,
-    BrowsedMessage, BrowsedState,
+    BrowsedMessage, BrowsedState, HeadMessage,
 };
 use serde_json::{Value as Json, json as object};
 use std::time::Duration;
@@ -280,10 +280,11 @@ fn show(browsed: &BrowsedMessage, auto: bool) -> Json {
     })
 }
 
-/// Adds the age of the message at the head, if the queue has messages and its owner answers.
+/// Adds the times of the first ready message in the order of listings, if the queue has one and its owner answers.
 pub(crate) async fn show_head(api: &Api, shown: &mut Json, queue: QueueId) {
     let mut request = BrowseRequest {
         messages: 1,
+        state: Some(BrowsedState::Ready),
         ..all_messages()
     };
     // Segments of a classic queue may begin with settled messages.
@@ -293,14 +294,11 @@ pub(crate) async fn show_head(api: &Api, shown: &mut Json, queue: QueueId) {
         };
         if let Some(head) = page.messages.first() {
             let content = content(head, true);
-            let age = api
-                .moment()
-                .wall
-                .0
-                .saturating_sub(head.message.received().0);
-            shown["head_message_timestamp"] = content.properties["timestamp"].clone();
-            shown["head_message_received_at"] = object!(head.message.received().0);
-            shown["head_message_age_seconds"] = object!(age / 1_000);
+            let head = HeadMessage {
+                received: head.message.received().0,
+                timestamp: content.properties["timestamp"].as_u64(),
+            };
+            queues::show_head(shown, &head, api.moment().wall);
             return;
         }
         match page.next {

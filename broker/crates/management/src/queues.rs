@@ -12,7 +12,7 @@ use crate::page::ListRequest;
 use crate::rates::{self, Key, Samples};
 use axum::http::StatusCode;
 use control::{ControlRequest, QueueFacts};
-use env::NodeId;
+use env::{NodeId, WallTime};
 use metadata::{
     Change, ChangeResult, EffectivePolicy, QueueCursor, QueueId, QueueRecord, QueuesById, Right,
     SessionId, Tree,
@@ -20,7 +20,9 @@ use metadata::{
 use operations::{
     Caller, QueueDeclaration, QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan, Resource,
 };
-use queue::{DelayedDetails, QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody};
+use queue::{
+    DelayedDetails, HeadMessage, QueueCounters, QueueReply, QueueStats, ReadyDetails, RequestBody,
+};
 use serde_json::{Value as Json, json as object};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -101,6 +103,18 @@ fn show_delayed(shown: &mut Json, delayed: Option<&DelayedDetails>) {
     }
 }
 
+/// Whole seconds since the broker received a message.
+pub(crate) fn age_seconds(head: &HeadMessage, now: WallTime) -> u64 {
+    now.0.saturating_sub(head.received) / 1_000
+}
+
+/// Adds the times of the oldest ready message.
+pub(crate) fn show_head(shown: &mut Json, head: &HeadMessage, now: WallTime) {
+    shown["head_message_timestamp"] = object!(head.timestamp);
+    shown["head_message_received_at"] = object!(head.received);
+    shown["head_message_age_seconds"] = object!(age_seconds(head, now));
+}
+
 fn show(
     api: &Api,
     view: &QueueView,
@@ -177,6 +191,9 @@ fn show(
             shown["message_bytes_dlx"] = object!(stats.dead_bytes);
         }
         shown["consumers"] = object!(stats.consumers);
+        if let Some(head) = &facts.head {
+            show_head(&mut shown, head, api.moment().wall);
+        }
         if stats.lost.segments > 0 {
             shown["messages_lost"] = object!(stats.lost.messages);
             shown["segments_lost"] = object!(stats.lost.segments);
@@ -212,8 +229,9 @@ pub(crate) async fn list(api: &Api, call: &AuthenticatedRequest, vhost: Option<&
     let all = records.len();
     let (part, mut cut) = window.cut(records, |q| &q.name)?;
     let facts = facts_of(api, &part, (window.is_paged(), all)).await?;
+    let now = api.moment().wall;
     let part = cut.sort_and_page(part, |q, path| {
-        value_at(q, lost.contains(&q.id), facts.get(&q.id), path)
+        value_at(q, (lost.contains(&q.id), now), facts.get(&q.id), path)
     });
     let ids: Vec<QueueId> = part.iter().map(|q| q.id).collect();
     let view = api
@@ -240,11 +258,12 @@ fn state_of(is_lost: bool, stats: Option<&QueueStats>) -> &'static str {
 /// The value that [`show`] renders at a path, without rendering. None if computing it is expensive.
 fn value_at(
     record: &QueueRecord,
-    is_lost: bool,
+    (is_lost, now): (bool, WallTime),
     facts: Option<&QueueFacts>,
     path: &str,
 ) -> Option<Json> {
     let stats = facts.and_then(|f| f.stats.as_ref());
+    let head = facts.and_then(|f| f.head.as_ref());
     let stat = |read: fn(&QueueStats) -> u64| Some(object!(stats.map(read)));
     match path {
         "name" => Some(object!(&*record.name)),
@@ -259,6 +278,9 @@ fn value_at(
         "message_bytes_ready" => stat(|s| s.bytes.saturating_sub(s.unacknowledged_bytes)),
         "message_bytes_unacknowledged" => stat(|s| s.unacknowledged_bytes),
         "consumers" => stat(|s| s.consumers.into()),
+        "head_message_timestamp" => Some(object!(head.and_then(|head| head.timestamp))),
+        "head_message_received_at" => Some(object!(head.map(|head| head.received))),
+        "head_message_age_seconds" => Some(object!(head.map(|head| age_seconds(head, now)))),
         _ => None,
     }
 }
@@ -330,10 +352,12 @@ pub(crate) async fn get(
     if let Some(owner) = view.record.exclusive {
         show_owner(api, &mut shown, owner).await?;
     }
-    let has_messages = facts
+    // Without the feature flag, owners do not tell. Then the message is read.
+    let is_head_untold = facts
+        .filter(|facts| facts.head.is_none())
         .and_then(|facts| facts.stats.as_ref())
-        .is_some_and(|stats| stats.ready + stats.unacknowledged > 0);
-    if has_messages && !view.record.kind.descriptor().cursors {
+        .is_some_and(|stats| stats.ready > 0);
+    if is_head_untold && !view.record.kind.descriptor().cursors {
         browse::show_head(api, &mut shown, id).await;
     }
     shown["consumer_details"] = Json::Array(consumers);

@@ -138,6 +138,12 @@ pub const MESSAGE_MOVES: Feature = Feature {
     description: "Messages of classic and quorum queues can be deleted, moved and redriven",
 };
 
+/// Owners of queues tell when the oldest ready message of each was received: a frame between nodes.
+pub const HEAD_MESSAGE_AGES: Feature = Feature {
+    name: "head_message_ages",
+    description: "Lists and metrics have the age of the oldest ready message of each queue",
+};
+
 /// Queues and the metadata continue after most of their nodes are lost, when an operator asks for it: a change of the
 /// metadata that removes a lost node, and requests between nodes.
 pub const MAJORITY_RECOVERY: Feature = Feature {
@@ -152,6 +158,7 @@ pub const KNOWN: &[Feature] = &[
     CLIENT_ADDRESSES,
     CONSISTENT_HASH_TREE,
     CONSUMER_ACTIVITY,
+    HEAD_MESSAGE_AGES,
     MAJORITY_RECOVERY,
     MESSAGE_GROUPS,
     MESSAGE_MOVES,

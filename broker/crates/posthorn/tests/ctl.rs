@@ -63,6 +63,7 @@ impl Fake {
             counters: queue::QueueCounters::default(),
             ready: None,
             delayed: None,
+            head: None,
         });
         facts.filter(|f| only.is_none_or(|id| id == f.id)).collect()
     }

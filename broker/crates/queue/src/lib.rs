@@ -22,6 +22,7 @@ pub mod cursor;
 mod deaths;
 mod deduplication;
 mod groups;
+mod head;
 mod interface;
 #[cfg(test)]
 mod model;
@@ -46,6 +47,7 @@ pub use deduplication::{
     deduplicate, deduplication_id,
 };
 pub use groups::{GroupId, JMS_GROUP, MESSAGE_GROUP, assign_group, group_of};
+pub use head::{DescribeMessage, HeadLookup, HeadMessage};
 pub use interface::{AddressedEvent, ConsumerInfo, Queue, QueueOutput, Timestamps};
 
 use bytes::Bytes;

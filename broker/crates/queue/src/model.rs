@@ -4,9 +4,9 @@
 use crate::{
     AddressedEvent, Annotations, BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage,
     BrowsedState, ConsumerId, ConsumerSpec, DELIVERY_DELAY, DeadReason, DelayedDetails,
-    DelayedRetry, DelayedReturns, EpochConsumer, FlowMode, FlowWindow, Modification, Overflow,
-    PositionedGet, QueueEvent, QueueOutput, QueueReply, QueueSettings, QueueType, ReadyDetails,
-    RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome, schedule,
+    DelayedRetry, DelayedReturns, EpochConsumer, FlowMode, FlowWindow, HeadMessage, Modification,
+    Overflow, PositionedGet, QueueEvent, QueueOutput, QueueReply, QueueSettings, QueueType,
+    ReadyDetails, RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome, schedule,
 };
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use proptest::prelude::*;
@@ -1063,6 +1063,14 @@ pub(crate) fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body()[..8].try_into().unwrap())
 }
 
+/// Has the number of a message as its time of receipt.
+pub(crate) fn describe_number(message: &Message) -> HeadMessage {
+    HeadMessage {
+        received: number(message),
+        timestamp: None,
+    }
+}
+
 /// A message with a number in its body, of at least [`BODY`] bytes.
 pub(crate) fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>, len: usize) -> Message {
     let mut body = n.to_be_bytes().to_vec();
@@ -1262,6 +1270,8 @@ pub(crate) trait QueueUnderTest {
     }
     /// A page of the messages.
     fn browse(&mut self, request: &BrowseRequest) -> BrowsePage;
+    /// The number of the oldest ready message.
+    fn head(&mut self) -> Option<u64>;
     fn clock(&self) -> u64;
     /// The session with this number.
     fn session(&self, by: u64) -> SessionId;
@@ -1635,6 +1645,13 @@ impl<R: QueueUnderTest> Pair<R> {
         prop_assert_eq!(listed, self.model.listing());
         let is_cut = |b: &BrowsedMessage| b.message.body_len() as u64 == b.body_len.min(10);
         prop_assert!(self.listed.iter().all(is_cut));
+        let ready = self
+            .listed
+            .iter()
+            .filter(|b| b.state == BrowsedState::Ready);
+        let oldest = ready.min_by_key(|b| b.at.number);
+        let oldest = oldest.map(|b| number(&b.message));
+        prop_assert_eq!(self.real.head(), oldest);
         // Those of one state.
         let states = [
             BrowsedState::Ready,

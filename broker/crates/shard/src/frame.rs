@@ -143,6 +143,14 @@ pub enum Frame {
         /// The details by queue; at most `MAX_STATS`.
         delayed: Vec<(QueueId, queue::DelayedDetails)>,
     },
+    /// The oldest ready messages of queues whose statistics follow in a `StatsReply`. Sent with the feature flag
+    /// `head_message_ages`.
+    HeadMessages {
+        /// The token of the request.
+        token: u64,
+        /// The messages by queue; at most `MAX_STATS`.
+        heads: Vec<(QueueId, queue::HeadMessage)>,
+    },
     /// A node of the cluster raised or cleared an alarm.
     Alarm {
         /// The resource that is short.
@@ -306,6 +314,7 @@ wire_enum!(Frame, "a frame between shards" {
     24 = DelayedDetails { token: u64, delayed: Vec<(QueueId, queue::DelayedDetails)> as AtMost<MAX_STATS> },
     25 = PublisherActivity(activity: PublisherActivityFrame),
     26 = StoredBytes(stored: StoredBytesFrame),
+    27 = HeadMessages { token: u64, heads: Vec<(QueueId, queue::HeadMessage)> as AtMost<MAX_STATS> },
 });
 wire_enum!(AlarmReason, "an alarm" { 0 = Memory, 1 = Disk });
 wire_struct!(Origin {

@@ -3,6 +3,7 @@
 mod browse;
 mod event_buffer;
 mod figures;
+mod head;
 mod leading;
 mod reading;
 mod replica;

@@ -15,14 +15,15 @@ use crate::local_queues::LocalQueues;
 use crate::peers::Peers;
 use crate::sessions::Sessions;
 use crate::stats::{Merge, ShardStats, StatsPurpose, StatsRequests, StatsResult};
-use crate::walks::{COST_OF_CLIENT, ReplyTo, STEP, StatsWalks, Walk, progress};
+use crate::walks::{COST_OF_CLIENT, COST_OF_READ, ReplyTo, STEP, StatsWalks, Walk};
 use bytes::Bytes;
 use control::{
     ConsumerFacts, Counters, ShardFacts, ShardQuery, StreamFilter, StreamReplicaFacts, WalkProgress,
 };
 use env::{NodeId, Time};
+use metadata::features::HEAD_MESSAGE_AGES;
 use metadata::{QueueId, Tree};
-use queue::{DelayedDetails, ReadyDetails};
+use queue::{DelayedDetails, HeadMessage, ReadyDetails};
 use session::ServiceStates;
 use std::collections::VecDeque;
 
@@ -143,7 +144,7 @@ impl Reports {
     pub(crate) fn gather_stats(
         &mut self,
         ctx: &mut Context,
-        (tree, local, peers): (&Tree, &LocalQueues, &Peers),
+        (tree, local, peers): (&Tree, &mut LocalQueues, &Peers),
         only: Option<QueueId>,
         then: StatsPurpose,
     ) {
@@ -177,13 +178,17 @@ impl Reports {
     pub(crate) fn answer_stats(
         &mut self,
         ctx: &mut Context,
-        (tree, local): (&Tree, &LocalQueues),
+        (tree, local): (&Tree, &mut LocalQueues),
         to: ReplyTo,
         (only, counting): StatsQuestion,
     ) {
         match only {
             Some(queue) => {
-                let told = local.told(&[queue], None);
+                let mut told = local.told(&[queue], None);
+                if tree.feature_enabled(HEAD_MESSAGE_AGES.name) {
+                    let head = local.head(queue).message;
+                    told.heads.extend(head.map(|head| (queue, head)));
+                }
                 self.tell_stats(ctx, tree, to, told, true);
             }
             None => self.walks.add(Walk::Figures {
@@ -214,7 +219,13 @@ impl Reports {
             counting,
             ready,
             delayed,
+            heads,
         } = told;
+        // There are none without the feature flag.
+        if !heads.is_empty() {
+            let frame = Frame::HeadMessages { token, heads };
+            ctx.send_to(to.node, to.shard, frame);
+        }
         // Versions without these frames have no queue with such details.
         if !delayed.is_empty() {
             let frame = Frame::DelayedDetails { token, delayed };
@@ -261,15 +272,20 @@ impl Reports {
         self.stats.take_delayed(token, delayed);
     }
 
+    /// A shard has sent the oldest ready messages, ahead of the statistics of their queues.
+    pub(crate) fn handle_head_messages(&mut self, token: u64, heads: Vec<(QueueId, HeadMessage)>) {
+        self.stats.take_heads(token, heads);
+    }
+
     fn finish_stats(&mut self, tree: &Tree, token: u64) {
         match self.stats.finish(token) {
             None => {}
             Some(StatsResult::Own(facts, reply)) => reply(facts),
             Some(StatsResult::Merge(mut merge)) if merge.is_single() => {
                 merge.step(tree, 1);
-                self.complete.push_back(merge);
+                self.complete.push_back(*merge);
             }
-            Some(StatsResult::Merge(merge)) => self.walks.add(Walk::Merge(Box::new(merge))),
+            Some(StatsResult::Merge(merge)) => self.walks.add(Walk::Merge(merge)),
         }
     }
 
@@ -277,15 +293,14 @@ impl Reports {
     pub(crate) fn walk(
         &mut self,
         ctx: &mut Context,
-        (tree, local): (&Tree, &LocalQueues),
+        (tree, local): (&Tree, &mut LocalQueues),
         (sessions, services): (&Sessions, &ServiceStates),
     ) {
         while let Some((mut walk, limit)) = self.walks.take() {
             let progress = match &mut walk {
                 Walk::Figures { to, counting, next } => {
-                    let queues: Vec<QueueId> = local.ids_from(*next).take(limit).collect();
-                    let progress = progress(&queues, limit, next);
-                    let told = local.told(&queues, *counting);
+                    let has_heads = tree.feature_enabled(HEAD_MESSAGE_AGES.name);
+                    let (told, progress) = figures(local, next, limit, (*counting, has_heads));
                     self.tell_stats(ctx, tree, *to, told, progress.done);
                     progress
                 }
@@ -329,6 +344,41 @@ fn asked_peers(ctx: &Context, peers: &Peers, everywhere: bool) -> Vec<(NodeId, u
 fn count_shards(ctx: &Context, peers: &[(NodeId, u16)]) -> usize {
     let others = peers.iter().map(|(_, shards)| usize::from(*shards));
     usize::from(ctx.config().shards) + others.sum::<usize>()
+}
+
+/// Statistics of the queues from `next` on, with their oldest messages if `has_heads`.
+fn figures(
+    local: &mut LocalQueues,
+    next: &mut QueueId,
+    limit: usize,
+    (counting, has_heads): (Option<NodeId>, bool),
+) -> (ShardStats, WalkProgress) {
+    let mut queues: Vec<QueueId> = local.ids_from(*next).take(limit).collect();
+    let mut done = queues.len() < limit;
+    let (mut looked_at, mut heads) = (queues.len(), Vec::new());
+    if has_heads {
+        looked_at = 0;
+        let mut count = 0;
+        for queue in &queues {
+            if looked_at >= limit {
+                done = false;
+                break;
+            }
+            let head = local.head(*queue);
+            looked_at += 1 + COST_OF_READ * usize::from(head.has_read);
+            heads.extend(head.message.map(|message| (*queue, message)));
+            count += 1;
+        }
+        queues.truncate(count);
+    }
+    if let Some(last) = queues.last() {
+        *next = QueueId(last.0.saturating_add(1));
+    }
+    let told = ShardStats {
+        heads,
+        ..local.told(&queues, counting)
+    };
+    (told, WalkProgress { looked_at, done })
 }
 
 /// Consumers of the queues from `next` on.

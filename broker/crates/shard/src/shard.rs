@@ -290,7 +290,7 @@ impl Shard {
                     token,
                 };
                 let state = &mut self.state;
-                let sources = (state.metadata.tree(), state.queues.local());
+                let sources = (state.metadata.tree(), state.queues.local_mut());
                 (state.reports).answer_stats(&mut state.ctx, sources, to, (only, counting));
                 state.route_reports();
             }
@@ -312,6 +312,9 @@ impl Shard {
             }
             Frame::DelayedDetails { token, delayed } => {
                 self.state.reports.handle_delayed_details(token, delayed);
+            }
+            Frame::HeadMessages { token, heads } => {
+                self.state.reports.handle_head_messages(token, heads);
             }
             Frame::ReadyDetails { token, ready } => {
                 self.state.reports.handle_ready_details(token, ready);
@@ -738,7 +741,7 @@ impl ShardDriver for Shard {
         self.state.dead_letters.begin_turn();
         if self.state.reports.has_walks() {
             let state = &mut self.state;
-            let queues = (state.metadata.tree(), state.queues.local());
+            let queues = (state.metadata.tree(), state.queues.local_mut());
             let sessions = (&self.sessions, state.services.states());
             state.reports.walk(&mut state.ctx, queues, sessions);
             state.route_reports();

@@ -5,7 +5,7 @@ use crate::members::Plan;
 use control::{QueueFacts, Reply, WalkProgress};
 use env::{NodeId, Time};
 use metadata::{QueueId, QueueRecord, Tree};
-use queue::{DelayedDetails, QueueCounters, ReadyDetails};
+use queue::{DelayedDetails, HeadMessage, QueueCounters, ReadyDetails};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub struct ShardStats {
     pub ready: Vec<(QueueId, ReadyDetails)>,
     /// Of quorum queues with delayed messages.
     pub delayed: Vec<(QueueId, DelayedDetails)>,
+    /// The oldest ready message of each queue that has one.
+    pub heads: Vec<(QueueId, HeadMessage)>,
 }
 
 /// Details that precede the statistics of their queues.
@@ -59,6 +61,7 @@ pub struct ShardStats {
 struct Details {
     ready: BTreeMap<QueueId, ReadyDetails>,
     delayed: BTreeMap<QueueId, DelayedDetails>,
+    heads: BTreeMap<QueueId, HeadMessage>,
 }
 
 impl Details {
@@ -78,6 +81,7 @@ impl Details {
             counters: told.counters,
             ready: self.ready.remove(&told.queue),
             delayed,
+            head: self.heads.remove(&told.queue),
         }
     }
 }
@@ -146,10 +150,12 @@ impl StatsRequests {
             counting,
             ready,
             delayed,
+            heads,
         } = told;
         g.counted.extend(counting);
         g.details.ready.extend(ready);
         g.details.delayed.extend(delayed);
+        g.details.heads.extend(heads);
         let stats = stats.into_iter();
         match &mut g.then {
             StatsPurpose::TellOwn(facts, _) => {
@@ -172,6 +178,13 @@ impl StatsRequests {
     pub(crate) fn take_delayed(&mut self, token: u64, delayed: Vec<(QueueId, DelayedDetails)>) {
         if let Some(g) = self.gathering.get_mut(&token) {
             g.details.delayed.extend(delayed);
+        }
+    }
+
+    /// Takes in the oldest ready messages, which precede the statistics of their queues.
+    pub(crate) fn take_heads(&mut self, token: u64, heads: Vec<(QueueId, HeadMessage)>) {
+        if let Some(g) = self.gathering.get_mut(&token) {
+            g.details.heads.extend(heads);
         }
     }
 
@@ -198,7 +211,7 @@ impl StatsRequests {
         let g = self.gathering.remove(&token)?;
         Some(match g.then {
             StatsPurpose::TellOwn(facts, reply) => StatsResult::Own(facts, reply),
-            then => StatsResult::Merge(Merge {
+            then => StatsResult::Merge(Box::new(Merge {
                 next: g.only.unwrap_or(QueueId::NONE),
                 last: g.only.unwrap_or(QueueId(u64::MAX)),
                 counting: g.counting,
@@ -208,7 +221,7 @@ impl StatsRequests {
                 facts: Vec::new(),
                 from_all: g.left == 0,
                 then,
-            }),
+            })),
         })
     }
 }
@@ -216,7 +229,7 @@ impl StatsRequests {
 /// All have told, or their time is up.
 pub(crate) enum StatsResult {
     Own(Vec<QueueFacts>, Reply<Vec<QueueFacts>>),
-    Merge(Merge),
+    Merge(Box<Merge>),
 }
 
 /// Puts together what owners told and what the tree says: every queue of the tree, with figures where its owner told.
@@ -282,6 +295,7 @@ impl Merge {
             counters: QueueCounters::default(),
             ready: None,
             delayed: None,
+            head: None,
         }
     }
 }

@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 pub(crate) const STEP: usize = 256;
 /// What a connection or a consumer costs in items: its facts are a dozen texts.
 pub(crate) const COST_OF_CLIENT: usize = 4;
+/// What a message costs in items that is read from the log or the files of its queue.
+pub(crate) const COST_OF_READ: usize = 16;
 /// Listings that wait for their turn, at most: one beyond that is not answered, and its asker does without.
 const MAX_WALKS: usize = 1_024;
 
@@ -100,17 +102,6 @@ impl StatsWalks {
         if !progress.done {
             self.waiting.push_back(walk);
         }
-    }
-}
-
-/// After a step over these queues: fewer than it asked for are the last ones.
-pub(crate) fn progress(queues: &[QueueId], limit: usize, next: &mut QueueId) -> WalkProgress {
-    if let Some(last) = queues.last() {
-        *next = QueueId(last.0.saturating_add(1));
-    }
-    WalkProgress {
-        looked_at: queues.len(),
-        done: queues.len() < limit,
     }
 }
 

@@ -17,6 +17,7 @@ mod delivery_counts;
 mod fencing;
 mod firehose;
 mod flow;
+mod head_messages;
 mod hubs;
 mod large_messages;
 mod limits;

@@ -43,7 +43,7 @@ pub use log::{
     MAX_SEGMENT_BYTES, MAX_SEGMENT_CHUNKS, Retention, Segment, StreamLog, TruncateError,
 };
 pub use read::{ChunkReader, FileRange, LocatedChunk, LogView, Start};
-pub use recover::{Cut, read_seal};
+pub use recover::{Cut, FirstMessage, read_seal};
 pub use scan::ScanFault;
 pub use tracking::{
     MAX_NAME_BYTES, MAX_OFFSETS, MAX_SEQUENCES, MAX_SNAPSHOT_BYTES, ProducerSequence, Tracking,

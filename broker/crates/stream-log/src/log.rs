@@ -12,7 +12,7 @@ use crate::jobs::{
     SegmentAppend,
 };
 use crate::read::{LogView, SegmentSpan};
-use crate::recover::{Contents, Cut, recover};
+use crate::recover::{Contents, Cut, FirstMessage, recover};
 use crate::tracking::{MAX_OFFSETS, ProducerSequence, Tracking};
 use crate::{LogError, MAX_CHUNK_BYTES};
 use bytes::Bytes;
@@ -219,6 +219,9 @@ pub struct StreamLog {
     spans: Option<Arc<[SegmentSpan]>>,
     /// See [`StreamLog::set_stream_start`].
     stream_start: Option<u64>,
+    /// The first offset of a segment and its first chunk with messages. Known of a segment that is the first one when it is
+    /// recovered or written.
+    first_message: Option<(u64, Option<FirstMessage>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,6 +266,7 @@ impl StreamLog {
             unsealable: Vec::new(),
             spans: None,
             stream_start: None,
+            first_message: None,
         };
         log.replace(contents);
         Ok((log, cut))
@@ -270,6 +274,8 @@ impl StreamLog {
 
     fn replace(&mut self, contents: Contents) {
         debug_assert!(self.pending.is_empty() && self.in_flight.is_none());
+        let first = contents.segments.front().map(|s| s.first_offset);
+        self.first_message = first.map(|first| (first, contents.first_message));
         self.segments = contents.segments;
         self.epochs = contents.epochs;
         self.tracking = contents.tracking;
@@ -294,6 +300,20 @@ impl StreamLog {
     pub fn first_offset(&self) -> u64 {
         let first = self.segments.front();
         first.map_or(self.next_offset, |segment| segment.first_offset)
+    }
+
+    /// The first chunk with messages, as far as the log knows without reading. It is exact unless retention has deleted the
+    /// segments before: then it is the begin of the segment, whose snapshot is written together with the next chunk.
+    pub fn first_message(&self) -> Option<FirstMessage> {
+        let first = self.segments.front()?;
+        match self.first_message {
+            Some((segment, known)) if segment == first.first_offset => known,
+            _ => {
+                let offset = first.first_offset.checked_add(1)?;
+                let timestamp = first.first_timestamp;
+                (offset < self.next_offset).then_some(FirstMessage { offset, timestamp })
+            }
+        }
     }
 
     /// Offset of the next record.
@@ -572,6 +592,9 @@ impl StreamLog {
                 first_offset: header.first_offset,
             });
         }
+        if self.segments.len() == 1 {
+            self.note_first_message(header);
+        }
         let Some(last) = self.segments.back_mut() else {
             return;
         };
@@ -591,6 +614,25 @@ impl StreamLog {
             chunks_before,
             next_offset: header.next_offset(),
         });
+    }
+
+    /// A chunk is added to the first segment.
+    fn note_first_message(&mut self, header: &ChunkHeader) {
+        let segment = self.first_offset();
+        if let Some((of, Some(_))) = self.first_message
+            && of == segment
+        {
+            return;
+        }
+        let found = (header.kind == ChunkKind::Messages).then_some(FirstMessage {
+            offset: header.first_offset,
+            timestamp: header.timestamp,
+        });
+        // Of a segment that has become the first one meanwhile, earlier chunks are unknown.
+        let is_known = self.first_message.is_some_and(|(of, _)| of == segment);
+        if is_known || header.first_offset == segment {
+            self.first_message = Some((segment, found));
+        }
     }
 
     /// The next job that writes chunks, if there are any and no such job is running.

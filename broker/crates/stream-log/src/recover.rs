@@ -12,7 +12,9 @@
 use crate::LogError;
 use crate::fault::{self, Fault};
 use crate::files::{self, index_path, seal_path, segment_path, stream_dir};
-use crate::format::{EpochStart, FILE_HEADER_BYTES, FileKind, INDEX_RECORD_BYTES, Seal};
+use crate::format::{
+    EpochStart, FILE_HEADER_BYTES, FileKind, INDEX_RECORD_BYTES, IndexRecord, Seal,
+};
 use crate::log::Segment;
 use crate::scan::{Scan, scan};
 use crate::tracking::Tracking;
@@ -29,6 +31,17 @@ pub(crate) struct Contents {
     pub tracking: Tracking,
     /// Offset after the last record; the start offset if there are no segments.
     pub next_offset: u64,
+    /// The first chunk with messages in the first segment.
+    pub first_message: Option<FirstMessage>,
+}
+
+/// The first chunk with messages of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstMessage {
+    /// Its first offset.
+    pub offset: u64,
+    /// When the leader stored it, in milliseconds since the Unix epoch.
+    pub timestamp: i64,
 }
 
 /// A part of the log that recovery removed.
@@ -93,8 +106,13 @@ pub(crate) fn recover(
     }
     recovery.reopen_last()?;
     let Recovery {
-        contents, mut cut, ..
+        mut contents,
+        mut cut,
+        ..
     } = recovery;
+    if let Some(first) = contents.segments.front() {
+        contents.first_message = first_message(disk, stream, first.first_offset)?;
+    }
     if let Some(first) = missing {
         let cut = cut.get_or_insert_with(|| Cut {
             file: segment_path(stream, first),
@@ -155,6 +173,35 @@ fn index_records(disk: &dyn Disk, stream: QueueId, first: u64) -> Result<Option<
     let bytes = len.saturating_sub(FILE_HEADER_BYTES);
     // The end of the process may have interrupted the write of the last record.
     Ok(is_valid.then_some(bytes / INDEX_RECORD_BYTES as u64))
+}
+
+/// The first chunk with messages of a segment, as its index tells.
+fn first_message(
+    disk: &dyn Disk,
+    stream: QueueId,
+    first: u64,
+) -> Result<Option<FirstMessage>, LogError> {
+    const RECORDS_AT_ONCE: usize = 256;
+    let path = index_path(stream, first);
+    let file = files::open(disk, &path)?;
+    let mut position = FILE_HEADER_BYTES;
+    loop {
+        let records = file
+            .read_vec_at(position, RECORDS_AT_ONCE * INDEX_RECORD_BYTES)
+            .map_err(|e| LogError::io(&path, &e))?;
+        let (whole, _) = records.as_chunks::<INDEX_RECORD_BYTES>();
+        let mut decoded = whole.iter().map(IndexRecord::decode);
+        if let Some(record) = decoded.find(IndexRecord::has_messages) {
+            return Ok(Some(FirstMessage {
+                offset: record.first_offset,
+                timestamp: record.timestamp,
+            }));
+        }
+        if whole.len() < RECORDS_AT_ONCE {
+            return Ok(None);
+        }
+        position += (RECORDS_AT_ONCE * INDEX_RECORD_BYTES) as u64;
+    }
 }
 
 /// Removes indexes and seals whose segment was deleted.

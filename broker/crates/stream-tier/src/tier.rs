@@ -112,6 +112,11 @@ impl Tier {
         self.segments().first().map(|entry| entry.first_offset)
     }
 
+    /// Timestamp of the first chunk in the store. None if nothing is known to be there.
+    pub fn first_timestamp(&self) -> Option<i64> {
+        self.segments().first().map(|entry| entry.first_timestamp)
+    }
+
     /// Bytes of the segments in the store that end at or before `offset`.
     pub fn bytes_before(&self, offset: u64) -> u64 {
         let before = self

@@ -304,6 +304,17 @@ impl StreamReplica {
         self.log.as_ref().map(|log| self.stream_start(log))
     }
 
+    /// When the leader stored the oldest committed chunk with messages, in milliseconds since the Unix epoch. None while the
+    /// log is opened, and if there is none. If the oldest segment is in the object store: when it was begun.
+    pub fn oldest_message(&self) -> Option<i64> {
+        let log = self.log.as_ref()?;
+        if self.stream_start(log) < log.first_offset() {
+            return self.tier.as_ref()?.first_timestamp();
+        }
+        let first = log.first_message()?;
+        (first.offset < log.readable()).then_some(first.timestamp)
+    }
+
     /// The first offset of the stream, in the log or in the object store.
     pub(crate) fn stream_start(&self, log: &StreamLog) -> u64 {
         let local = log.first_offset();

@@ -7,13 +7,13 @@ use crate::ask::Api;
 use crate::channels;
 use crate::error::ApiError;
 use crate::exposition::Page;
-use crate::queues::{NodeNames, name_of, node_names};
+use crate::queues::{NodeNames, age_seconds, name_of, node_names};
 use axum::body::Bytes;
 use control::{ChannelFacts, ConnectionFacts, ControlRequest, QueueFacts, StreamReplicaFacts};
-use env::NodeId;
+use env::{NodeId, WallTime};
 use http_body::Frame;
 use metadata::{Name, QueueId, QueuesById};
-use queue::{QueueCounters, QueueStats};
+use queue::{HeadMessage, QueueCounters, QueueStats};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -139,6 +139,30 @@ const QUEUE_METRICS: &[QueueMetric] = &[
         COUNTER,
         "Total number of messages acknowledged by consumers on a queue",
         |_, c| c.deliveries.ack,
+    ),
+];
+
+/// A metric of the oldest ready message of a queue: whether the name is RabbitMQ's, name, HELP text and value. `None`: the
+/// message has no such value.
+type HeadMetric = (
+    bool,
+    &'static str,
+    &'static str,
+    fn(&HeadMessage, WallTime) -> Option<u64>,
+);
+
+const HEAD_METRICS: &[HeadMetric] = &[
+    (
+        true,
+        "queue_head_message_timestamp",
+        "Timestamp that the publisher set in the oldest ready message of a queue, in seconds since the Unix epoch",
+        |head, _| head.timestamp,
+    ),
+    (
+        false,
+        "queue_head_message_age_seconds",
+        "Seconds since the broker received the oldest ready message of a queue; absent while no message is ready",
+        |head, now| Some(age_seconds(head, now)),
     ),
 ];
 
@@ -314,6 +338,7 @@ struct Queue {
     name: Name,
     stats: QueueStats,
     counters: QueueCounters,
+    head: Option<HeadMessage>,
 }
 
 struct Stream {
@@ -328,6 +353,8 @@ pub(super) struct Samples {
     /// The prefix of RabbitMQ's metrics on this page.
     prefix: &'static str,
     queues: Vec<Queue>,
+    /// When the queues told.
+    told_at: WallTime,
     streams: Vec<Stream>,
     connections: Vec<ConnectionFacts>,
     nodes: NodeNames,
@@ -354,6 +381,7 @@ impl Samples {
             true => queues(api, vhosts).await?,
             false => Vec::new(),
         };
+        let told_at = api.moment().wall;
         let (streams, nodes) = match [STREAM_CONSUMERS, STREAMS].into_iter().any(is_requested) {
             true => (streams(api, vhosts).await?, api.read(node_names).await?),
             false => (Vec::new(), NodeNames::new()),
@@ -369,6 +397,7 @@ impl Samples {
             page,
             prefix,
             queues,
+            told_at,
             streams,
             connections,
             nodes,
@@ -392,6 +421,10 @@ impl Samples {
             return self.write_queue_sample(metric);
         }
         at -= QUEUE_METRICS.len();
+        if let Some(metric) = HEAD_METRICS.get(at) {
+            return self.write_head_sample(metric);
+        }
+        at -= HEAD_METRICS.len();
         if let Some(metric) = CONNECTION_METRICS.get(at) {
             return self.write_connection_sample(metric);
         }
@@ -437,6 +470,24 @@ impl Samples {
             let value = value_of(&queue.stats, &queue.counters);
             self.page.sample(name, &labels, value);
         }
+        true
+    }
+
+    fn write_head_sample(&mut self, (is_rabbitmq, name, help, value_of): &HeadMetric) -> bool {
+        let at = self.object;
+        let prefix = match is_rabbitmq {
+            true => self.prefix,
+            false => self.own_prefix(),
+        };
+        self.page.prefix(prefix);
+        if self.begin_sample(QUEUES, [name, GAUGE, help], self.queues.len())
+            && let Some(queue) = self.queues.get(at)
+            && let Some(value) = (queue.head.as_ref()).and_then(|head| value_of(head, self.told_at))
+        {
+            let labels = [("vhost", &*queue.vhost), ("queue", &*queue.name)];
+            self.page.sample(name, &labels, value);
+        }
+        self.page.prefix(self.prefix);
         true
     }
 
@@ -546,6 +597,7 @@ async fn queues(api: &Api, vhosts: &[&str]) -> Result<Vec<Queue>, ApiError> {
             name: record.name.clone(),
             stats: facts.stats?,
             counters: facts.counters,
+            head: facts.head,
         })
     });
     let mut named = named.await?;

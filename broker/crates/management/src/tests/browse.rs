@@ -338,7 +338,7 @@ fn permissions_are_those_of_get_and_publish() {
 }
 
 #[test]
-fn queue_has_the_age_of_its_head() {
+fn age_of_the_head_is_read_if_the_owner_does_not_tell_it() {
     let server = server_with(&["one"]);
     assert!(
         server
@@ -351,4 +351,85 @@ fn queue_has_the_age_of_its_head() {
     assert_eq!(queue["head_message_timestamp"], 7);
     assert_eq!(queue["head_message_received_at"], 1);
     assert!(queue["head_message_age_seconds"].is_u64());
+}
+
+/// Sets the oldest ready message of a queue.
+fn set_head(server: &Server, name: &str, received: u64, timestamp: Option<u64>) {
+    let mut fake = server.fake.lock().unwrap();
+    let id = fake.tree.queue("/", name).unwrap().id;
+    let head = queue::HeadMessage {
+        received,
+        timestamp,
+    };
+    fake.heads.insert(id, head);
+}
+
+#[test]
+fn lists_and_metrics_have_the_age_of_the_head_that_the_owner_tells() {
+    let server = server_with(&["one"]);
+    for (name, ready) in [("q", 1), ("other", 2), ("empty", 0)] {
+        if name == "empty" {
+            server.fake.lock().unwrap().declare(name);
+        }
+        server.set_stats(name, ready, 0);
+    }
+    set_head(&server, "q", 2_000, Some(70));
+    set_head(&server, "other", 1_000, None);
+    let of = |list: &Json, name: &str| {
+        let mut rows = list.as_array().unwrap().iter();
+        rows.find(|q| q["name"] == name).unwrap().clone()
+    };
+    let list = server.get("/api/queues");
+    for shown in [of(&list, "q"), server.get("/api/queues/%2F/q")] {
+        assert_eq!(shown["head_message_received_at"], 2_000);
+        assert_eq!(shown["head_message_timestamp"], 70);
+        assert!(shown["head_message_age_seconds"].is_u64(), "{shown}");
+    }
+    let other = of(&list, "other");
+    assert_eq!(other["head_message_received_at"], 1_000);
+    assert!(other["head_message_timestamp"].is_null());
+    let empty = of(&list, "empty");
+    assert!(empty.get("head_message_age_seconds").is_none(), "{empty}");
+
+    let sorted = |by: &str| -> Vec<String> {
+        let list = server.get(&format!("/api/queues?sort={by}&sort_reverse=true"));
+        let names = list.as_array().unwrap().iter();
+        let names = names.map(|q| q["name"].as_str().unwrap().to_owned());
+        names.filter(|name| name != "empty").collect()
+    };
+    assert_eq!(sorted("head_message_received_at"), ["q", "other"]);
+
+    let metrics = |path: &str| -> Vec<String> {
+        let url = format!("http://{}{path}", server.metrics);
+        let text = ureq::get(url).call().unwrap().body_mut().read_to_string();
+        let text = text.unwrap();
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let heads = samples.filter(|line| line.contains("queue_head_message"));
+        heads.map(str::to_owned).collect()
+    };
+    for (path, prefix) in [
+        ("/metrics/per-object", ""),
+        ("/metrics/detailed?family=queue_metrics", "detailed_"),
+    ] {
+        let samples = metrics(path);
+        let timestamp =
+            format!("rabbitmq_{prefix}queue_head_message_timestamp{{vhost=\"/\",queue=\"q\"}} 70");
+        assert!(samples.contains(&timestamp), "{samples:?}");
+        let age = format!("posthorn_{prefix}queue_head_message_age_seconds{{");
+        let ages = samples.iter().filter(|line| line.starts_with(&age));
+        assert_eq!(ages.count(), 2, "{samples:?}");
+        assert_eq!(samples.len(), 3, "{samples:?}");
+    }
+    let coarse = "/metrics/detailed?family=queue_coarse_metrics";
+    assert!(metrics(coarse).is_empty());
+}
+
+#[test]
+fn age_is_in_whole_seconds_and_never_negative() {
+    let head = queue::HeadMessage {
+        received: 10_000,
+        timestamp: None,
+    };
+    let age = |now| crate::queues::age_seconds(&head, env::WallTime(now));
+    assert_eq!([age(10_999), age(11_000), age(9_000)], [0, 1, 0]);
 }

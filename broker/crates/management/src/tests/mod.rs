@@ -46,6 +46,7 @@ pub(crate) struct FakeNode {
     pub(crate) stats: BTreeMap<QueueId, QueueStats>,
     pub(crate) ready: BTreeMap<QueueId, queue::ReadyDetails>,
     pub(crate) delayed: BTreeMap<QueueId, queue::DelayedDetails>,
+    pub(crate) heads: BTreeMap<QueueId, queue::HeadMessage>,
     pub(crate) critical: Vec<QueueId>,
     pub(crate) readiness: Readiness,
     pub(crate) progress: MaintenanceProgress,
@@ -163,6 +164,7 @@ impl FakeNode {
                 counters: queue::QueueCounters::default(),
                 ready: self.ready.get(&q.id).cloned(),
                 delayed: self.delayed.get(&q.id).copied(),
+                head: self.heads.get(&q.id).copied(),
             })
             .collect()
     }
@@ -625,6 +627,7 @@ fn fake() -> FakeNode {
         stats: BTreeMap::new(),
         ready: BTreeMap::new(),
         delayed: BTreeMap::new(),
+        heads: BTreeMap::new(),
         critical: Vec::new(),
         readiness: Readiness::Ready,
         progress: MaintenanceProgress {

@@ -151,12 +151,25 @@ pub(crate) fn print(text: &str) {
     }
 }
 
+/// Columns that queues have only while a message is ready.
+const COLUMNS_OF_MESSAGES: [&str; 3] = [
+    "head_message_age_seconds",
+    "head_message_received_at",
+    "head_message_timestamp",
+];
+
+/// Returns true if a column exists although all rows may lack it.
+pub(super) fn may_be_absent(column: &str) -> bool {
+    COLUMNS_OF_MESSAGES.contains(&column)
+}
+
 /// Warnings about chosen columns that no item has. Without items, the columns are unknown.
 fn unknown_columns(items: &Json, chosen: &[String]) -> Vec<String> {
     let Some(items) = items.as_array().filter(|items| !items.is_empty()) else {
         return Vec::new();
     };
-    let has = |column: &str| items.iter().any(|item| item.get(column).is_some());
+    let has =
+        |column: &str| may_be_absent(column) || items.iter().any(|item| item.get(column).is_some());
     let unknown = chosen.iter().filter(|column| !has(column));
     let known = items.iter().filter_map(Json::as_object).flatten();
     let known: Vec<&str> = known.map(|(key, _)| key.as_str()).collect();
@@ -293,6 +306,9 @@ mod unit {
             ]
         );
         assert!(unknown_columns(&json!([]), &chosen).is_empty());
+        // All queues may be empty.
+        let of_messages = ["head_message_age_seconds".to_owned()];
+        assert!(unknown_columns(&items, &of_messages).is_empty());
     }
 
     #[test]

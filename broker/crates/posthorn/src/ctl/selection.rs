@@ -1,7 +1,7 @@
 //! `--filter` and `--sort`: the rows of a list and their order.
 
 use super::failure::Failure;
-use super::output::Column;
+use super::output::{Column, may_be_absent};
 use regex::Regex;
 use serde_json::Value as Json;
 use std::cmp::Ordering;
@@ -135,7 +135,8 @@ fn check_column(
 ) -> Result<(), Failure> {
     let is_heading = columns.iter().any(|(heading, _)| *heading == name);
     let path = path_of(name, columns);
-    if is_heading || items.is_empty() || items.iter().any(|i| !value_at(i, &path).is_null()) {
+    let is_known = is_heading || may_be_absent(name);
+    if is_known || items.is_empty() || items.iter().any(|i| !value_at(i, &path).is_null()) {
         return Ok(());
     }
     let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
@@ -245,6 +246,18 @@ mod unit {
         assert_eq!(sorted("ready", false).as_deref(), Ok("bac"));
         assert_eq!(sorted("ready", true).as_deref(), Ok("abc"));
         assert_eq!(sorted("stats.rate", false).as_deref(), Ok("abc"));
+    }
+
+    #[test]
+    fn column_that_all_rows_may_lack_is_accepted() {
+        assert_eq!(
+            filtered(&["head_message_age_seconds>60"]).as_deref(),
+            Ok("")
+        );
+        assert_eq!(
+            sorted("head_message_age_seconds", true).as_deref(),
+            Ok("bac")
+        );
     }
 
     #[test]

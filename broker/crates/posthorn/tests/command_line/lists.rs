@@ -25,6 +25,13 @@ fn lists_are_sorted_and_filtered() -> Result<()> {
         names(&["--filter", "ready>=2", "--filter", "name~[bc]"])?,
         "b"
     );
+    let aged = ["--filter", "head_message_age_seconds>=0", "--sort", "name"];
+    assert_eq!(names(&aged)?, "ab", "queues with ready messages");
+    let ages = node.ctl(&["list_queues", "-s", "name", "head_message_age_seconds"])?;
+    assert_eq!(ages.stderr, "");
+    let ages = ages.ok();
+    let empty = cells(&ages).into_iter().find(|row| row[0] == "c");
+    assert_eq!(empty.map(|row| row.len()), Some(1), "c has no age");
     let json = node
         .ctl(&["list_queues", "--output", "json", "--filter", "name=a"])?
         .json()?;

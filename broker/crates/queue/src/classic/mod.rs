@@ -21,6 +21,8 @@ mod file_tests;
 mod flow_tests;
 #[cfg(test)]
 mod format_tests;
+#[cfg(test)]
+mod head_tests;
 mod inventory;
 #[cfg(test)]
 mod inventory_tests;
@@ -47,10 +49,10 @@ pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, MessageStore, starts_numbering_epoch};
 use crate::{
-    BrowsePage, BrowseRequest, ConsumerInfo, DeadIncarnation, DeadLettering, DeliveryCounts, Name,
-    Overflow, PendingSet, Queue, QueueCounters, QueueEvent, QueueId, QueueMessage, QueueOutput,
-    QueueReply, QueueSettings, QueueStats, QueueType, RejectReason, Request, RequestBody,
-    SessionId, SettlementOutcome, Timestamps,
+    BrowsePage, BrowseRequest, ConsumerInfo, DeadIncarnation, DeadLettering, DeliveryCounts,
+    DescribeMessage, HeadLookup, Name, Overflow, PendingSet, Queue, QueueCounters, QueueEvent,
+    QueueId, QueueMessage, QueueOutput, QueueReply, QueueSettings, QueueStats, QueueType,
+    RejectReason, Request, RequestBody, SessionId, SettlementOutcome, Timestamps,
 };
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::Message;
@@ -291,6 +293,18 @@ impl ClassicQueue {
         let label = &self.checkout.label;
         page.map_err(|error| {
             format!("{label} cannot be read at the moment: {error}: try again later")
+        })
+    }
+
+    /// The oldest ready message. It is read if it is not in memory and another one is the oldest than in the call before.
+    pub fn head(&mut self, describe: DescribeMessage) -> HeadLookup {
+        if self.unopened {
+            return HeadLookup::default();
+        }
+        // Reported when the queue itself reads.
+        self.store.head(describe).unwrap_or(HeadLookup {
+            message: None,
+            has_read: true,
         })
     }
 

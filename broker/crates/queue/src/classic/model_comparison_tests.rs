@@ -42,6 +42,10 @@ impl QueueUnderTest for Rig {
         self.queue.browse(request).unwrap()
     }
 
+    fn head(&mut self) -> Option<u64> {
+        Rig::head(self).0
+    }
+
     fn session(&self, by: u64) -> SessionId {
         session(by)
     }

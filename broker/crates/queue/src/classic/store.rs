@@ -6,6 +6,7 @@
 //! the unsettled messages (once written, only their locations).
 
 mod browse;
+mod head;
 mod priority_levels;
 
 use super::dead_letter_buffer::DeadLetterBuffer;
@@ -19,6 +20,7 @@ use crate::{
 };
 use env::planted::{self, Bug};
 use env::{Disk, Incarnation, WallTime};
+use head::KnownHeads;
 use ids::QueueId;
 use message::Message;
 use priority_levels::PriorityLevel;
@@ -118,6 +120,8 @@ pub(super) struct ClassicStore {
     /// A read failure was reported, and no read has succeeded since.
     pub(super) read_failure_reported: bool,
     pub lost: Losses,
+    /// What was read for the oldest ready message when it was asked for last.
+    known_heads: Option<Box<KnownHeads>>,
 }
 
 impl ClassicStore {
@@ -155,6 +159,7 @@ impl ClassicStore {
             stalled: false,
             read_failure_reported: false,
             lost: Losses::default(),
+            known_heads: None,
         }
     }
 

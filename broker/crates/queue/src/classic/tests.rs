@@ -199,6 +199,12 @@ impl Rig {
         self.seqs.clear();
     }
 
+    /// The oldest ready message: its number, and whether a file was read.
+    pub(crate) fn head(&mut self) -> (Option<u64>, bool) {
+        let found = self.queue.head(crate::model::describe_number);
+        (found.message.map(|head| head.received), found.has_read)
+    }
+
     /// Path and length of the first segment.
     fn first_segment(&self) -> (String, u64) {
         let mut files = self.disk.files();

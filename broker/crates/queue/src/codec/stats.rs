@@ -1,6 +1,8 @@
 //! Encodings of the statistics of a queue.
 
-use crate::{DelayedDetails, DeliveryCounters, Losses, QueueCounters, QueueStats, ReadyDetails};
+use crate::{
+    DelayedDetails, DeliveryCounters, HeadMessage, Losses, QueueCounters, QueueStats, ReadyDetails,
+};
 use bytes::BytesMut;
 use wire::{Decoded, Reader, Wire, wire_struct};
 
@@ -39,6 +41,10 @@ wire_struct!(DelayedDetails {
     bytes: u64,
     next_at: u64,
     last_at: u64,
+});
+wire_struct!(HeadMessage {
+    received: u64,
+    timestamp: Option<u64>,
 });
 /// Priority levels of a quorum queue.
 const MAX_LEVELS: usize = 32;

@@ -303,6 +303,26 @@ impl GroupedMessages {
         (*found == holder).then_some((*position, *group))
     }
 
+    /// The location of the message that was enqueued first, of the first ones of each holder and class: at most
+    /// `max_compared` of them.
+    pub(crate) fn oldest(&self, max_compared: usize) -> Option<LogLocation> {
+        let mut oldest: Option<LogLocation> = None;
+        let mut from = (FREE, ServicePosition::FIRST, GroupId::MIN);
+        for _ in 0..max_compared {
+            let Some((holder, position, _)) = self.heads.range(from..).next() else {
+                break;
+            };
+            let location = position.location();
+            oldest = Some(oldest.map_or(location, |oldest| oldest.min(location)));
+            let next_class = ServicePosition {
+                class: position.class.saturating_add(1),
+                ..ServicePosition::FIRST
+            };
+            from = (*holder, next_class, GroupId::MIN);
+        }
+        oldest
+    }
+
     /// Updates the entry of a consumer in `owner_heads`.
     fn update_owner(&mut self, number: u64) {
         let first = self.head_of(number);

@@ -7,6 +7,7 @@
 use super::command::{Batch, Command, Configuration, judged};
 use super::dead_letter::ForwardProgress;
 use super::effects::{Effects, LogRead};
+use super::head::KnownHead;
 use super::machine::{Machine, UnknownCommand};
 use super::snapshot::RestoreError;
 use super::timeouts::TimeoutWatches;
@@ -94,6 +95,8 @@ pub struct QuorumQueue {
     /// The clock of the queue, if it was ahead of this node's when this member became the leader. Without it the clock
     /// would stand still until this node's has caught up, and so would the times of expiring and delayed messages.
     clock_ahead: Option<SteadyWallClock>,
+    /// The oldest ready message when it was asked for last.
+    pub(super) head: Option<Box<KnownHead>>,
 }
 
 impl QuorumQueue {
@@ -129,6 +132,7 @@ impl QuorumQueue {
             watches: TimeoutWatches::default(),
             at: Timestamps::default(),
             clock_ahead: None,
+            head: None,
         }
     }
 

@@ -27,6 +27,9 @@ mod grouped;
 mod grouped_model_tests;
 #[cfg(test)]
 mod grouped_tests;
+mod head;
+#[cfg(test)]
+mod head_tests;
 mod leader;
 #[cfg(test)]
 mod leader_tests;

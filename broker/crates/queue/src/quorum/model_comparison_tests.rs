@@ -80,6 +80,10 @@ impl QueueUnderTest for Rig {
         self.machine.browse(request, &mut read).unwrap()
     }
 
+    fn head(&mut self) -> Option<u64> {
+        Rig::head(self).0
+    }
+
     fn session(&self, by: u64) -> SessionId {
         session(by)
     }

@@ -11,6 +11,7 @@
 //!
 //! A queue with message groups keeps the messages of groups apart ([`GroupedMessages`]) and serves strictly.
 
+mod oldest;
 mod picking;
 
 use super::effects::LogLocation;

@@ -1,9 +1,10 @@
 use super::command::{Batch, Command, Configuration};
+use super::head::KnownHead;
 use super::machine::Machine;
 use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, Ready};
 use super::{Effect, Effects, QuorumQueue};
 use crate::checkout::{Admission, CLOSED_MS};
-use crate::model::BODY;
+use crate::model::{BODY, describe_number};
 pub(super) use crate::model::{number, spec};
 use crate::{
     ConsumerId, ConsumerSpec, DeadIncarnation, DeadLettering, DeadReason, DelayedRetry, Delivery,
@@ -55,6 +56,7 @@ pub(crate) struct Rig {
     pub log: Vec<Bytes>,
     pub seqs: BTreeMap<SessionId, u64>,
     pub wall: u64,
+    known_head: Option<Box<KnownHead>>,
     out: QueueOutput,
 }
 
@@ -65,6 +67,7 @@ impl Rig {
             log: Vec::new(),
             seqs: BTreeMap::new(),
             wall: 1000,
+            known_head: None,
             out: QueueOutput::default(),
         }
     }
@@ -86,6 +89,21 @@ impl Rig {
         effects.take_dead(usize::MAX, usize::MAX, &mut read, &mut out);
         assert_eq!(out.faults, Vec::<String>::new());
         out
+    }
+
+    /// The machine continues from a checkpoint on another member.
+    pub(crate) fn restore(&mut self) {
+        let state = self.machine.snapshot();
+        self.machine = Machine::restore("queue 'q' in vhost '/'".into(), state).unwrap();
+        self.known_head = None;
+    }
+
+    /// The oldest ready message: its number, and whether the log was read.
+    pub(crate) fn head(&mut self) -> (Option<u64>, bool) {
+        let log = &self.log;
+        let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
+        let found = (self.machine).head(&mut self.known_head, &mut read, describe_number);
+        (found.message.map(|head| head.received), found.has_read)
     }
 
     pub(crate) fn batch(&mut self, bodies: Vec<(u64, RequestBody)>) -> QueueOutput {

@@ -58,6 +58,7 @@ golden::variant_names! {
         Frame::StreamLeaders { .. } => "stream-leaders",
         Frame::ReadyDetails { .. } => "ready-details",
         Frame::DelayedDetails { .. } => "delayed-details",
+        Frame::HeadMessages { .. } => "head-messages",
     }
     fn alarm_name(AlarmReason) {
         AlarmReason::Memory => "memory",
@@ -302,6 +303,25 @@ fn other_frames() -> Vec<Frame> {
                     last_at: 1_790_000_060_000,
                 },
             )],
+        },
+        Frame::HeadMessages {
+            token: 7,
+            heads: vec![
+                (
+                    QUEUE,
+                    queue::HeadMessage {
+                        received: 1_790_000_000_123,
+                        timestamp: Some(1_780_000_000),
+                    },
+                ),
+                (
+                    QueueId(3),
+                    queue::HeadMessage {
+                        received: 1,
+                        timestamp: None,
+                    },
+                ),
+            ],
         },
         Frame::ControlQuestion {
             token: 7,

@@ -116,12 +116,13 @@ impl LocalQueues {
         self.queues.iter().filter_map(bytes)
     }
 
-    /// What a shard tells of these queues. `counting`: and which of them count this node.
+    /// What a shard tells of these queues, without their oldest messages. `counting`: and which of them count this node.
     pub fn told(&self, queues: &[QueueId], counting: Option<NodeId>) -> ShardStats {
         ShardStats {
             stats: self.stats_among(queues),
             ready: self.ready_details(queues),
             delayed: self.delayed_details(queues),
+            heads: Vec::new(),
             counting: counting.map_or(Vec::new(), |node| self.counting(queues, node)),
         }
     }

@@ -260,7 +260,7 @@ impl ShardState {
     fn gather_stats(&mut self, only: Option<QueueId>, then: StatsPurpose) {
         let sources = (
             self.metadata.tree(),
-            self.queues.local(),
+            self.queues.local_mut(),
             self.cluster.peers(),
         );
         self.reports

@@ -1,7 +1,9 @@
 //! Appending, following, truncation, retention and recovery without damage.
 
 use super::*;
-use crate::{Deduplication, EpochEnd, EpochStart, MAX_OFFSETS, Retention, TruncateError};
+use crate::{
+    ChunkKind, Deduplication, EpochEnd, EpochStart, MAX_OFFSETS, Retention, TruncateError,
+};
 use bytes::Bytes;
 use env::SeededRng;
 use std::time::Duration;
@@ -694,4 +696,49 @@ fn idle_log_has_no_open_files_and_no_jobs_after_release() {
     assert!(log.take_append().is_none() && log.take_maintenance().is_none());
     assert!(!log.retain(WallTime(u64::MAX)));
     assert_eq!(disk.counters(), before);
+}
+
+/// The leader of a new stream writes a marker long before the first message.
+#[test]
+fn first_message_is_the_first_chunk_with_messages() {
+    let disk = SimDisk::new();
+    let (mut log, _) = open(&disk);
+    let timestamp = |log: &StreamLog| log.first_message().map(|first| first.timestamp);
+    assert_eq!(timestamp(&log), None);
+    log.append_marker(1, WallTime(10)).expect("a marker");
+    assert_eq!(timestamp(&log), None);
+    settle(&mut log, &disk);
+    assert_eq!(timestamp(&open(&disk).0), None);
+    append(&mut log, 1, 500, &[b"a"]);
+    append(&mut log, 1, 600, &[b"b"]);
+    assert_eq!(timestamp(&log), Some(500));
+    settle(&mut log, &disk);
+    assert_eq!(timestamp(&open(&disk).0), Some(500), "recovered");
+    fill(&mut log, &disk, 4);
+    assert_eq!(timestamp(&log), Some(500));
+    let (mut log, _) = open(&disk);
+    assert_eq!(
+        timestamp(&log),
+        Some(500),
+        "recovered from a sealed segment"
+    );
+    let last_of_first = log.segments().next().expect("a segment").last_timestamp;
+    log.commit(log.next_offset());
+    log.set_config(LogConfig {
+        retention: Retention {
+            max_bytes: None,
+            max_age: Some(Duration::from_millis(1)),
+        },
+        ..config()
+    });
+    assert!(log.retain(WallTime(last_of_first as u64 + 2)));
+    maintain(&mut log, &disk);
+    let oldest = timestamp(&log).expect("messages");
+    assert!(oldest > last_of_first, "{oldest}");
+    let first = read_all(&mut log, &disk);
+    let first = first
+        .iter()
+        .find(|chunk| chunk.header().kind == ChunkKind::Messages);
+    assert_eq!(Some(oldest), first.map(|chunk| chunk.header().timestamp));
+    assert_eq!(timestamp(&open(&disk).0), Some(oldest), "recovered");
 }

@@ -688,6 +688,30 @@ fn lag_and_first_offset_include_the_object_store() {
 }
 
 #[test]
+fn oldest_message_is_known_in_the_log_and_in_the_object_store() {
+    let store = stream_tier::MemoryStore::new(1);
+    let mut one = Single::new(small_segments());
+    assert_eq!(one.replica.oldest_message(), None);
+    restart_with_store(&mut one, 2, &store);
+    assert_eq!(one.replica.oldest_message(), None, "there is only a marker");
+    one.ms = 5_000;
+    let first = i64::try_from(one.at().wall.0).expect("a time");
+    one.request(session(1), 1, publish(&[0; 400]));
+    one.work();
+    assert_eq!(one.replica.oldest_message(), Some(first));
+    for seq in 2..=24 {
+        one.ms += 1_000;
+        one.request(session(1), seq, publish(&[seq as u8; 400]));
+        one.work();
+    }
+    assert_eq!(local_segments(&one), 1, "the others are in the store only");
+    let oldest = one.replica.oldest_message().expect("a time");
+    assert!(oldest <= first, "the segment was begun before: {oldest}");
+    restart_with_store(&mut one, 3, &store);
+    assert_eq!(one.replica.oldest_message(), Some(oldest));
+}
+
+#[test]
 fn publishing_goes_on_without_the_store_and_a_consumer_waits_for_it() {
     let store = stream_tier::MemoryStore::new(1);
     let mut one = Single::new(small_segments());
