@@ -33,7 +33,6 @@ const (
 	reasonNodeRunning     = "NodeRunning"
 	reasonNoAnswer        = "NoAnswer"
 	reasonBrokerRefuses   = "BrokerRefuses"
-	reasonBegins          = "Begins"
 
 	reasonRemovingNodes    = "RemovingNodes"
 	reasonRecoveringQueues = "RecoveringQueues"
@@ -87,7 +86,7 @@ func (d recoveryDecision) String() string { return fmt.Sprintf("%s (%s)", d.Acti
 //	 6  it has not begun, and the named nodes or volumes are not the lost | Refuse NodesDiffer
 //	 7  no remaining node answers                                         | Wait NoAnswer
 //	 8  the broker has accepted no step, and a named node runs            | Refuse NodeRunning
-//	 9  it has not begun                                                  | Begin
+//	 9  it has not begun                                                  | Begin RemovingNodes
 //	10  the cluster has yet to remove a named node                        | Step RemovingNodes
 //	11  else                                                              | Step RecoveringQueues
 //
@@ -130,7 +129,7 @@ func decideRecovery(s recoveryState) recoveryDecision {
 	}
 	switch {
 	case !hasBegun:
-		return recoveryDecision{Action: recoveryBegin, Reason: reasonBegins}
+		out.Action, out.Reason = recoveryBegin, reasonRemovingNodes
 	case len(out.Lost) > 0:
 		out.Action, out.Reason = recoveryStep, reasonRemovingNodes
 	default:

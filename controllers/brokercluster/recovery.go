@@ -46,7 +46,7 @@ func (o *recoveryOutcome) isInProgress() bool {
 
 // holdsReady reports whether the cluster is not Ready before the next steps.
 func (o *recoveryOutcome) holdsReady() bool {
-	return o.isInProgress() && slices.Contains([]string{reasonBegins, reasonRemovingNodes, reasonRecoveringQueues}, o.Reason)
+	return o.isInProgress() && slices.Contains([]string{reasonRemovingNodes, reasonRecoveringQueues}, o.Reason)
 }
 
 // recoveryStateOf collects the input of decideRecovery.
@@ -94,6 +94,7 @@ func (r *reconciliation) recoverMajority(ctx context.Context) (bool, error) {
 			State: posthornv1.MajorityRecovering, Lost: slices.Clone(r.in.cluster.Spec.MajorityRecovery.Lost), LastProgress: &metav1.Time{Time: r.in.now},
 		}
 		r.out.noteOfChange("MajorityRecoveryBegins", "Recover", "the remaining nodes continue without %s", describeLoss(out.record.Lost))
+		out.Message = "the operator asks a remaining node for the first step"
 		r.out.requeueWithin(recoveryPoll)
 	case recoveryStep:
 		r.takeRecoveryStep(ctx, b)
@@ -236,12 +237,12 @@ func keepStart(words string) string {
 	return words
 }
 
-// notReady lists the nodes that are not ready.
+// notReady lists the nodes that are not ready, with their troubles.
 func (r *reconciliation) notReady() []string {
 	var out []string
 	for i := range r.seen.members {
 		if m := &r.seen.members[i]; !m.Ready {
-			out = append(out, m.Name)
+			out = append(out, m.Name+r.seen.troubleOf(m.Name))
 		}
 	}
 	return out
@@ -255,11 +256,12 @@ func (r *reconciliation) joinAndGrow(ctx context.Context, b broker.Client) {
 		return
 	}
 	lacking, err := r.growQueues(ctx, b)
-	if err != nil || lacking > 0 {
+	switch {
+	case err != nil:
+		out.Reason, out.Message = reasonAddingReplicas, "queues lack replicas on the nodes with new volumes: "+err.Error()
+		return
+	case lacking > 0:
 		out.Reason, out.Message = reasonAddingReplicas, fmt.Sprintf("%d queues get replicas on the nodes with new volumes", lacking)
-		if err != nil {
-			out.Message += ": " + err.Error()
-		}
 		return
 	}
 	out.Action, out.Reason, out.Message = recoveryNone, reasonRecovered, ""
