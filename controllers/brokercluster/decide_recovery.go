@@ -119,7 +119,7 @@ func decideRecovery(s recoveryState) recoveryDecision {
 	for _, lost := range s.Asked {
 		isRunning, isListed := s.Listed[lost.Node]
 		switch m := s.member(lost.Node); {
-		case hasBegun && slices.Contains(s.Record.Removed, lost.Node), !isListed, m != nil && m.LastReady != lost.Volume, isRunning && isAccepted:
+		case hasBegun && slices.Contains(s.Record.Removed, lost.Node), !isListed, m.wasReadySince(lost.Volume), isRunning && isAccepted:
 			out.Removed = append(out.Removed, lost.Node)
 		case isRunning:
 			return refuse(reasonNodeRunning, fmt.Sprintf("a process of %s with its old data runs, and a remaining node is connected to it: find and stop it", lost.Node))
@@ -144,6 +144,11 @@ func (s recoveryState) member(name string) *recoveryMember {
 		return &s.Members[at]
 	}
 	return nil
+}
+
+// wasReadySince reports whether the node was ready with another volume than the lost one. A hibernation makes that unknown.
+func (m *recoveryMember) wasReadySince(lost string) bool {
+	return m != nil && m.LastReady != "" && m.LastReady != lost
 }
 
 // returned describes a named node that has the named volume; empty when there is none.

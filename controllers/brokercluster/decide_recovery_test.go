@@ -70,6 +70,12 @@ func TestDecideRecoveryFollowsItsTable(t *testing.T) {
 		return func(s *recoveryState) { s.Members[i].Bound, s.Members[i].IsLost = s.Members[i].LastReady, false }
 	}
 	noneLeft := func(s *recoveryState) { s.Members[0].IsLost = true }
+	// A hibernation during the recovery.
+	forgotten := func(s *recoveryState) {
+		for i := range s.Members {
+			s.Members[i].LastReady, s.Members[i].IsLost = "", false
+		}
+	}
 	unnamed := func(s *recoveryState) { s.Asked = nil }
 	unbound := func(s *recoveryState) { s.Members[1].Bound, s.Members[2].Bound = "", "" }
 	cases := []struct {
@@ -105,6 +111,7 @@ func TestDecideRecoveryFollowsItsTable(t *testing.T) {
 		{"10 the new node of a removed one runs", lostTwo(accepted, running("c-1")), "Step (RemovingNodes)", "c-2", "c-1", ""},
 		{"10 the new node of a removed one is down", lostTwo(without), "Step (RemovingNodes)", "c-2", "c-1", ""},
 		{"10 a new node that was ready is not removed", lostTwo(recorded, joined(1)), "Step (RemovingNodes)", "c-2", "c-1", ""},
+		{"10 after a hibernation", lostTwo(accepted, forgotten), "Step (RemovingNodes)", "c-2 c-1", "", ""},
 		{"11 all are removed", lostTwo(accepted, gone("c-1", "c-2")), "Step (RecoveringQueues)", "", "c-2 c-1", ""},
 		{"11 all have joined", lostTwo(accepted, joined(1), joined(2)), "Step (RecoveringQueues)", "", "c-2 c-1", ""},
 	}
