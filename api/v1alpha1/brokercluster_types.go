@@ -163,6 +163,44 @@ type BrokerClusterSpec struct {
 	// it is unset.
 	// +optional
 	Hibernated bool `json:"hibernated,omitempty"`
+
+	// MajorityRecovery lets the remaining nodes continue with their copies after a majority of the nodes lost
+	// its volumes (Ready is False, MajorityLost). Messages and definitions that only the lost nodes had are
+	// lost, also confirmed messages. The condition MajorityRecovered shows the progress, or why the operator
+	// refuses the recovery. It names volumes, so it has no effect on a later loss.
+	// +optional
+	MajorityRecovery *MajorityRecoverySpec `json:"majorityRecovery,omitempty"`
+}
+
+// AcceptedLoss is the only value of MajorityRecoverySpec.AcceptLoss.
+const AcceptedLoss = "MessagesOnLostVolumes"
+
+// MajorityRecoverySpec names what was lost, and accepts the loss.
+type MajorityRecoverySpec struct {
+	// Lost are all nodes whose volumes were lost, each with the volume with which it was last ready
+	// (status.members[].lastReady). The operator does nothing if this differs from its own observation.
+	// +listType=map
+	// +listMapKey=node
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=9
+	Lost []LostNode `json:"lost"`
+
+	// AcceptLoss must be MessagesOnLostVolumes.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == 'MessagesOnLostVolumes'",message="acceptLoss must be MessagesOnLostVolumes, which accepts that messages and definitions that only the lost nodes had are lost, also confirmed messages"
+	AcceptLoss string `json:"acceptLoss"`
+}
+
+// LostNode is a node that lost its volume.
+type LostNode struct {
+	// Node is the name of the pod.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?-[0-9]+$')",message="node is the name of a pod, for example c-1"
+	Node string `json:"node"`
+	// Volume is the PersistentVolume with which the node was last ready.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Volume string `json:"volume"`
 }
 
 // Protocol of clients.
@@ -477,6 +515,10 @@ type BrokerClusterStatus struct {
 	// +optional
 	BalancedFor int32 `json:"balancedFor,omitempty"`
 
+	// MajorityRecovery is the last recovery of a lost majority that began (spec.majorityRecovery).
+	// +optional
+	MajorityRecovery *MajorityRecoveryStatus `json:"majorityRecovery,omitempty"`
+
 	// Certificates has the expiry of the cluster's certificates.
 	// +optional
 	Certificates *CertificatesStatus `json:"certificates,omitempty"`
@@ -485,8 +527,8 @@ type BrokerClusterStatus struct {
 	// +optional
 	Binding *BindingReference `json:"binding,omitempty"`
 
-	// Conditions: Ready, Stalled, Available, Progressing, QuorumSafe, QueuesLost, UpgradeBlocked,
-	// CertificatesReady, StorageReady, MonitoringReady, ExternalReady, Spread, Paused.
+	// Conditions: Ready, Stalled, Available, Progressing, QuorumSafe, QueuesLost, MajorityRecovered,
+	// UpgradeBlocked, CertificatesReady, StorageReady, MonitoringReady, ExternalReady, Spread, Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -599,6 +641,38 @@ type ScalingStatus struct {
 	Remaining int32 `json:"remaining,omitempty"`
 }
 
+// States of a recovery of a lost majority.
+const (
+	MajorityRecovering = "Recovering"
+	MajorityRecovered  = "Recovered"
+)
+
+// MajorityRecoveryStatus is the progress of a recovery of a lost majority.
+type MajorityRecoveryStatus struct {
+	// State is Recovering or Recovered. A recovery with the state Recovered is not repeated.
+	// +kubebuilder:validation:Enum=Recovering;Recovered
+	State string `json:"state"`
+	// Lost are the nodes and volumes that spec.majorityRecovery named.
+	// +listType=map
+	// +listMapKey=node
+	// +kubebuilder:validation:MaxItems=9
+	Lost []LostNode `json:"lost"`
+	// Accepted is true after the broker has carried out a step.
+	// +optional
+	Accepted bool `json:"accepted,omitempty"`
+	// MetadataNode is the node whose copy of the metadata continues; empty when the metadata had a leader.
+	// +optional
+	MetadataNode string `json:"metadataNode,omitempty"`
+	// Removed are the lost nodes that the cluster has removed. New nodes of these names can join.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=9
+	Removed []string `json:"removed,omitempty"`
+	// LastProgress is when a step last changed something.
+	// +optional
+	LastProgress *metav1.Time `json:"lastProgress,omitempty"`
+}
+
 // CertificatesStatus has the expiry of the cluster's certificates.
 type CertificatesStatus struct {
 	// NotAfter is when the first of the cluster's certificates expires.
@@ -633,6 +707,7 @@ type BindingReference struct {
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="the name becomes part of host names: at most 40 lower case letters, digits and dashes, beginning with a letter"
 // +kubebuilder:validation:XValidation:rule="(has(oldSelf.spec.hibernated) && oldSelf.spec.hibernated && has(self.spec.hibernated) && self.spec.hibernated) || (has(self.spec.config) && 'shards' in self.spec.config ? self.spec.config['shards'] : 'auto') == (has(oldSelf.spec.config) && 'shards' in oldSelf.spec.config ? oldSelf.spec.config['shards'] : 'auto') || (has(self.status) && has(self.status.featureFlags) && (!has(self.status.featureFlags.disabled) || (size(self.status.featureFlags.disabled) < 16 && !('shards_per_node' in self.status.featureFlags.disabled))))",message="config.shards cannot change while nodes run and the feature flag shards_per_node is not enabled (status.featureFlags): a node then refuses another one with a different number of shards. Enable the flag, or set spec.hibernated first, change config.shards, then unset hibernated"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.majorityRecovery) || self.spec.majorityRecovery.lost.all(l, l.node.startsWith(self.metadata.name + '-'))",message="majorityRecovery.lost names pods of this cluster: the name of the cluster, a dash and a number"
 type BrokerCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -40,6 +40,8 @@ const (
 	ConditionStorageReady = "StorageReady"
 	// ConditionQueuesLost is present, and True, only while queues exist whose only copy was on a lost disk.
 	ConditionQueuesLost = "QueuesLost"
+	// ConditionMajorityRecovered is present only while the spec asks for the recovery of a lost majority.
+	ConditionMajorityRecovered = "MajorityRecovered"
 	// ConditionSpread: every node runs on a machine of its own.
 	ConditionSpread = "Spread"
 	// ConditionPaused: the operator changes nothing because spec.paused is true.

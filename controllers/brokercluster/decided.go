@@ -42,6 +42,8 @@ type decided struct {
 	step stepState
 	// scale is the next step of removing a node; the zero value when the reconciliation did not get that far.
 	scale scaleDecision
+	// recovery is what was decided and done about a lost majority; the zero value when the reconciliation did not get that far.
+	recovery recoveryOutcome
 	// binding is the Secret of the default user; nil when it was not written.
 	binding *posthornv1.BindingReference
 	// balancedFor is the number of nodes over which leaders were spread; 0 when the previous number holds.
@@ -77,6 +79,11 @@ func (out *decided) warnOfChange(reason, action, format string, args ...any) {
 // note adds an Event of type Normal.
 func (out *decided) note(reason, action, format string, args ...any) {
 	out.events = append(out.events, event{corev1.EventTypeNormal, reason, action, fmt.Sprintf(format, args...), false})
+}
+
+// noteOfChange adds an Event of type Normal about a change of the status.
+func (out *decided) noteOfChange(reason, action, format string, args ...any) {
+	out.events = append(out.events, event{corev1.EventTypeNormal, reason, action, fmt.Sprintf(format, args...), true})
 }
 
 // requeueWithin makes the next reconciliation come no later than after d.

@@ -31,7 +31,8 @@
 //  4. recordTrust (trust.go) records how the operator verifies the nodes.
 //  5. observe (observe.go) reads pods and volumes again and queries every node.
 //  6. ensureDisruptionBudget (disruption_budget.go) allows evictions only while no queue needs a node.
-//  7. operate (reconciliation.go) changes at most one node: it forgets or removes one (scale.go, moves.go,
+//  7. operate (reconciliation.go) changes at most one node: it recovers a lost majority if the spec names the loss
+//     (recovery.go, decide_recovery.go, lost_volumes.go), forgets or removes one (scale.go, moves.go,
 //     decide_scale.go), or drains and replaces a pod (roll.go, decide_roll.go, decide_step.go). When all nodes are up
 //     to date it rebalances leaders (scale.go), imports definitions (bootstrap.go), enables feature flags (flags.go)
 //     and deletes unused settings (config_map.go).

@@ -36,8 +36,8 @@ func (out *decided) lifecycleCondition(in *inputs, seen *observed) (readyConditi
 	case seen.refusesCredentials():
 		return stalled("CredentialsRefused", fmt.Sprintf("the broker refuses the default user's password in Secret %s: somebody changed it in the broker; write the password that the broker accepts into key password of Secret %s",
 			names.OperatorSecret(in.cluster.Name), names.DefaultUserSecret(in.cluster.Name)))
-	case seen.describeLostMajority() != "":
-		return stalled(reasonMajorityLost, seen.describeLostMajority())
+	case seen.describeLostMajority() != "" || out.recovery.holdsReady():
+		return out.lostMajorityCondition(seen), true
 	case out.invalidConfig != "":
 		return stalled(reasonInvalidConfig, out.invalidConfig)
 	case out.refusal.reason != "":

@@ -9,12 +9,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// reasonMajorityLost is the reason of Ready and Available when too few nodes have their data for a majority.
-const reasonMajorityLost = "MajorityLost"
+// Reasons of Ready and Available when too few nodes have their data for a majority, and while the others recover.
+const (
+	reasonMajorityLost       = "MajorityLost"
+	reasonRecoveringMajority = "RecoveringMajority"
+)
 
 // claimOf returns the claim of a node if it is bound; nil otherwise.
 func (seen *observed) claimOf(node string) *corev1.PersistentVolumeClaim {
@@ -77,7 +81,7 @@ func (seen *observed) describeLostMajority() string {
 	if n == 0 || n-len(lost) > n/2 {
 		return ""
 	}
-	effect, remedy := "the other nodes are no majority and cannot continue", "export the definitions of a remaining node, and start a new cluster with them"
+	effect, remedy := "the other nodes are no majority and cannot continue", "set spec.majorityRecovery to continue with the copies of the other nodes"
 	if len(lost) == n {
 		effect, remedy = "no node has its data any more", "start a new cluster"
 	}
@@ -85,11 +89,24 @@ func (seen *observed) describeLostMajority() string {
 		"volumes are lost. Bind these volumes again if they still exist; otherwise %s", len(lost), n, strings.Join(lost, ", "), effect, remedy)
 }
 
+// lostMajorityCondition returns the condition Ready of a cluster that lost its majority, or that recovers from that.
+func (out *decided) lostMajorityCondition(seen *observed) readyCondition {
+	message := seen.describeLostMajority()
+	switch recovery := &out.recovery; {
+	case recovery.isInProgress():
+		message = strings.TrimSuffix(recovery.Reason+": "+recovery.Message, ": ")
+		return readyCondition{metav1.ConditionFalse, reasonRecoveringMajority, message, false}
+	case recovery.Action == recoveryRefuse, recovery.Action == recoveryWait:
+		message += fmt.Sprintf(". spec.majorityRecovery is not carried out (%s): %s", recovery.Reason, recovery.Message)
+	}
+	return readyCondition{metav1.ConditionFalse, reasonMajorityLost, message, true}
+}
+
 // warnOfLostMajority adds an Event when too few nodes have their data for a majority. It must precede setConditions.
 func (out *decided) warnOfLostMajority(in *inputs, seen *observed) {
 	message := seen.describeLostMajority()
 	before := meta.FindStatusCondition(in.cluster.Status.Conditions, posthornv1.ConditionAvailable)
-	if message != "" && (before == nil || before.Reason != reasonMajorityLost) {
+	if message != "" && (before == nil || before.Reason != reasonMajorityLost && before.Reason != reasonRecoveringMajority) {
 		out.warnOfChange(reasonMajorityLost, "Observe", "%s", message)
 	}
 }

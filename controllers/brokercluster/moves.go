@@ -63,6 +63,11 @@ type move struct {
 // that are still catching up. The best node is one in the zone with the fewest members of the queue, then the one with
 // the fewest replicas, then the first by name.
 func decideMove(q *broker.Queue, targets []moveTarget) move {
+	return decideMembers(q, targets, max(1, min(wantedMembers(q), len(targets))))
+}
+
+// decideMembers is decideMove for a queue that is to have a number of members.
+func decideMembers(q *broker.Queue, targets []moveTarget, enough int) move {
 	staying, online, perZone := map[string]bool{}, 0, map[string]int{}
 	for _, h := range targets {
 		if slices.Contains(q.Members, h.Name) {
@@ -73,7 +78,6 @@ func decideMove(q *broker.Queue, targets []moveTarget) move {
 			}
 		}
 	}
-	enough := max(1, min(wantedMembers(q), len(targets)))
 	switch {
 	case len(staying) >= enough && online >= enough:
 		return move{Action: moveDelete}

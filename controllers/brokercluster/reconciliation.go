@@ -119,10 +119,10 @@ func (r *reconciliation) applyChildren(ctx context.Context) error {
 	return nil
 }
 
-// operate removes a surplus node, or else replaces outdated pods; it cares for the running cluster when neither is
+// operate recovers a lost majority, or else removes a surplus node, or else replaces outdated pods; it cares for the running cluster when neither is
 // left to do.
 func (r *reconciliation) operate(ctx context.Context) error {
-	for _, phase := range []func(context.Context) (bool, error){r.forgetStrayNode, r.scaleDown} {
+	for _, phase := range []func(context.Context) (bool, error){r.recoverMajority, r.forgetStrayNode, r.scaleDown} {
 		if isBusy, err := phase(ctx); isBusy || err != nil {
 			return err
 		}

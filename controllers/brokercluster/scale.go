@@ -82,24 +82,31 @@ func (r *reconciliation) scaleDown(ctx context.Context) (bool, error) {
 
 // queryQueues asks the broker for all queues. Without an answer they stay unknown.
 func (r *reconciliation) queryQueues(ctx context.Context, b broker.Client) {
-	all, err := b.AllQueues(ctx)
+	all, err := r.adoptedQueues(ctx, b)
 	if err != nil {
 		r.seen.removal.trouble = err.Error()
 		return
 	}
+	r.seen.removal.all = all
+	r.seen.removal.queues = surveyQueues(all, r.seen.removal.leaving.Name, int(r.in.cluster.Spec.Replicas))
+}
+
+// adoptedQueues lists all queues of the broker, with the numbers of members of their resources.
+func (r *reconciliation) adoptedQueues(ctx context.Context, b broker.Client) ([]broker.Queue, error) {
+	all, err := b.AllQueues(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var resources posthornv1.QueueList
 	if err := r.Client.List(ctx, &resources); err != nil {
-		r.seen.removal.trouble = err.Error()
-		return
+		return nil, fmt.Errorf("listing the Queues: %w", err)
 	}
 	var superStreams posthornv1.SuperStreamList
 	if err := r.Client.List(ctx, &superStreams); err != nil {
-		r.seen.removal.trouble = err.Error()
-		return
+		return nil, fmt.Errorf("listing the SuperStreams: %w", err)
 	}
 	adoptResources(all, resources.Items, superStreams.Items, r.in.cluster)
-	r.seen.removal.all = all
-	r.seen.removal.queues = surveyQueues(all, r.seen.removal.leaving.Name, int(r.in.cluster.Spec.Replicas))
+	return all, nil
 }
 
 // scaleStateOf collects the input of decideScale.
@@ -123,7 +130,7 @@ func scaleStateOf(in *inputs, seen *observed, sizes sizes) scaleState {
 // moveReplicas requests the next steps of moving members off the leaving node. A queue whose step the broker refuses
 // does not hold up the others.
 func (r *reconciliation) moveReplicas(ctx context.Context, b broker.Client) {
-	leaving, targets := r.seen.removal.leaving.Name, moveTargets(&r.in, &r.seen)
+	leaving, targets := r.seen.removal.leaving.Name, targetsFor(&r.in, &r.seen, r.seen.removal.all)
 	requested := 0
 	for i := range r.seen.removal.all {
 		q := &r.seen.removal.all[i]
@@ -181,11 +188,11 @@ func (r *reconciliation) deleteReplica(ctx context.Context, b broker.Client, q *
 	return b.DeleteReplica(ctx, q.Vhost, q.Name, r.seen.removal.leaving.Name)
 }
 
-// moveTargets returns the nodes that stay, with the number of replicas on each.
-func moveTargets(in *inputs, seen *observed) []moveTarget {
+// targetsFor returns the nodes that the spec wants, with the number of replicas on each.
+func targetsFor(in *inputs, seen *observed, all []broker.Queue) []moveTarget {
 	held := map[string]int{}
-	for i := range seen.removal.all {
-		for _, node := range seen.removal.all[i].Members {
+	for i := range all {
+		for _, node := range all[i].Members {
 			held[node]++
 		}
 	}

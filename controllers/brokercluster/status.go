@@ -46,6 +46,9 @@ func (out *decided) decideStatus(in *inputs, seen *observed, failed failure) {
 		}
 		out.setScaling(in, seen)
 	}
+	if out.recovery.record != nil {
+		status.MajorityRecovery = out.recovery.record
+	}
 	status.Configuration = out.configurationStatus()
 	if len(out.protocols) > 0 {
 		status.Protocols = out.protocols
@@ -143,12 +146,14 @@ func (out *decided) setConditions(in *inputs, seen *observed, counts memberCount
 	case n > 0 && counts.ready > n/2:
 		out.setCondition(in, posthornv1.ConditionAvailable, metav1.ConditionTrue, "MajorityReady", nodesReady)
 	case seen.describeLostMajority() != "":
-		out.setCondition(in, posthornv1.ConditionAvailable, metav1.ConditionFalse, reasonMajorityLost, nodesReady+"; "+seen.describeLostMajority())
+		found := out.lostMajorityCondition(seen)
+		out.setCondition(in, posthornv1.ConditionAvailable, metav1.ConditionFalse, found.reason, nodesReady+"; "+found.message)
 	default:
 		out.setCondition(in, posthornv1.ConditionAvailable, metav1.ConditionFalse, "NoMajority", strings.Join(append([]string{nodesReady}, counts.trouble...), "; "))
 	}
 	out.setQuorumSafe(in, n, counts)
 	out.setQueuesLost(in, seen)
+	out.setMajorityRecovered(in)
 	out.setSpread(in, seen)
 	out.setUpgradeBlocked(in, seen, counts)
 	out.setCertificatesReady(in, seen)

@@ -47,6 +47,9 @@ type Client interface {
 	// ForgetNode removes a node from the cluster for ever. It returns false while the broker moves its replicas
 	// first: ask again.
 	ForgetNode(ctx context.Context, node string) (bool, error)
+	// RecoverMajority does one step of the recovery from a lost majority. lost are the lost nodes that are still in
+	// the cluster. Repeat it until an answer is done.
+	RecoverMajority(ctx context.Context, lost []string) (RecoveryStep, error)
 	// RebalanceQueues starts spreading queue leaders evenly over the nodes.
 	RebalanceQueues(ctx context.Context) error
 

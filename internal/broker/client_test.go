@@ -230,3 +230,32 @@ func TestTagsDecodeFromString(t *testing.T) {
 		t.Error("a number was taken for tags")
 	}
 }
+
+func TestRecoveryOfAMajorityHasSteps(t *testing.T) {
+	server, _ := connect(t)
+	ctx := context.Background()
+	server.SetNode("c-0", true)
+	server.SetNode("c-1", false)
+	refused := []broker.RecoveredQueue{{Vhost: "/", Name: "q", Result: broker.QueueRefused, Reason: "node 'c-2' does not answer"}}
+	server.LoseMajority(refused)
+	node := broker.New(broker.Access{URL: server.NodeURL("c-0"), Username: "admin", Password: "secret"}, broker.NewTransport())
+	for _, want := range []broker.RecoveryStep{
+		{Step: broker.RecoveryMetadata, Node: "c-0"}, {Step: broker.RecoveryForgotten},
+	} {
+		if got, err := node.RecoverMajority(ctx, []string{"c-1"}); err != nil || !reflect.DeepEqual(got, want) || got.IsDone() {
+			t.Fatalf("got %+v %v, want %+v", got, err, want)
+		}
+	}
+	if _, err := node.RecoverMajority(ctx, []string{"c-1"}); !broker.IsNotFound(err) {
+		t.Errorf("a removed node: %v", err)
+	}
+	if got, err := node.RecoverMajority(ctx, nil); err != nil || !reflect.DeepEqual(got.Queues, refused) || got.IsDone() {
+		t.Errorf("queues: %+v %v", got, err)
+	}
+	if got, err := node.RecoverMajority(ctx, nil); err != nil || !got.IsDone() {
+		t.Errorf("the end: %+v %v", got, err)
+	}
+	if _, err := node.RecoverMajority(ctx, []string{"c-0"}); !broker.IsTerminal(err) || broker.IsNotFound(err) {
+		t.Errorf("a node that runs: %v", err)
+	}
+}

@@ -25,6 +25,13 @@ func (c *HTTPClient) ForgetNode(ctx context.Context, node string) (bool, error) 
 	return answer.State == "", nil
 }
 
+// RecoverMajority does one step of the recovery from a lost majority.
+func (c *HTTPClient) RecoverMajority(ctx context.Context, lost []string) (RecoveryStep, error) {
+	var out RecoveryStep
+	in := map[string][]string{"lost": append([]string{}, lost...)}
+	return out, c.call(ctx, http.MethodPost, path("recovery", "majority"), in, &out)
+}
+
 // QuorumStatus returns the state of the members of a quorum queue.
 func (c *HTTPClient) QuorumStatus(ctx context.Context, vhost, name string) ([]Replica, error) {
 	var out []Replica

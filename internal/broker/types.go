@@ -256,6 +256,45 @@ type LostQueue struct {
 	Node string `json:"node"`
 }
 
+// RecoveryStep is a step of the recovery from a lost majority.
+type RecoveryStep struct {
+	// Step is one of the values below.
+	Step string `json:"step"`
+	// Node is the node whose copy of the metadata continues.
+	Node string `json:"node"`
+	// Queues are those that this step recovered or could not recover.
+	Queues []RecoveredQueue `json:"queues"`
+	// Left is the number of queues without a leader that this step did not consider.
+	Left int64 `json:"left"`
+}
+
+// Values of RecoveryStep.Step and of RecoveredQueue.Result.
+const (
+	// RecoveryMetadata: the metadata continue on a node.
+	RecoveryMetadata = "metadata"
+	// RecoveryForgotten: a lost node is removed from the cluster.
+	RecoveryForgotten = "forgotten"
+	// RecoveryQueues: queues continue with their newest remaining copies.
+	RecoveryQueues = "queues"
+
+	QueueRecovered = "recovered"
+	QueueRefused   = "refused"
+)
+
+// IsDone reports whether nothing is left to recover.
+func (s RecoveryStep) IsDone() bool {
+	return s.Step == RecoveryQueues && len(s.Queues) == 0 && s.Left == 0
+}
+
+// RecoveredQueue is the result of the recovery of one queue.
+type RecoveredQueue struct {
+	Vhost  string `json:"vhost"`
+	Name   string `json:"name"`
+	Result string `json:"result"`
+	// Reason of a refusal.
+	Reason string `json:"reason"`
+}
+
 // Criticality is the answer of the node-is-quorum-critical check.
 type Criticality struct {
 	// Critical: a queue would lose its majority if the answering node stopped.

@@ -15,7 +15,7 @@ import (
 
 var (
 	// eventCall matches the calls that add an Event, with its reason: a literal or the name of a constant.
-	eventCall = regexp.MustCompile(`(?:\.warn|\.warnOfChange|\.note|\.Tell)\((?:"([A-Z][A-Za-z]+)"|([a-zA-Z]+)),|Eventf\([^"\n]*(?:warning|normal), "([A-Z][A-Za-z]+)"`)
+	eventCall = regexp.MustCompile(`(?:\.warn|\.warnOfChange|\.note|\.noteOfChange|\.Tell)\((?:"([A-Z][A-Za-z]+)"|([a-zA-Z]+)),|Eventf\([^"\n]*(?:warning|normal), "([A-Z][A-Za-z]+)"`)
 	// reasonConstant matches a constant of a reason.
 	reasonConstant = regexp.MustCompile(`(?m)^\s*(?:const\s+)?(reason[A-Za-z]+|trouble[A-Za-z]+)\s*=\s*"([A-Za-z]+)"`)
 	eventTable     = regexp.MustCompile(`(?ms)^\| Event of .*?\n\n`)

@@ -104,22 +104,30 @@ func replaceEveryDisk() {
 }
 
 // loseDisk removes a broker's pod and volume, and waits until a new process runs on a new volume.
-func loseDisk(name string) {
+func loseDisk(name string) { loseDisks(name) }
+
+// loseDisks is loseDisk for several brokers at the same time.
+func loseDisks(names ...string) {
 	GinkgoHelper()
-	pod := brokerPod(name)
-	key := client.ObjectKey{Namespace: namespace, Name: "data-" + name}
-	var claim corev1.PersistentVolumeClaim
-	Expect(k8s.Get(ctx, key, &claim)).To(Succeed())
-	say("%s loses its disk", name)
-	Expect(k8s.Delete(ctx, claim.DeepCopy())).To(Succeed())
-	Expect(k8s.Delete(ctx, pod.DeepCopy(), client.GracePeriodSeconds(1))).To(Succeed())
-	Eventually(func(g Gomega) {
-		var again corev1.PersistentVolumeClaim
-		g.Expect(k8s.Get(ctx, key, &again)).To(Succeed())
-		g.Expect(again.UID).NotTo(Equal(claim.UID))
-		g.Expect(again.Status.Phase).To(Equal(corev1.ClaimBound))
-		g.Expect(again.Spec.VolumeName).NotTo(Equal(claim.Spec.VolumeName))
-	}).Should(Succeed(), "a new volume for %s", name)
+	claims := make([]corev1.PersistentVolumeClaim, len(names))
+	for i, name := range names {
+		Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "data-" + name}, &claims[i])).To(Succeed())
+		say("%s loses its disk", name)
+		Expect(k8s.Delete(ctx, claims[i].DeepCopy())).To(Succeed())
+	}
+	for _, name := range names {
+		pod := brokerPod(name)
+		Expect(k8s.Delete(ctx, pod.DeepCopy(), client.GracePeriodSeconds(1))).To(Succeed())
+	}
+	for i, name := range names {
+		Eventually(func(g Gomega) {
+			var again corev1.PersistentVolumeClaim
+			g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(&claims[i]), &again)).To(Succeed())
+			g.Expect(again.UID).NotTo(Equal(claims[i].UID))
+			g.Expect(again.Status.Phase).To(Equal(corev1.ClaimBound))
+			g.Expect(again.Spec.VolumeName).NotTo(Equal(claims[i].Spec.VolumeName))
+		}).Should(Succeed(), "a new volume for %s", name)
+	}
 }
 
 // ledgerClaim keeps a publishing client's ledger for the consuming one.

@@ -23,6 +23,12 @@ const lifecycleTimeout = 5 * time.Minute
 // publishKept fills a queue and returns the volume with the ledger of its messages.
 func publishKept(queue string, messages int) string {
 	GinkgoHelper()
+	return publishKeptAs("", queue, messages)
+}
+
+// publishKeptAs is publishKept with the service binding of another user.
+func publishKeptAs(secret, queue string, messages int) string {
+	GinkgoHelper()
 	claim := ledgerClaim()
 	Expect(k8s.Create(ctx, claim)).To(Succeed())
 	DeferCleanup(func() {
@@ -31,7 +37,7 @@ func publishKept(queue string, messages int) string {
 			return k8s.Get(ctx, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
 		}).Should(MatchError(ContainSubstring("not found")), "the next spec makes one of the same name")
 	})
-	start(queue+"-publish", work{command: "publish", queue: queue, messages: messages, ledger: claim.Name}).keptItsWord()
+	start(queue+"-publish", work{command: "publish", queue: queue, messages: messages, ledger: claim.Name, secret: secret}).keptItsWord()
 	return claim.Name
 }
 

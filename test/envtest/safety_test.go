@@ -91,7 +91,7 @@ var _ = Describe("safety of running clusters", func() {
 		By("losing another one")
 		lose("c-2")
 		words := And(ContainSubstring("2 of 3 nodes no longer have the volumes"), ContainSubstring("c-1 (volume "+before[1]+"), c-2 (volume "+before[2]+")"),
-			ContainSubstring("start a new cluster"))
+			ContainSubstring("set spec.majorityRecovery"))
 		for _, kind := range []string{posthornv1.ConditionReady, posthornv1.ConditionAvailable} {
 			Eventually(conditionOf(w.cluster(), kind)).Should(And(HavePrefix("False MajorityLost"), words))
 		}

@@ -30,6 +30,73 @@ func (s *Server) forget(r *request) reply {
 	return noContent
 }
 
+// recovery is a lost majority of the fake cluster.
+type recovery struct {
+	// refusal answers every step, with its status; empty when steps are carried out.
+	refusal string
+	status  int
+	// survivor is the node whose copy of the metadata continues, once hasMetadata is set.
+	survivor    string
+	hasMetadata bool
+	// results of queues, one answer each.
+	results [][]broker.RecoveredQueue
+}
+
+// recoverMajority does one step: the metadata continue, a named node is removed with its members, or queues continue.
+func (s *Server) recoverMajority(r *request) reply {
+	var in struct {
+		Lost []string `json:"lost"`
+	}
+	if r.Method != http.MethodPost || len(r.parts) != 2 || r.parts[1] != "majority" || json.NewDecoder(r.Body).Decode(&in) != nil {
+		return notFound()
+	}
+	m := &s.majority
+	if m.refusal != "" {
+		return failure(m.status, "refused", m.refusal)
+	}
+	for _, name := range in.Lost {
+		switch n := s.nodes[name]; {
+		case n == nil || n.forgotten:
+			return notFound()
+		case n.running || name == r.node:
+			return badRequest(fmt.Sprintf("node '%s' is running, so it is not lost", name))
+		}
+	}
+	switch {
+	case !m.hasMetadata:
+		m.hasMetadata, m.survivor = true, r.node
+		return ok(broker.RecoveryStep{Step: broker.RecoveryMetadata, Node: r.node})
+	case len(in.Lost) > 0:
+		s.nodes[in.Lost[0]].forgotten = true
+		for _, q := range s.queues {
+			q.Members, q.Online = removed(q.Members, in.Lost[0]), removed(q.Online, in.Lost[0])
+			if q.Leader == in.Lost[0] {
+				q.Leader = m.survivor
+			}
+		}
+		return ok(broker.RecoveryStep{Step: broker.RecoveryForgotten})
+	case len(m.results) > 0:
+		step := broker.RecoveryStep{Step: broker.RecoveryQueues, Queues: m.results[0], Left: int64(len(m.results) - 1)}
+		m.results = m.results[1:]
+		return ok(step)
+	}
+	return ok(broker.RecoveryStep{Step: broker.RecoveryQueues, Queues: []broker.RecoveredQueue{}})
+}
+
+// LoseMajority makes the metadata have no leader until a recovery. Each answer about queues has one of the results.
+func (s *Server) LoseMajority(results ...[]broker.RecoveredQueue) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.majority = recovery{results: results}
+}
+
+// RefuseRecovery makes every step of a recovery fail with a status and a reason; an empty reason ends that.
+func (s *Server) RefuseRecovery(status int, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.majority.status, s.majority.refusal = status, reason
+}
+
 // serveReplicas handles /api/queues/quorum/{vhost}/{name}/replicas.
 func (s *Server) serveReplicas(r *request) reply {
 	queue, exists := s.queues[key{r.parts[2], r.parts[3]}]

@@ -61,6 +61,8 @@ type Server struct {
 	shown     map[string]time.Time
 	// refuseClosing makes requests to close connections fail.
 	refuseClosing bool
+	// majority is the state of a lost majority.
+	majority recovery
 	// forgetStopped makes the server forget only stopped nodes.
 	forgetStopped bool
 }
@@ -230,6 +232,7 @@ func (s *Server) route(r *request, escaped string) reply {
 		"user-limits": s.serveLimits, "connections": s.serveConnections, "vhosts": s.serveVhosts,
 		"vhost-limits": s.serveVhostLimits, "exchanges": s.serveExchanges, "bindings": s.serveBindings,
 		"rebalance": s.rebalance, "feature-flags": s.serveFlags, "definitions": s.definitions,
+		"recovery": s.recoverMajority,
 	}
 	handler, known := handlers[r.parts[0]]
 	if !known {
