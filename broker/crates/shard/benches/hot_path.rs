@@ -19,6 +19,7 @@ use codec_amqp091::{
 use codec_mqtt::Qos;
 use counting::{ALLOCATIONS, Counting};
 use message::{Table, Value};
+use mqtt::Topics;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ enum Path {
     /// A queue of this type.
     Amqp(&'static str),
     /// A session that ends with its connection.
-    Mqtt(Qos),
+    Mqtt(Qos, Topics),
 }
 
 const fn workload(name: &'static str, path: Path, batch: u64) -> Workload {
@@ -63,22 +64,50 @@ const fn crossing(name: &'static str, path: Path, batch: u64, shards: u16) -> Wo
     }
 }
 
-static WORKLOADS: [Workload; 15] = [
+static WORKLOADS: [Workload; 16] = [
     workload("classic", Path::Amqp("classic"), 100),
     workload("classic-one-by-one", Path::Amqp("classic"), 1),
     workload("quorum", Path::Amqp("quorum"), 100),
     workload("quorum-one-by-one", Path::Amqp("quorum"), 1),
-    workload("mqtt-qos0", Path::Mqtt(Qos::AtMostOnce), 100),
-    workload("mqtt-qos0-one-by-one", Path::Mqtt(Qos::AtMostOnce), 1),
-    workload("mqtt-qos1", Path::Mqtt(Qos::AtLeastOnce), 100),
-    workload("mqtt-qos1-one-by-one", Path::Mqtt(Qos::AtLeastOnce), 1),
+    workload("mqtt-qos0", Path::Mqtt(Qos::AtMostOnce, Topics::One), 100),
+    workload(
+        "mqtt-qos0-one-by-one",
+        Path::Mqtt(Qos::AtMostOnce, Topics::One),
+        1,
+    ),
+    workload(
+        "mqtt-qos0-topics",
+        Path::Mqtt(Qos::AtMostOnce, Topics::Many),
+        100,
+    ),
+    workload("mqtt-qos1", Path::Mqtt(Qos::AtLeastOnce, Topics::One), 100),
+    workload(
+        "mqtt-qos1-one-by-one",
+        Path::Mqtt(Qos::AtLeastOnce, Topics::One),
+        1,
+    ),
     crossing("classic-2-shards", Path::Amqp("classic"), 100, 2),
     crossing("quorum-2-shards", Path::Amqp("quorum"), 100, 2),
     crossing("quorum-4-shards", Path::Amqp("quorum"), 100, 4),
     crossing("quorum-8-shards", Path::Amqp("quorum"), 100, 8),
-    crossing("mqtt-qos0-2-shards", Path::Mqtt(Qos::AtMostOnce), 100, 2),
-    crossing("mqtt-qos1-2-shards", Path::Mqtt(Qos::AtLeastOnce), 100, 2),
-    crossing("mqtt-qos1-8-shards", Path::Mqtt(Qos::AtLeastOnce), 100, 8),
+    crossing(
+        "mqtt-qos0-2-shards",
+        Path::Mqtt(Qos::AtMostOnce, Topics::One),
+        100,
+        2,
+    ),
+    crossing(
+        "mqtt-qos1-2-shards",
+        Path::Mqtt(Qos::AtLeastOnce, Topics::One),
+        100,
+        2,
+    ),
+    crossing(
+        "mqtt-qos1-8-shards",
+        Path::Mqtt(Qos::AtLeastOnce, Topics::One),
+        100,
+        8,
+    ),
 ];
 
 impl Workload {
@@ -89,8 +118,8 @@ impl Workload {
                 let mut pair = Pair::new(queue_type, self.batch, self.shards);
                 Box::new(move |count| pair.run(count))
             }
-            Path::Mqtt(qos) => {
-                let mut pair = mqtt::Pair::new(qos, self.batch, self.shards);
+            Path::Mqtt(qos, topics) => {
+                let mut pair = mqtt::Pair::new(qos, topics, self.batch, self.shards);
                 Box::new(move |count| pair.run(count))
             }
         }

@@ -11,14 +11,25 @@ use std::time::Duration;
 const VERSION: Version = Version::V5;
 /// Filters that do not match.
 const OTHERS: u64 = 100;
+/// Batches before the first topic is published again, if each message has another one. More topics than a cache has room for.
+const BATCHES: u64 = 100;
+
+/// The topics of the messages.
+#[derive(Clone, Copy)]
+pub enum Topics {
+    /// The same one.
+    One,
+    /// One each, until they come round again.
+    Many,
+}
 
 pub struct Pair {
     cluster: Cluster,
     publisher: MqttClient,
     subscriber: MqttClient,
     qos: Qos,
-    /// What the publisher sends at a time.
-    packets: BytesMut,
+    /// What the publisher sends at a time, in turn.
+    batches: Vec<BytesMut>,
     batch: u64,
     got: BytesMut,
     acknowledgements: BytesMut,
@@ -28,7 +39,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new(qos: Qos, batch: u64, shards: u16) -> Pair {
+    pub fn new(qos: Qos, topics: Topics, batch: u64, shards: u16) -> Pair {
         let mut cluster = crate::node(shards);
         let mut subscriber = MqttClient::new(&mut cluster, 0, "subscriber", 0, None);
         for n in 0..OTHERS {
@@ -39,29 +50,21 @@ impl Pair {
             MqttClient::new(&mut cluster, usize::from(shards) - 1, "publisher", 0, None);
         publisher.said(&mut cluster);
         subscriber.said(&mut cluster);
-        let mut packets = BytesMut::new();
-        for n in 0..batch {
-            let publish = Publish {
-                dup: false,
-                qos,
-                retain: false,
-                topic: "devices/7/in",
-                packet_id: if qos == Qos::AtMostOnce {
-                    0
-                } else {
-                    n as u16 + 1
-                },
-                properties: Properties::default(),
-                payload: &[7; 12],
-            };
-            Packet::Publish(publish).encode(VERSION, &mut packets);
+        if shards > 1 {
+            cluster.skip_idle();
         }
+        let batches = match topics {
+            Topics::One => vec![batch_of(qos, batch, |_| "devices/7/in".to_owned())],
+            Topics::Many => (0..BATCHES)
+                .map(|round| batch_of(qos, batch, |n| format!("devices/{}/in", round * batch + n)))
+                .collect(),
+        };
         Pair {
             cluster,
             publisher,
             subscriber,
             qos,
-            packets,
+            batches,
             batch,
             got: BytesMut::new(),
             acknowledgements: BytesMut::new(),
@@ -75,7 +78,9 @@ impl Pair {
     pub fn run(&mut self, count: u64) {
         let end = self.sent + count;
         while self.sent < end {
-            self.publisher.send_raw(&mut self.cluster, &self.packets);
+            let turn = (self.sent / self.batch) as usize % self.batches.len();
+            self.publisher
+                .send_raw(&mut self.cluster, &self.batches[turn]);
             self.sent += self.batch;
             for turns in 0.. {
                 self.take();
@@ -122,6 +127,26 @@ impl Pair {
             out.clear();
         }
     }
+}
+
+fn batch_of(qos: Qos, batch: u64, topic: impl Fn(u64) -> String) -> BytesMut {
+    let mut packets = BytesMut::new();
+    for n in 0..batch {
+        let publish = Publish {
+            dup: false,
+            qos,
+            retain: false,
+            topic: &topic(n),
+            packet_id: match qos {
+                Qos::AtMostOnce => 0,
+                _ => n as u16 + 1,
+            },
+            properties: Properties::default(),
+            payload: &[7; 12],
+        };
+        Packet::Publish(publish).encode(VERSION, &mut packets);
+    }
+    packets
 }
 
 fn packets(got: &mut BytesMut, mut each: impl FnMut(Packet<'_>)) {

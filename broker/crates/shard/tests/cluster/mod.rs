@@ -49,6 +49,23 @@ struct Node {
     failed: Option<String>,
     /// The newest complete file of its log.
     rolled: u64,
+    /// It was given something since its last turn.
+    has_input: bool,
+    /// It knows the time of its next turn, for which it was given something.
+    has_time: bool,
+    /// When its next turn is due without input, after a turn while idle nodes are skipped.
+    wake_at: Option<Time>,
+}
+
+impl Node {
+    /// A driver that skips idle nodes tells the time before it passes input on.
+    fn begin_input(&mut self, (now, wall): (Time, WallTime), skips_idle: bool) {
+        if skips_idle && !self.has_time {
+            self.has_time = true;
+            self.shard.tick(now, wall);
+        }
+        self.has_input = true;
+    }
 }
 
 pub struct Cluster {
@@ -66,6 +83,8 @@ pub struct Cluster {
     connections: usize,
     /// A node that came back may have to stop.
     may_fail: bool,
+    /// Nodes without input have no turn before it is time.
+    skips_idle: bool,
 }
 
 impl Cluster {
@@ -198,6 +217,9 @@ impl Cluster {
                 alone: false,
                 failed: None,
                 rolled: 0,
+                has_input: true,
+                has_time: false,
+                wake_at: None,
             }
         };
         Cluster {
@@ -211,6 +233,7 @@ impl Cluster {
             wall,
             connections: 0,
             may_fail: false,
+            skips_idle: false,
         }
     }
 
@@ -406,13 +429,14 @@ impl Cluster {
             let cut = self.nodes[from].alone;
             let node = &mut self.nodes[to.0 as usize - 1];
             if node.up && !node.alone && !cut {
+                node.begin_input((self.now, self.wall), self.skips_idle);
                 node.shard.peer_frame(from_node, frame);
             }
         }
         while let Some((to, from, message)) = self.shard_messages.pop_front() {
-            self.nodes[usize::from(to)]
-                .shard
-                .shard_message(from, message);
+            let node = &mut self.nodes[usize::from(to)];
+            node.begin_input((self.now, self.wall), self.skips_idle);
+            node.shard.shard_message(from, message);
         }
         worked
     }
@@ -422,14 +446,27 @@ impl Cluster {
         if !node.up {
             return false;
         }
-        node.shard.tick(self.now, self.wall);
+        let has_input = std::mem::take(&mut node.has_input);
+        if self.skips_idle && !has_input && node.wake_at.is_none_or(|at| at > self.now) {
+            return false;
+        }
+        if !std::mem::take(&mut node.has_time) {
+            node.shard.tick(self.now, self.wall);
+        }
         let mut effects = Vec::new();
         node.shard.poll(&mut effects);
+        if self.skips_idle {
+            node.wake_at = node.shard.wake_at();
+        }
         let mut worked = false;
         for effect in effects {
             match effect {
-                Effect::Append { token, .. } => node.shard.durable(token),
+                Effect::Append { token, .. } => {
+                    node.has_input = true;
+                    node.shard.durable(token);
+                }
                 Effect::Job { id, job } => {
+                    node.has_input = true;
                     let result = job.run(&node.disk);
                     node.shard.job_done(id, result);
                 }
@@ -453,6 +490,22 @@ impl Cluster {
             worked = true;
         }
         worked
+    }
+
+    /// Bytes of a client.
+    fn receive(&mut self, at: usize, key: ConnectionKey, input: &mut BytesMut) {
+        let node = &mut self.nodes[at];
+        node.begin_input((self.now, self.wall), self.skips_idle);
+        node.shard.received(key, input);
+    }
+
+    /// From now on a node without input has no turn before it is time, as with a driver. For benchmarks: only what clients
+    /// send, frames, messages of shards and the disk are input.
+    pub fn skip_idle(&mut self) {
+        self.skips_idle = true;
+        for node in &mut self.nodes {
+            node.has_input = true;
+        }
     }
 
     /// Lets time pass.
@@ -537,6 +590,9 @@ impl Cluster {
             alone: false,
             failed: None,
             rolled: 0,
+            has_input: true,
+            has_time: false,
+            wake_at: None,
         });
         let joins = NodeRecord {
             voter: false,
@@ -767,8 +823,7 @@ impl RawConnection {
     pub fn send(&mut self, cluster: &mut Cluster, bytes: &[u8]) {
         if !self.is_gone {
             self.input.extend_from_slice(bytes);
-            let shard = &mut cluster.nodes[self.at].shard;
-            shard.received(self.key, &mut self.input);
+            cluster.receive(self.at, self.key, &mut self.input);
         }
     }
 
@@ -1162,8 +1217,7 @@ impl Client {
         body: &[u8],
     ) {
         self.put_message(1, ("", queue), properties, body);
-        let node = &mut cluster.nodes[self.at];
-        node.shard.received(self.key, &mut self.input);
+        cluster.receive(self.at, self.key, &mut self.input);
     }
 
     /// A message without properties, on another channel than the first.

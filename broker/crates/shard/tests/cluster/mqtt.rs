@@ -111,7 +111,7 @@ impl Crowd {
     fn send(&mut self, cluster: &mut Cluster, key: ConnectionKey, packet: &Packet<'_>) {
         self.input.clear();
         packet.encode(Version::V311, &mut self.input);
-        cluster.nodes[self.at].shard.received(key, &mut self.input);
+        cluster.receive(self.at, key, &mut self.input);
         self.take(cluster, key);
     }
 
@@ -214,8 +214,7 @@ impl MqttClient {
     }
 
     fn push(&mut self, cluster: &mut Cluster) {
-        let shard = &mut cluster.nodes[self.at].shard;
-        shard.received(self.key, &mut self.input);
+        cluster.receive(self.at, self.key, &mut self.input);
         cluster.settle();
     }
 

@@ -1,4 +1,4 @@
-//! What recently published topics match, so that a topic that is published again need not be looked up in the trie.
+//! The matches of recently published topics, so that a topic that is published again need not be looked up in the trie.
 
 use super::Route;
 use std::hash::BuildHasher;
@@ -64,7 +64,7 @@ impl RouteCache {
         self.version
     }
 
-    /// Appends what a topic matches to `found`, or returns the slot for it if the cache does not have it.
+    /// Appends the matches of a topic to `found`, or returns the slot for it if the cache does not have it.
     pub(super) fn find(
         &mut self,
         topic: &str,
@@ -93,7 +93,7 @@ impl RouteCache {
 }
 
 impl Vacancy<'_> {
-    /// Stores what the topic matches, if it is worth it.
+    /// Stores the matches of the topic, if it is worth it.
     pub(super) fn store(self, topic: &str, routes: &[Route]) {
         if !self.again || topic.len() > MAX_TOPIC_LEN || routes.len() > MAX_ROUTES {
             return;
