@@ -13,6 +13,7 @@ const CLIENTS: u16 = 12;
 const EVERY_QOS: [Qos; 3] = [Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce];
 
 /// Publishes and waits for the acknowledgement.
+#[track_caller]
 fn publish(client: &mut Client, qos: Qos, topic: &str, id: u16, payload: &str) -> Result<()> {
     client.publish_at(qos, topic, id, payload, false)?;
     if qos != Qos::AtMostOnce {
@@ -157,6 +158,12 @@ fn mqtt_messages_cross_nodes() -> Result<()> {
         assert_eq!((got.payload.as_str(), got.retain), ("gone", false));
         subscriber.acknowledge(got.id)?;
     }
+
+    // It is retained after it was delivered, and nobody is told when: the node must not be killed before.
+    eventually("the retained will", || {
+        let mut client = Client::open(&mqtt[0], "look", true).ok()?.0;
+        client.finds_retained("a/will").ok()?.then_some(())
+    })?;
 
     // A node is killed: the others continue immediately, and it continues after its restart.
     nodes.kill(2)?;

@@ -57,11 +57,13 @@ impl Client {
     }
 
     /// Connects with user name and password. Fails if the login is rejected.
+    #[track_caller]
     pub fn log_in(address: &str, user: &str, password: &str) -> Result<Client> {
         Client::log_in_as(address, ("login", true), user, password)
     }
 
     /// As [`Client::log_in`], with a client id and the flag for a clean session.
+    #[track_caller]
     pub fn log_in_as(
         address: &str,
         (client_id, clean): (&str, bool),
@@ -100,7 +102,8 @@ impl Client {
         Ok(self.stream.write_all(&raw)?)
     }
 
-    /// Reads the next packet, which `read` must accept.
+    /// Reads the next packet, which `read` must accept. An error names the place of the test.
+    #[track_caller]
     fn next<T>(&mut self, read: impl Fn(&Packet<'_>) -> Option<T>) -> Result<T> {
         loop {
             let whole = parse_frame(&self.input, usize::MAX).map_err(|e| e.to_string())?;
@@ -112,13 +115,16 @@ impl Client {
                 return Ok(found);
             }
             let mut buffer = [0; 4096];
-            match self.stream.read(&mut buffer)? {
+            let place = std::panic::Location::caller();
+            let read = self.stream.read(&mut buffer);
+            match read.map_err(|e| format!("{place}: no packet: {e}"))? {
                 0 => return Err("the connection is closed".into()),
                 n => self.input.extend_from_slice(&buffer[..n]),
             }
         }
     }
 
+    #[track_caller]
     pub fn subscribe(&mut self, filter: &str, qos: Qos) -> Result<()> {
         let options = SubscribeOptions {
             qos,
@@ -160,6 +166,7 @@ impl Client {
         }))
     }
 
+    #[track_caller]
     pub fn acknowledged(&mut self) -> Result<u16> {
         self.next(|packet| match packet {
             Packet::Ack(ack) if matches!(ack.kind, AckKind::PubAck | AckKind::PubRec) => {
@@ -169,6 +176,7 @@ impl Client {
         })
     }
 
+    #[track_caller]
     pub fn message(&mut self) -> Result<ReceivedMessage> {
         self.next(|packet| match packet {
             Packet::Publish(p) => Some(ReceivedMessage {
@@ -178,6 +186,18 @@ impl Client {
                 retain: p.retain,
                 payload: String::from_utf8_lossy(p.payload).into_owned(),
             }),
+            _ => None,
+        })
+    }
+
+    /// True if a retained message follows the subscription, before the answer to a ping.
+    #[track_caller]
+    pub fn finds_retained(&mut self, filter: &str) -> Result<bool> {
+        self.subscribe(filter, Qos::AtMostOnce)?;
+        self.send(&Packet::PingReq)?;
+        self.next(|packet| match packet {
+            Packet::Publish(publish) => Some(publish.retain),
+            Packet::PingResp => Some(false),
             _ => None,
         })
     }
