@@ -224,7 +224,7 @@ func (r *reconciliation) takeQueues(ctx context.Context, b broker.Client, step b
 	}
 	out.Reason = reasonQueuesRefused
 	if len(r.notReady()) == 0 {
-		// What is missing is reported when no queue is refused any more.
+		// Missing replicas are reported when no queue is refused any more.
 		_, _ = r.growQueues(ctx, b)
 	}
 }

@@ -193,9 +193,9 @@ fn last_of_three_confirms_nothing_that_a_crash_could_undo() {
     }
 }
 
-#[test]
-fn learner_continues_when_every_voter_is_lost() {
-    let mut cluster = Cluster::new(5, 3);
+/// Voters 1 to 3 and the learner 4. Returns the leader too.
+fn with_learner(seed: u64) -> (Cluster, NodeId) {
+    let mut cluster = Cluster::new(seed, 3);
     cluster.add_node(NodeId(4));
     cluster.create(GROUP, &voters(1..=3));
     let leader = cluster.elect(GROUP);
@@ -203,6 +203,12 @@ fn learner_continues_when_every_voter_is_lost() {
     let host = host.expect("it runs");
     host.change_membership(GROUP, MembershipChange::AddLearner(NodeId(4)))
         .expect("accepts");
+    (cluster, leader)
+}
+
+#[test]
+fn learner_continues_when_every_voter_is_lost() {
+    let (mut cluster, _) = with_learner(5);
     let number = cluster.commit(GROUP, true, 20);
     cluster.run_until("node 4 catches up", TIMEOUT, |c| {
         let machine = c.nodes[&NodeId(4)].machines.get(&GROUP);
@@ -280,17 +286,10 @@ fn replica_that_prepared_for_a_loss_follows_members_that_return() {
     }
 }
 
-/// Voters 1 to 3 and the learner 4. The last voter that is left lacks what the learner has.
+/// The last voter that is left lacks entries that the learner has.
 #[test]
 fn learner_continues_when_it_has_more_than_the_last_voter() {
-    let mut cluster = Cluster::new(6, 3);
-    cluster.add_node(NodeId(4));
-    cluster.create(GROUP, &voters(1..=3));
-    let leader = cluster.elect(GROUP);
-    let host = cluster.nodes.get_mut(&leader).and_then(|n| n.host.as_mut());
-    let host = host.expect("it runs");
-    host.change_membership(GROUP, MembershipChange::AddLearner(NodeId(4)))
-        .expect("accepts");
+    let (mut cluster, leader) = with_learner(6);
     cluster.converge(GROUP);
     let behind = (1..=3).map(NodeId).find(|n| *n != leader);
     let behind = behind.expect("a follower");

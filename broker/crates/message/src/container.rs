@@ -115,7 +115,7 @@ impl Eq for Raw {}
 impl Message {
     /// Decodes a stored or received container. The buffer is shared, not copied.
     pub fn decode(raw: Bytes) -> Result<Message, DecodeError> {
-        // Then every offset fits.
+        // Each offset is below this one.
         let end = u32::try_from(raw.len()).map_err(|_| DecodeError::Short)?;
         let (fixed, rest) = raw.split_first_chunk::<FIXED>().ok_or(DecodeError::Short)?;
         let [version, protocol, flags, ..] = *fixed;
@@ -480,8 +480,8 @@ impl<'a> Cursor<'a> {
     /// As [`Cursor::name`]. Names are rarely anything but ASCII, and that is found out faster.
     fn skip_name(&mut self) -> Result<(), DecodeError> {
         let name = self.raw_name()?;
-        let valid = name.is_ascii() || std::str::from_utf8(name).is_ok();
-        valid.then_some(()).ok_or(DecodeError::Utf8)
+        let is_valid = name.is_ascii() || std::str::from_utf8(name).is_ok();
+        is_valid.then_some(()).ok_or(DecodeError::Utf8)
     }
 
     /// Skips what a message of the extended version has between its keys and its properties.

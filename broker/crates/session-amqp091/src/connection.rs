@@ -489,7 +489,7 @@ impl AmqpSession {
             SessionEvent::Queue(notification) => self.handle_queue_notification(notification, cx),
             SessionEvent::Control(event) => self.handle_control_event(event, cx),
             SessionEvent::Service(ServiceNotification::Confirmed { tags }) => {
-                for tag in tags.tags() {
+                for tag in tags {
                     self.record_answer(tag, true, cx);
                 }
             }

@@ -624,7 +624,7 @@ impl Amqp10Session {
             SessionEvent::Queue(notification) => self.handle_queue_notification(notification, cx),
             SessionEvent::Control(event) => self.handle_control_event(event, cx),
             SessionEvent::Service(ServiceNotification::Confirmed { tags }) => {
-                for tag in tags.tags() {
+                for tag in tags {
                     self.record_answer(tag, QueueAnswer::Confirmed, cx);
                 }
             }

@@ -299,7 +299,7 @@ impl ClientConnection {
 
     /// Routers have confirmed publishes.
     pub(crate) fn handle_confirms(&mut self, tags: TagRange, cx: &mut StepContext<'_>) {
-        for tag in tags.tags() {
+        for tag in tags {
             if let Some(publish) = self.unconfirmed(tag.0) {
                 publish.missing_confirms = publish.missing_confirms.saturating_sub(1);
             }

@@ -427,7 +427,7 @@ impl ShardService for MqttService {
         if let Some((tags, taken)) = publish_answer(event, host.tree())
             && let Some(shard) = state(host)
         {
-            for tag in tags.tags() {
+            for tag in tags {
                 shard.router.answer_late(session, tag.0, taken);
             }
         }

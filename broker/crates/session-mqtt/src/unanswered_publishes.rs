@@ -53,7 +53,7 @@ pub(crate) fn forward_event(session_event: &SessionEvent, cx: &mut StepContext<'
     };
     let session = cx.broker.id().number;
     if let Some(router) = cx.broker.router() {
-        for tag in tags.tags() {
+        for tag in tags {
             router.answer_late(session, tag.0, accepted);
         }
     }

@@ -53,6 +53,16 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublishTag(pub u64);
 
+impl PublishTag {
+    /// The tag of a publish for which no confirm is expected.
+    pub const NO_CONFIRM: PublishTag = PublishTag(0);
+
+    /// Returns true if the session expects a confirm.
+    pub fn expects_confirm(self) -> bool {
+        self != PublishTag::NO_CONFIRM
+    }
+}
+
 /// Publishes of one session with successive tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagRange {
@@ -62,9 +72,12 @@ pub struct TagRange {
     pub last: PublishTag,
 }
 
-impl TagRange {
-    /// Every tag in ascending order.
-    pub fn tags(self) -> impl Iterator<Item = PublishTag> {
+/// Every tag in ascending order.
+impl IntoIterator for TagRange {
+    type Item = PublishTag;
+    type IntoIter = std::iter::Map<std::ops::RangeInclusive<u64>, fn(u64) -> PublishTag>;
+
+    fn into_iter(self) -> Self::IntoIter {
         (self.first.0..=self.last.0).map(PublishTag)
     }
 }
@@ -75,16 +88,6 @@ impl From<PublishTag> for TagRange {
             first: tag,
             last: tag,
         }
-    }
-}
-
-impl PublishTag {
-    /// The tag of a publish for which no confirm is expected.
-    pub const NO_CONFIRM: PublishTag = PublishTag(0);
-
-    /// Returns true if the session expects a confirm.
-    pub fn expects_confirm(self) -> bool {
-        self != PublishTag::NO_CONFIRM
     }
 }
 

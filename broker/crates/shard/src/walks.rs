@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 
 /// Items that one turn looks at, of all listings together.
 pub(crate) const STEP: usize = 256;
-/// What a connection or a consumer costs in items: its facts are a dozen texts.
+/// Cost in items of a connection or a consumer: its facts are a dozen texts.
 pub(crate) const COST_OF_CLIENT: usize = 4;
-/// What a message costs in items that is read from the log or the files of its queue.
+/// Cost in items of a message that is read from the log or the files of its queue.
 pub(crate) const COST_OF_READ: usize = 16;
 /// Listings that wait for their turn, at most: one beyond that is not answered, and its asker does without.
 const MAX_WALKS: usize = 1_024;

@@ -174,7 +174,7 @@ pub enum RouterOutput {
         session: u64,
         /// The tag of the first message.
         first: u64,
-        /// The tag of the last message; the tags of the messages between are all those between.
+        /// The tag of the last message. Each tag between the two is that of another one.
         last: u64,
     },
     /// To a session: a publish of its client's earlier session `publisher` was confirmed or
@@ -316,7 +316,7 @@ pub struct MqttRouter {
     /// The next expiry or will of each disconnected client.
     timers: BTreeSet<(Time, SubscriberId)>,
     outputs: VecDeque<RouterOutput>,
-    /// Of the routes of all vhosts.
+    /// Recent results of all `vhosts`.
     cache: RouteCache,
     found: Matches,
     room: Room,

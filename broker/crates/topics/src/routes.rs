@@ -6,7 +6,7 @@ mod group;
 
 use crate::exchange::RouterId;
 use crate::{InterestCounts, SubscriberId, SubscriptionMatch, key};
-use cache::Version;
+use cache::{Entry, Version};
 use codec_mqtt::{Qos, SharedFilter};
 use env::planted::{self, Bug};
 use group::Group;
@@ -75,7 +75,7 @@ struct Route {
 #[derive(Debug)]
 pub(crate) struct Routes {
     trie: Bindings<Route>,
-    /// Of the trie, for the cache. `None` since a change.
+    /// Identifies the content of the trie in the cache. `None` since a change.
     version: Option<Version>,
     groups: Slab<Group>,
     /// Index into `groups` by the whole filter, including `$share/`.
@@ -359,9 +359,12 @@ impl Routes {
     fn look_up(&mut self, topic: &str, cache: &mut RouteCache) {
         self.scratch.clear();
         let version = *self.version.get_or_insert_with(|| cache.next_version());
-        if let Some(vacancy) = cache.find(topic, version, &mut self.scratch) {
-            self.search(topic);
-            vacancy.store(topic, &self.scratch);
+        match cache.entry(topic, version) {
+            Entry::Occupied(routes) => self.scratch.extend_from_slice(routes),
+            Entry::Vacant(entry) => {
+                self.search(topic);
+                entry.store(topic, &self.scratch);
+            }
         }
     }
 

@@ -120,7 +120,7 @@ pub(super) struct ClassicStore {
     /// A read failure was reported, and no read has succeeded since.
     pub(super) read_failure_reported: bool,
     pub lost: Losses,
-    /// What was read for the oldest ready message when it was asked for last.
+    /// The messages that were read to find the oldest ready one.
     known_heads: Option<Box<KnownHeads>>,
 }
 

@@ -213,13 +213,13 @@ impl ShardState {
     pub fn publishes_confirmed(&mut self, session: u64, tags: TagRange) -> bool {
         match InternalSession::from_number(session) {
             Some(InternalSession::InternalClient) => {
-                for tag in tags.tags() {
+                for tag in tags {
                     self.internal_client.handle_publish_result(tag, true);
                 }
                 self.route_internal_client();
             }
             Some(InternalSession::DeadLetters) => {
-                for tag in tags.tags() {
+                for tag in tags {
                     self.handle_dead_letter_announced(tag.0);
                 }
             }

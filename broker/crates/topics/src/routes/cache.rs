@@ -26,7 +26,7 @@ pub(crate) struct RouteCache {
 
 #[derive(Clone, Debug, Default)]
 struct Slot {
-    /// Of the routes when this was stored. No routes have the default.
+    /// The version of the routes when they were stored; the default in an empty slot.
     version: Version,
     topic: Box<str>,
     routes: Box<[Route]>,
@@ -35,12 +35,18 @@ struct Slot {
     missed: u64,
 }
 
-/// A topic that was not found: the slot for it.
-pub(super) struct Vacancy<'a> {
+/// The place of a topic.
+pub(super) enum Entry<'a> {
+    /// The matches of the topic.
+    Occupied(&'a [Route]),
+    Vacant(VacantEntry<'a>),
+}
+
+pub(super) struct VacantEntry<'a> {
     slot: &'a mut Slot,
     version: Version,
-    /// True if the topic is to be stored.
-    again: bool,
+    /// True if the same topic was not found here before.
+    is_repeated: bool,
 }
 
 impl Default for RouteCache {
@@ -64,38 +70,31 @@ impl RouteCache {
         self.version
     }
 
-    /// Appends the matches of a topic to `found`, or returns the slot for it if the cache does not have it.
-    pub(super) fn find(
-        &mut self,
-        topic: &str,
-        version: Version,
-        found: &mut Vec<Route>,
-    ) -> Option<Vacancy<'_>> {
+    pub(super) fn entry(&mut self, topic: &str, version: Version) -> Entry<'_> {
         debug_assert!(version != Version::default(), "routes without a version");
         if self.slots.is_empty() {
             self.slots.resize(self.size, Slot::default());
         }
         let hash = foldhash::fast::FixedState::default().hash_one(topic.as_bytes());
         let place = hash as usize & (self.slots.len() - 1);
-        let slot = self.slots.get_mut(place)?;
+        let slot = &mut self.slots[place];
         if slot.version == version && *slot.topic == *topic {
-            found.extend_from_slice(&slot.routes);
-            return None;
+            return Entry::Occupied(&slot.routes);
         }
-        let again = slot.missed == hash;
+        let is_repeated = slot.missed == hash;
         slot.missed = hash;
-        Some(Vacancy {
+        Entry::Vacant(VacantEntry {
             slot,
             version,
-            again,
+            is_repeated,
         })
     }
 }
 
-impl Vacancy<'_> {
+impl VacantEntry<'_> {
     /// Stores the matches of the topic, if it is worth it.
     pub(super) fn store(self, topic: &str, routes: &[Route]) {
-        if !self.again || topic.len() > MAX_TOPIC_LEN || routes.len() > MAX_ROUTES {
+        if !self.is_repeated || topic.len() > MAX_TOPIC_LEN || routes.len() > MAX_ROUTES {
             return;
         }
         self.slot.version = self.version;
