@@ -170,6 +170,9 @@ impl Pair {
             arguments: Table::default(),
         };
         consumer.call(&mut cluster, 1, consume);
+        if shards > 1 {
+            cluster.skip_idle();
+        }
         let mut frames = BytesMut::new();
         for _ in 0..batch {
             publish(&mut frames);

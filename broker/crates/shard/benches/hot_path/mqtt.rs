@@ -28,7 +28,7 @@ pub struct Pair {
     publisher: MqttClient,
     subscriber: MqttClient,
     qos: Qos,
-    /// What the publisher sends at a time, in turn.
+    /// The packets that the publisher sends at a time, in turn.
     batches: Vec<BytesMut>,
     batch: u64,
     got: BytesMut,

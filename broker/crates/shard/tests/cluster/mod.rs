@@ -1006,9 +1006,7 @@ impl Client {
 
     /// What was put into `input` goes to the node.
     fn push(&mut self, cluster: &mut Cluster) {
-        cluster.nodes[self.at]
-            .shard
-            .received(self.key, &mut self.input);
+        cluster.receive(self.at, self.key, &mut self.input);
         cluster.settle();
     }
 
