@@ -694,6 +694,7 @@ impl Amqp10Session {
                 consumer.handle_activity(is_active, owner, engine, cx);
                 Ok(())
             }),
+            QueueNotification::Removed { .. } => self.detach_from_removed_queues(cx),
             // This session has no cursors.
             QueueNotification::Cursor { .. } => {}
         }
@@ -813,6 +814,24 @@ impl Amqp10Session {
         let refusal = Refusal::new(Condition::ResourceDeleted, text);
         debug_assert_eq!(queue, consumer.queue, "a consumer has one queue");
         self.detach(link, &refusal, cx);
+    }
+
+    /// Ends the links whose target is a queue that was deleted, as RabbitMQ does, so that a client hears of it before its
+    /// next message.
+    fn detach_from_removed_queues(&mut self, cx: &mut StepContext<'_>) {
+        let mut refused: Vec<(LinkId, Refusal)> = Vec::new();
+        for link in self.links.values() {
+            if let Link::Publisher(publisher) = link
+                && let Err(refusal) = publisher.check_target(&self.state, cx)
+            {
+                refused.push((publisher.link, refusal));
+            }
+        }
+        // Do not depend on the order of the hash map.
+        refused.sort_unstable_by_key(|(link, _)| link.number());
+        for (link, refusal) in refused {
+            self.detach(link, &refusal, cx);
+        }
     }
 
     /// Releases deliveries that the client did not settle in time. The link stays attached.
