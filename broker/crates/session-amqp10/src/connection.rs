@@ -796,12 +796,22 @@ impl Amqp10Session {
             }),
             QueueReply::Refused { code, text } => {
                 if let Some(Link::Consumer(consumer)) = self.links.get(&link) {
-                    let refusal = crate::refusal::from_queue_reply(code, text);
-                    self.detach(consumer.link, &refusal, cx);
+                    let link = consumer.link;
+                    let refusal = match cx.broker.tree().queue_by_id(consumer.queue) {
+                        Some(_) => crate::refusal::from_queue_reply(code, text),
+                        // The deletion was faster than the credit.
+                        None => self.source_deleted(),
+                    };
+                    self.detach(link, &refusal, cx);
                 }
             }
             other => tracing::error!(?other, "unexpected answer to a credit"),
         }
+    }
+
+    fn source_deleted(&self) -> Refusal {
+        let text = format!("a queue in vhost '{}' was deleted", self.state.vhost);
+        Refusal::new(Condition::ResourceDeleted, text)
     }
 
     /// Handles a consumer that its queue has ended.
@@ -810,8 +820,7 @@ impl Amqp10Session {
             return;
         };
         let link = consumer.link;
-        let text = format!("a queue in vhost '{}' was deleted", self.state.vhost);
-        let refusal = Refusal::new(Condition::ResourceDeleted, text);
+        let refusal = self.source_deleted();
         debug_assert_eq!(queue, consumer.queue, "a consumer has one queue");
         self.detach(link, &refusal, cx);
     }

@@ -8,8 +8,10 @@ use codec_amqp10::{
 };
 use metadata::QueueType;
 use metadata::features::STREAM_QUEUES;
-use queue::{Modification, RejectReason, RequestBody, SettlementOutcome};
-use session::{ControlEvent, PasswordCheck, QueueNotification, SessionEvent, SessionState};
+use queue::{Modification, QueueReply, RejectReason, RequestBody, SettlementOutcome};
+use session::{
+    ControlEvent, PasswordCheck, QueueNotification, RequestSeq, SessionEvent, SessionState,
+};
 use session_amqp10::{Amqp10Config, Limits};
 
 const ACCEPTED: DeliveryState<'static> = DeliveryState::ACCEPTED;
@@ -635,6 +637,37 @@ fn publish_to_a_deleted_target_queue_is_released_and_detaches_the_link() {
     let id = client.send(other, "b");
     client.expect(Seen::Outcome(id, "released".into()));
     assert_eq!(client.broker.message_counters.publishers, 1);
+}
+
+#[test]
+fn credit_for_a_deleted_queue_detaches_with_the_deletion() {
+    for (is_deleted, condition) in [
+        (false, "amqp:internal-error"),
+        (true, "amqp:resource-deleted"),
+    ] {
+        let (mut client, session) = Client::open();
+        let queue = client.declare("q");
+        let link = client.consumer(session, "/queues/q");
+        client.broker.silent = true;
+        client.credit(link, 1, false);
+        client.nothing_seen();
+        if is_deleted {
+            delete(&mut client, "q");
+        }
+        let requests = client.broker.requests.iter();
+        let seq = requests.filter(|(to, _)| *to == queue).count() as u64;
+        let refused = QueueNotification::Answer {
+            queue,
+            seq: RequestSeq(seq),
+            answer: QueueReply::Refused {
+                code: 541,
+                text: "the queue's node is down".to_owned(),
+            },
+        };
+        client.broker.notices.push_back(refused.into());
+        client.pump();
+        client.expect(Seen::Detached(Some(condition.into())));
+    }
 }
 
 #[test]
