@@ -564,19 +564,13 @@ def many_links_of_a_session():
 
 
 @check
-def unknown_coordinator_or_transactions():
+def coordinator_is_accepted():
     with Session() as peer:
         peer.attach(SENDER, "me", composite("coordinator"))
-        attach = peer.expect("attach")
-        note(f"coordinator {attach.target is not None}")
+        assert peer.expect("attach").target is not None
 
 
 # More of credit.
-
-
-def rest(peer):
-    """The bodies of the deliveries that arrive before an answer to another link."""
-    return peer.is_alive()
 
 
 @each(classic="classic", quorum="quorum")
@@ -651,7 +645,6 @@ def drain_twice(kind):
 
 @check
 def drain_of_one_link_leaves_another():
-    address = queue()
     with Session() as peer:
         first, second = queue(), queue()
         peer.receiver(first, credit=5)
@@ -660,7 +653,6 @@ def drain_of_one_link_leaves_another():
         assert peer.expect("flow", handle=1).link_credit == 0
         publish(first, b"a")
         assert peer.expect("transfer", handle=0).payload.endswith(b"a")
-        assert address
 
 
 @check

@@ -91,6 +91,22 @@ def failed(peer, *conditions):
     return body
 
 
+def with_answers(usual, others, **cases):
+    """Cases with the answer that `answered` expects: `usual`, unless `others` has one for the name of the case."""
+    assert set(others) <= set(cases), others
+    return {name: (others.get(name, usual), case) for name, case in cases.items()}
+
+
+def answered(peer, wanted):
+    """The next frame that is no flow is of this kind, with the condition behind it if it has an error."""
+    _, body = peer.frame()
+    while body.kind in {"flow", "heartbeat"}:
+        _, body = peer.frame()
+    got = f"{body.kind} {body.error.condition}" if body.error else body.kind
+    assert got == wanted, f"{got} instead of {wanted}"
+    return body
+
+
 def settle(peer, state, first, settled=True, **fields):
     """Sends the state of a delivery to the server."""
     peer.send("disposition", role=RECEIVER, first=first, settled=settled, state=state, **fields)
