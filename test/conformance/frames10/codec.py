@@ -44,7 +44,7 @@ class Described:
         return isinstance(other, Described) and (self.descriptor, self.value) == (other.descriptor, other.value)
 
     def __repr__(self):
-        return f"Described({self.descriptor:#x}, {self.value!r})"
+        return f"Described({self.descriptor!r}, {self.value!r})"
 
 
 def _variable(short, long, body):
@@ -94,7 +94,7 @@ def encode(value):
 
 _FIXED = {
     0x50: ">B", 0x51: ">b", 0x52: ">B", 0x53: ">B", 0x54: ">b", 0x55: ">b", 0x60: ">H", 0x61: ">h", 0x70: ">I", 0x71: ">i",
-    0x72: ">f", 0x80: ">Q", 0x81: ">q", 0x82: ">d", 0x83: ">q",
+    0x72: ">f", 0x73: ">I", 0x80: ">Q", 0x81: ">q", 0x82: ">d", 0x83: ">q",
 }
 _CONSTANT = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 
@@ -129,8 +129,10 @@ class Reader:
             return self.number(_FIXED[constructor])
         if constructor == 0x56:
             return self.number(">B") == 1
-        if constructor == 0x98:
+        if constructor in (0x98, 0x94):  # uuid, decimal128
             return self.take(16)
+        if constructor in (0x74, 0x84):  # decimal32, decimal64
+            return self.take(4 if constructor == 0x74 else 8)
         if constructor == 0x45:
             return []
         size = self.number(">B" if constructor >> 4 in (0xA, 0xC, 0xE) else ">I")
@@ -141,6 +143,9 @@ class Reader:
         count = self.number(">B" if constructor >> 4 in (0xC, 0xE) else ">I")
         if constructor >> 4 in (0xE, 0xF):
             element = self.number(">B")
+            if element == 0:
+                self.value()  # The descriptor of all elements.
+                element = self.number(">B")
             out = [self.body(element) for _ in range(count)]
         else:
             out = [self.value() for _ in range(count)]

@@ -86,6 +86,9 @@ pub enum Reason {
     /// A section of a message before one that it must follow, or a second one of its kind (section 3.2).
     #[error("section {0:#04x} is repeated or out of order")]
     SectionOrder(u8),
+    /// A key of annotations that is not a symbol. Keys of type ulong are reserved, and none is defined (section 3.2.10).
+    #[error("the key of an annotation must be a symbol")]
+    AnnotationKey,
     /// A message of 4 GiB or more.
     #[error("the message has 4 GiB or more")]
     MessageSize,
@@ -128,7 +131,7 @@ impl DecodeError {
         self.condition() != Condition::DecodeError
             || matches!(
                 self.reason,
-                Reason::TooManyFields { .. } | Reason::SectionOrder(_)
+                Reason::TooManyFields { .. } | Reason::SectionOrder(_) | Reason::AnnotationKey
             )
     }
 

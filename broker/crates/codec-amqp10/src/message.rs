@@ -359,6 +359,21 @@ impl Sections {
         Ok(sections)
     }
 
+    /// Checks that the keys of the annotations are symbols, as section 3.2.10 requires of a new message. Messages that are stored
+    /// already may have other keys. Keys without the prefix `x-` are allowed, because the trace context of W3C has none.
+    pub fn check_annotation_keys(&self, message: &[u8]) -> Result<(), DecodeError> {
+        for section in [self.delivery_annotations, self.message_annotations] {
+            let annotations = self.read_map(section, message)?;
+            if !annotations
+                .encoded_entries()
+                .all(|(key, _)| key.is_symbol())
+            {
+                return Err(Reason::AnnotationKey.into());
+            }
+        }
+        Ok(())
+    }
+
     /// The bare message: properties, application properties and body.
     pub fn bare(&self) -> Range<usize> {
         let end = self.footer.map_or(self.size, |footer| footer.start) as usize;

@@ -398,6 +398,12 @@ impl<'a> Iterator for EncodedEntries<'a> {
 pub struct EncodedValue<'a>(&'a [u8]);
 
 impl<'a> EncodedValue<'a> {
+    /// Returns true for a symbol.
+    #[inline]
+    pub fn is_symbol(self) -> bool {
+        matches!(self.0.first(), Some(&(code::SYMBOL8 | code::SYMBOL32)))
+    }
+
     /// The bytes of a string; None for other types.
     #[inline]
     pub fn string_bytes(self) -> Option<&'a [u8]> {

@@ -224,6 +224,21 @@ fn named_exchange<'a>(
 }
 
 impl QueueRecord {
+    /// The name of a property that queues of this type cannot have, as RabbitMQ names it in its error.
+    pub fn unsupported_property(&self) -> Option<&'static str> {
+        if self.kind.descriptor().transient {
+            None
+        } else if self.auto_delete {
+            Some("auto-delete")
+        } else if self.exclusive.is_some() {
+            Some("exclusive-owner")
+        } else if !self.durable {
+            Some("non-durable")
+        } else {
+            None
+        }
+    }
+
     /// Milliseconds for which the queue remembers values of `x-deduplication-header`. None: it does not recognise messages
     /// that are published again. It does so only once the feature flag `publisher_deduplication` is enabled.
     pub fn deduplication_window_ms(&self) -> Option<u64> {

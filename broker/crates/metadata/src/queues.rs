@@ -87,21 +87,10 @@ impl Tree {
         if record.declared_by.len() > limits::NAME_BYTES {
             return Err(ChangeError::Invalid("the user's name is too long".into()));
         }
-        if !record.kind.descriptor().transient {
-            let property = if record.auto_delete {
-                Some("auto-delete")
-            } else if record.exclusive.is_some() {
-                Some("exclusive-owner")
-            } else if !record.durable {
-                Some("non-durable")
-            } else {
-                None
-            };
-            if let Some(property) = property {
-                return Err(ChangeError::PreconditionFailed(format!(
-                    "invalid property '{property}' for {resource}"
-                )));
-            }
+        if let Some(property) = record.unsupported_property() {
+            return Err(ChangeError::PreconditionFailed(format!(
+                "invalid property '{property}' for {resource}"
+            )));
         }
         Ok(())
     }

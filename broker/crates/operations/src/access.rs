@@ -57,6 +57,16 @@ impl<'t> Caller<'t> {
         self.tree.access_of(self.user, self.identity)
     }
 
+    /// Checks that the user has at least one permission on a resource. The error names the permission to configure.
+    pub fn check_any(&self, resource: Resource<'_>) -> OperationResult {
+        let (vhost, name) = (self.vhost, resource.name());
+        let permits = |right| self.access().permits(vhost, right, name);
+        match permits(Right::Read) || permits(Right::Write) {
+            true => Ok(()),
+            false => self.check(Right::Configure, resource),
+        }
+    }
+
     /// Fails unless the user has this right on the resource.
     pub fn check(&self, right: Right, resource: Resource<'_>) -> OperationResult {
         let (user, vhost, name) = (self.user, self.vhost, resource.name());

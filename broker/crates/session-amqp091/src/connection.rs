@@ -550,7 +550,9 @@ impl AmqpSession {
                 });
             }
             // This session has no cursors.
-            QueueNotification::Cursor { .. } | QueueNotification::Activity { .. } => {}
+            QueueNotification::Removed { .. }
+            | QueueNotification::Cursor { .. }
+            | QueueNotification::Activity { .. } => {}
         }
     }
 

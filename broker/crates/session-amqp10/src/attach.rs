@@ -16,7 +16,7 @@ use codec_amqp10::{
     Performative, Reader, Role, SenderSettleMode, Source, Symbol, Target, Value, list, map,
 };
 use message::Table;
-use metadata::{Change, ChangeError, ChangeResult, Name, QueueRecord, Right};
+use metadata::{Change, ChangeError, ChangeResult, Name, QueueRecord, QueueType, Right};
 use operations::{ErrorKind, OperationError, QueueDeclaration, Resource};
 use queue::{ConsumerSpec, FlowMode, QueueReply, RequestBody};
 use std::sync::Arc;
@@ -268,16 +268,18 @@ impl Amqp10Session {
                 format!("source: field 'outcomes': outcome '{unsupported}' is not supported");
             return Err(Refusal::new(Condition::NotImplemented, text).into());
         }
-        if source.distribution_mode.map(|mode| mode.as_str()) == Some("copy") {
-            // A browser must not take messages from others.
-            let text = "source: field 'distribution-mode': 'copy' is not supported; consume the messages instead of browsing";
-            return Err(Refusal::new(Condition::NotImplemented, text).into());
-        }
         let priority = consumer_priority(attach.properties)?;
         let caller = self.state.caller(cx.broker);
         let record = caller
             .queue_to_read(&queue)
             .map_err(|error| Self::unknown_or_refused(error, cx))?;
+        let mode = source.distribution_mode.map(Symbol::as_str);
+        if record.kind != QueueType::Stream && mode == Some("copy") {
+            // A browser must not take messages from others.
+            let text = "source: field 'distribution-mode': 'copy' is supported by streams only; \
+                        consume the messages instead of browsing";
+            return Err(Refusal::new(Condition::NotImplemented, text).into());
+        }
         caller
             .check_available(record, cx.broker.unreachable_home(record))
             .map_err(AttachError::from)?;
@@ -382,6 +384,10 @@ impl Amqp10Session {
             filter: filters
                 .as_deref()
                 .and_then(|encoded| Reader::new(encoded).read().ok()),
+            distribution_mode: Some(Symbol::from_static(match consumer.kind {
+                QueueType::Stream => "copy",
+                _ => "move",
+            })),
             default_outcome: Some(Outcome::Released),
             outcomes: match requested.outcomes.is_empty() {
                 true => Multiple::new(&OUTCOMES),

@@ -694,6 +694,7 @@ impl Amqp10Session {
                 consumer.handle_activity(is_active, owner, engine, cx);
                 Ok(())
             }),
+            QueueNotification::Removed { .. } => self.detach_from_removed_queues(cx),
             // This session has no cursors.
             QueueNotification::Cursor { .. } => {}
         }
@@ -795,12 +796,22 @@ impl Amqp10Session {
             }),
             QueueReply::Refused { code, text } => {
                 if let Some(Link::Consumer(consumer)) = self.links.get(&link) {
-                    let refusal = crate::refusal::from_queue_reply(code, text);
-                    self.detach(consumer.link, &refusal, cx);
+                    let link = consumer.link;
+                    let refusal = match cx.broker.tree().queue_by_id(consumer.queue) {
+                        Some(_) => crate::refusal::from_queue_reply(code, text),
+                        // The deletion was faster than the credit.
+                        None => self.source_deleted(),
+                    };
+                    self.detach(link, &refusal, cx);
                 }
             }
             other => tracing::error!(?other, "unexpected answer to a credit"),
         }
+    }
+
+    fn source_deleted(&self) -> Refusal {
+        let text = format!("a queue in vhost '{}' was deleted", self.state.vhost);
+        Refusal::new(Condition::ResourceDeleted, text)
     }
 
     /// Handles a consumer that its queue has ended.
@@ -809,10 +820,27 @@ impl Amqp10Session {
             return;
         };
         let link = consumer.link;
-        let text = format!("a queue in vhost '{}' was deleted", self.state.vhost);
-        let refusal = Refusal::new(Condition::ResourceDeleted, text);
+        let refusal = self.source_deleted();
         debug_assert_eq!(queue, consumer.queue, "a consumer has one queue");
         self.detach(link, &refusal, cx);
+    }
+
+    /// Ends the links whose target is a queue that was deleted, as RabbitMQ does, so that a client hears of it before its
+    /// next message.
+    fn detach_from_removed_queues(&mut self, cx: &mut StepContext<'_>) {
+        let mut refused: Vec<(LinkId, Refusal)> = Vec::new();
+        for link in self.links.values() {
+            if let Link::Publisher(publisher) = link
+                && let Err(refusal) = publisher.check_target(&self.state, cx)
+            {
+                refused.push((publisher.link, refusal));
+            }
+        }
+        // Do not depend on the order of the hash map.
+        refused.sort_unstable_by_key(|(link, _)| link.number());
+        for (link, refusal) in refused {
+            self.detach(link, &refusal, cx);
+        }
     }
 
     /// Releases deliveries that the client did not settle in time. The link stays attached.

@@ -32,7 +32,7 @@ impl SourceFilters {
         let mut answer = map(&mut effective);
         let mut has_effect = false;
         for (key, value) in filters.into_iter().flat_map(|filters| filters.iter()) {
-            if read.add(&key, &value) {
+            if read.add(&value) {
                 answer.push(&key);
                 answer.push(&value);
                 has_effect = true;
@@ -44,7 +44,9 @@ impl SourceFilters {
     }
 
     /// Adds a filter. Returns false if it has no effect.
-    fn add(&mut self, key: &Value<'_>, value: &Value<'_>) -> bool {
+    ///
+    /// The descriptor tells the kind of filter; its key in the map is only a name (section 3.5.8).
+    fn add(&mut self, value: &Value<'_>) -> bool {
         let Value::Described(described) = value else {
             return false;
         };
@@ -52,9 +54,6 @@ impl SourceFilters {
             Descriptor::Symbol(name) => Some(name.as_str()),
             Descriptor::Code(_) => None,
         };
-        if name != key.as_text() && name.is_some_and(|name| name.starts_with("rabbitmq:")) {
-            return false;
-        }
         match name {
             Some(OFFSET) => self.set("x-stream-offset", offset(&described.value())),
             Some(VALUES) => self.set("x-stream-filter", values(&described.value())),
@@ -107,6 +106,7 @@ pub(crate) fn matches(conditions: &[Filter], message: &Message, now_ms: u64) -> 
 fn offset(value: &Value<'_>) -> Option<Argument> {
     let number = match *value {
         Value::String(text) => return Some(Argument::from(text)),
+        Value::Symbol(text) => return Some(Argument::from(text.as_str())),
         Value::Timestamp(at) => {
             let seconds = u64::try_from(at.0).ok()? / 1000;
             return Some(Argument::Timestamp(seconds));
@@ -175,6 +175,10 @@ mod tests {
         let positions = [
             (Value::String("first"), Some(Argument::from("first"))),
             (Value::String("1h"), Some(Argument::from("1h"))),
+            (
+                Value::Symbol(Symbol::from_static("next")),
+                Some(Argument::from("next")),
+            ),
             (Value::Ulong(7), Some(Argument::I64(7))),
             (
                 Value::Timestamp(Timestamp(1_700_000_000_999)),
@@ -204,13 +208,31 @@ mod tests {
             ("other", "com.example:filter", Value::String("x")),
             (VALUES, VALUES, Value::String("europe")),
             (MATCH_UNFILTERED, MATCH_UNFILTERED, Value::Boolean(true)),
-            ("renamed", VALUES, Value::String("asia")),
         ]);
         assert_eq!((read.conditions.len(), effective), (1, 3));
         let values = Argument::Array(vec![Argument::from("europe")]);
         assert_eq!(read.arguments.get("x-stream-filter"), Some(&values));
         let is_matched = read.arguments.get("x-stream-match-unfiltered");
         assert_eq!(is_matched, Some(&Argument::Bool(true)));
+    }
+
+    #[test]
+    fn descriptor_tells_the_kind_of_a_filter() {
+        let (read, effective) = read(&[
+            ("position", OFFSET, Value::String("first")),
+            ("values", VALUES, Value::String("asia")),
+            ("a", MATCH_UNFILTERED, Value::Boolean(false)),
+            ("b", "amqp:sql-filter", Value::String("a = 1")),
+        ]);
+        assert_eq!((read.conditions.len(), effective), (1, 4));
+        assert_eq!(
+            read.arguments.get("x-stream-offset"),
+            Some(&Argument::from("first"))
+        );
+        assert_eq!(
+            read.arguments.get("x-stream-filter"),
+            Some(&Argument::Array(vec![Argument::from("asia")]))
+        );
     }
 
     #[test]

@@ -20,8 +20,8 @@ use metadata::{
     QueueRecord, Right,
 };
 use operations::{
-    BindingOperation, Caller, ErrorKind, ExchangePlan, OperationError, QueueDeclaration,
-    QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan, Resource,
+    BindingOperation, Caller, ErrorKind, ExchangePlan, OperationError, OperationResult,
+    QueueDeclaration, QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan, Resource,
 };
 use queue::{QueueId, QueueReply, RequestBody};
 use request::{BindingBody, ExchangeBody, QueueBody, Request};
@@ -372,6 +372,7 @@ impl Amqp10Session {
             }
             Request::RenewToken(token) => self.plan_renewal(token, cx),
             Request::GetBindings(body) => {
+                check_binding(&self.state.caller(cx.broker), body).map_err(not_permitted)?;
                 let found = self.bindings(body, cx);
                 Ok(Next::Respond(Response::bindings(found)))
             }
@@ -380,6 +381,11 @@ impl Amqp10Session {
 
     fn plan_get(&self, name: &Name, cx: &StepContext<'_>) -> Result<Next, RequestError> {
         let caller = self.state.caller(cx.broker);
+        let is_direct_reply = operations::is_direct_reply_name(name);
+        if !is_direct_reply {
+            // The name of a direct reply-to queue is a secret; who knows it may ask.
+            (caller.check_any(Resource::Queue(name))).map_err(not_permitted)?;
+        }
         let Some(record) = caller.queue(name) else {
             if !cx.broker.knows_all() {
                 return Ok(Next::CatchUp(name.clone()));
@@ -388,7 +394,7 @@ impl Amqp10Session {
             return Err(Response::error(404, &text).into());
         };
         check_available(&caller, record, cx)?;
-        if operations::is_direct_reply_name(name) {
+        if is_direct_reply {
             // Responders ask whether the requester is still connected.
             let status = queue_status(record, 0, 1, cx);
             return Ok(Next::Respond(Response::queue(200, &status)));
@@ -428,6 +434,13 @@ impl Amqp10Session {
                 Ok(Next::Ask(id, RequestBody::Stat, continuation))
             }
             QueueDeclarationPlan::Propose(mut record) => {
+                if let Some(property) = record.unsupported_property() {
+                    let text = format!(
+                        "invalid property '{property}' for queue '{}' in vhost '{}'",
+                        record.name, record.vhost
+                    );
+                    return Err(Response::error(400, &text).into());
+                }
                 record.members = cx.broker.place_queue(&record);
                 self.state.owns_queues |= body.exclusive;
                 Ok(Next::Change(
@@ -486,7 +499,13 @@ impl Amqp10Session {
             internal: body.internal,
             arguments: body.arguments.clone(),
         });
-        match plan.map_err(|error| refused(&error))? {
+        // As in RabbitMQ, 409 is for a conflict with an exchange that exists.
+        let exists = caller.exchange(&body.name).is_some();
+        let plan = plan.map_err(|error| match error.kind {
+            ErrorKind::PreconditionFailed if !exists => Response::error(400, &error.text).into(),
+            _ => refused(&error),
+        });
+        match plan? {
             ExchangePlan::Done => Ok(Next::Respond(Response::empty(204))),
             ExchangePlan::Propose(change) => Ok(Next::Change(change, Continuation::Applied(204))),
         }
@@ -500,16 +519,10 @@ impl Amqp10Session {
     ) -> Result<Next, RequestError> {
         let caller = self.state.caller(cx.broker);
         check_default(&body.source)?;
-        let destination = match &body.destination {
-            Destination::Queue(name) => Resource::Queue(name),
-            Destination::Exchange(name) => {
-                check_default(name)?;
-                Resource::Exchange(name)
-            }
-        };
-        caller
-            .check(Right::Write, destination)
-            .and_then(|()| caller.check(Right::Read, Resource::Exchange(&body.source)))
+        if let Destination::Exchange(name) = &body.destination {
+            check_default(name)?;
+        }
+        check_binding(&caller, body)
             .and_then(|()| match caller.exchange(&body.source) {
                 Some(source) => caller.check_topic(Right::Read, source, &body.key),
                 None => Ok(()),
@@ -710,6 +723,16 @@ fn mismatch(continuation: &Continuation, answer: &dyn std::fmt::Debug) -> Reques
         "the answer does not match the request"
     );
     Response::error(500, "the answer of the node does not match the request").into()
+}
+
+/// Checks the permissions to change or list bindings between two objects.
+fn check_binding(caller: &Caller<'_>, body: &BindingBody) -> OperationResult {
+    let destination = match &body.destination {
+        Destination::Queue(name) => Resource::Queue(name),
+        Destination::Exchange(name) => Resource::Exchange(name),
+    };
+    caller.check(Right::Write, destination)?;
+    caller.check(Right::Read, Resource::Exchange(&body.source))
 }
 
 fn check_default(exchange: &str) -> Result<(), RequestError> {

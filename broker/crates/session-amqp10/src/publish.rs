@@ -222,10 +222,10 @@ impl Publisher {
         cx: &mut StepContext<'_>,
     ) -> Result<(Message, Vec<QueueId>), PublishError> {
         let received = ReceivedMessage::parse(payload).map_err(|error| {
-            PublishError::Detach(Refusal::new(error.condition(), error.to_string()))
+            PublishError::Detach(Refusal::new(Condition::DecodeError, error.to_string()))
         })?;
         let properties = received.properties().map_err(|error| {
-            PublishError::Detach(Refusal::new(error.condition(), error.to_string()))
+            PublishError::Detach(Refusal::new(Condition::DecodeError, error.to_string()))
         })?;
         let named;
         let (destination, is_anonymous) = match &self.target {

@@ -30,6 +30,7 @@ pub(crate) struct ReceivedMessage<'a> {
 impl<'a> ReceivedMessage<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<ReceivedMessage<'a>, DecodeError> {
         let received = Received::parse(bytes)?;
+        received.sections.check_annotation_keys(bytes)?;
         let header = received.sections.read_header(bytes)?;
         let priority = has_priority(received.sections.header, bytes).then_some(header.priority);
         Ok(ReceivedMessage {
@@ -187,6 +188,8 @@ fn failed_attempts(delivery: &Delivery) -> u32 {
     u32::try_from(inherited.unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
+/// The number of failed deliveries before this one, as in RabbitMQ. The header has it too.
+const DELIVERY_COUNT: &str = "x-delivery-count";
 /// The number of deliveries before this one, failed or not, as in RabbitMQ.
 const ACQUIRED_COUNT: &str = "x-acquired-count";
 
@@ -202,6 +205,9 @@ fn modified_annotations(delivery: &Delivery) -> Table {
                 table.set(key, value.clone());
             }
         }
+    }
+    if let Some(attempts @ 1..) = delivery.attempts {
+        table.set(DELIVERY_COUNT, message::Value::I64(attempts.into()));
     }
     if delivery.acquired > 0 {
         table.set(
@@ -274,23 +280,25 @@ mod tests {
     }
 
     #[test]
-    fn annotation_counts_all_deliveries() {
-        let delivery = |acquired| Delivery {
+    fn annotations_count_deliveries() {
+        let delivery = |attempts, acquired| Delivery {
             id: 1,
             redelivered: acquired > 0,
-            attempts: Some(0),
+            attempts: Some(attempts),
             acquired,
             left: 0,
             message: message(),
             annotations: None,
         };
-        for (acquired, expected) in [(0, None), (3, Some(Value::Long(3)))] {
-            let parts = encode_delivery(&delivery(acquired), None, &mut BytesMut::new());
-            let encoded = parts.concat();
+        let long = |count: u32| (count > 0).then_some(Value::Long(count.into()));
+        for (attempts, acquired) in [(0, 0), (0, 3), (2, 3)] {
+            let delivery = delivery(attempts, acquired);
+            let encoded = encode_delivery(&delivery, None, &mut BytesMut::new()).concat();
             let sections = Sections::parse(&encoded).unwrap();
             let annotations = sections.read_map(sections.message_annotations, &encoded);
-            let count = annotations.unwrap_or_default().get(ACQUIRED_COUNT);
-            assert_eq!(count, expected);
+            let annotations = annotations.unwrap_or_default();
+            assert_eq!(annotations.get(DELIVERY_COUNT), long(attempts));
+            assert_eq!(annotations.get(ACQUIRED_COUNT), long(acquired));
         }
     }
 

@@ -5,6 +5,7 @@ mod fake;
 mod features;
 mod hostile;
 mod interceptors;
+mod management;
 mod replies;
 mod session;
 mod transactions;

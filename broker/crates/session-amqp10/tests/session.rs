@@ -6,8 +6,12 @@ use codec_amqp10::{
     AnyTarget, Attach, DeliveryState, Map, Modified, Outcome, Reader, Role, Sections,
     SenderSettleMode, Source, Symbol, Target, Value, map,
 };
-use queue::{Modification, RejectReason, RequestBody, SettlementOutcome};
-use session::{ControlEvent, PasswordCheck, QueueNotification, SessionEvent, SessionState};
+use metadata::QueueType;
+use metadata::features::STREAM_QUEUES;
+use queue::{Modification, QueueReply, RejectReason, RequestBody, SettlementOutcome};
+use session::{
+    ControlEvent, PasswordCheck, QueueNotification, RequestSeq, SessionEvent, SessionState,
+};
 use session_amqp10::{Amqp10Config, Limits};
 
 const ACCEPTED: DeliveryState<'static> = DeliveryState::ACCEPTED;
@@ -636,6 +640,113 @@ fn publish_to_a_deleted_target_queue_is_released_and_detaches_the_link() {
 }
 
 #[test]
+fn credit_for_a_deleted_queue_detaches_with_the_deletion() {
+    for (is_deleted, condition) in [
+        (false, "amqp:internal-error"),
+        (true, "amqp:resource-deleted"),
+    ] {
+        let (mut client, session) = Client::open();
+        let queue = client.declare("q");
+        let link = client.consumer(session, "/queues/q");
+        client.broker.silent = true;
+        client.credit(link, 1, false);
+        client.nothing_seen();
+        if is_deleted {
+            delete(&mut client, "q");
+        }
+        let requests = client.broker.requests.iter();
+        let seq = requests.filter(|(to, _)| *to == queue).count() as u64;
+        let refused = QueueNotification::Answer {
+            queue,
+            seq: RequestSeq(seq),
+            answer: QueueReply::Refused {
+                code: 541,
+                text: "the queue's node is down".to_owned(),
+            },
+        };
+        client.broker.notices.push_back(refused.into());
+        client.pump();
+        client.expect(Seen::Detached(Some(condition.into())));
+    }
+}
+
+#[test]
+fn deletion_of_a_queue_detaches_its_publishers() {
+    let (mut client, session) = Client::open();
+    let queue = client.declare("q");
+    let other = client.declare("other");
+    client.publisher(session, "/queues/q");
+    let second = client.begin();
+    client.publisher(second, "/queues/q");
+    let exchange = client.publisher(session, "/exchanges/amq.fanout");
+    let to_other = client.publisher(session, "/queues/other");
+    delete(&mut client, "q");
+    let removed = |queue| QueueNotification::Removed { queue }.into();
+    client.broker.notices.push_back(removed(queue));
+    client.pump();
+    for _ in 0..2 {
+        client.expect(Seen::Detached(Some("amqp:resource-deleted".into())));
+    }
+    // A queue that was declared again is another one.
+    client.broker.notices.push_back(removed(other));
+    client.pump();
+    client.nothing_seen();
+    for (link, outcome) in [(exchange, "released"), (to_other, "accepted")] {
+        let id = client.send(link, "a");
+        client.expect(Seen::Outcome(id, outcome.into()));
+    }
+}
+
+#[test]
+fn undecodable_message_detaches_with_a_decode_error() {
+    let section = |code: u8, value: &[u8]| [&[0, 0x53, code], value].concat();
+    let body = section(0x75, b"\xa0\x01a");
+    let string_key = section(0x72, b"\xc1\x07\x02\xa1\x03x-a\x41");
+    let ulong_key = section(0x71, b"\xc1\x04\x02\x53\x05\x41");
+    for message in [
+        vec![0xff],
+        section(0x79, b"\xa0\x01a"),
+        section(0x75, b"\xa1\x01a"),
+        section(0x73, b"\xc0\x02\x01\x40\x40"),
+        [string_key, body.clone()].concat(),
+        [ulong_key, body.clone()].concat(),
+    ] {
+        let (mut client, session) = Client::open();
+        client.declare("q");
+        let link = client.publisher(session, "/queues/q");
+        client.send_message(link, message.clone(), false);
+        client.expect(Seen::Detached(Some("amqp:decode-error".into())));
+        // Symbols are the keys of annotations.
+        let link = client.publisher(session, "/queues/q");
+        let symbol_key = section(0x72, b"\xc1\x07\x02\xa3\x03x-a\x41");
+        let id = client.send_message(link, [symbol_key, body.clone()].concat(), false);
+        client.expect(accepted(id));
+    }
+}
+
+fn enable_streams(client: &mut Client) {
+    client.broker.must(metadata::Change::EnableFeature {
+        name: STREAM_QUEUES.name.into(),
+    });
+}
+
+#[test]
+fn source_names_its_distribution_mode() {
+    let (mut client, session) = Client::open();
+    enable_streams(&mut client);
+    for (name, kind, mode) in [
+        ("classic", QueueType::Classic, "move"),
+        ("quorum", QueueType::Quorum, "move"),
+        ("stream", QueueType::Stream, "copy"),
+    ] {
+        client.declare_type(name, kind);
+        let link = client.consumer(session, &format!("/queues/{name}"));
+        let source = client.answer(link).source.unwrap();
+        assert_eq!(source.distribution_mode.map(Symbol::as_str), Some(mode));
+    }
+}
+
+#[test]
 fn browser_is_refused() {
     let (mut client, session) = Client::open();
     let queue = client.declare("q");
@@ -654,6 +765,20 @@ fn browser_is_refused() {
     assert!(
         !requests.any(|(to, body)| *to == queue && matches!(body, RequestBody::Consume { .. }))
     );
+    // Every receiver of a stream gets a copy.
+    enable_streams(&mut client);
+    client.declare_type("s", QueueType::Stream);
+    let attach = Attach {
+        source: Some(Source {
+            address: Some(Value::String("/queues/s")),
+            distribution_mode: Some(Symbol::from_static("copy")),
+            ..Source::default()
+        }),
+        target: Some(AnyTarget::Target(Target::default())),
+        ..crate::fake::link("reader", Role::Receiver)
+    };
+    let link = client.attach(session, &attach);
+    client.expect(Seen::Attached(link));
 }
 
 #[test]

@@ -456,7 +456,8 @@ impl MqttSession {
                 }
             }
             // This session has no cursors, and its consumers have neither credit nor a timeout.
-            QueueNotification::Cursor { .. }
+            QueueNotification::Removed { .. }
+            | QueueNotification::Cursor { .. }
             | QueueNotification::TimedOut { .. }
             | QueueNotification::Activity { .. } => {}
         }

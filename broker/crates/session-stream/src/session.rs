@@ -564,6 +564,7 @@ impl StreamSession {
             // Streams have no other consumers than cursors.
             QueueNotification::Deliver { .. }
             | QueueNotification::Cancelled { .. }
+            | QueueNotification::Removed { .. }
             | QueueNotification::TimedOut { .. }
             | QueueNotification::Activity { .. } => {}
         }

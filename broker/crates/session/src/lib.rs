@@ -446,6 +446,11 @@ pub enum QueueNotification {
         /// The messages, in order.
         deliveries: Vec<Delivery>,
     },
+    /// The queue was deleted. A session gets this for each queue that it has used, after its last answer.
+    Removed {
+        /// The queue.
+        queue: QueueId,
+    },
     /// An event of a replica for a cursor of this session.
     Cursor {
         /// The queue.

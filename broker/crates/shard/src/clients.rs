@@ -843,6 +843,9 @@ impl Queues {
             });
             self.clients.drop_link(number, queue);
             self.release_later(ctx, number, queue);
+            if InternalSession::from_number(number).is_none() {
+                ctx.notify(number, QueueNotification::Removed { queue }.into());
+            }
         }
         self.clients.control.retain(|(q, _), _| *q != queue);
         self.stream_leaders.forget(queue);

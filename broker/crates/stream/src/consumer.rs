@@ -239,6 +239,7 @@ impl StreamConsumer {
             return;
         }
         let was_detached = matches!(event, CursorEvent::Detached { .. });
+        let is_answer = matches!(event, CursorEvent::Attached { .. });
         let shows_end =
             matches!(event, CursorEvent::Attached { next, .. } if Some(next) == self.position);
         let mut notices = Vec::new();
@@ -274,9 +275,10 @@ impl StreamConsumer {
             }
         }
         self.deliver(out);
-        if shows_end && self.drains && self.batches.is_empty() {
-            // The replica had credit since the question, and has sent nothing: there is nothing.
-            match self.probed == self.position {
+        if is_answer && self.drains && self.batches.is_empty() {
+            // The replica had credit since the question, and has sent nothing: there is nothing. The answer that gives the
+            // cursor its first position belongs to no question.
+            match shows_end && self.probed == self.position {
                 true => self.finish_drain(true, out),
                 false => self.ask_for_more(out),
             }
@@ -435,6 +437,10 @@ impl StreamConsumer {
     pub fn received(&mut self, up_to: u64, out: &mut Vec<ConsumerOutput>) {
         self.forget_in_flight(up_to);
         self.deliver(out);
+        // An answer that came while batches waited for the client did not show the end.
+        if self.drains && self.batches.is_empty() {
+            self.ask_for_more(out);
+        }
     }
 
     fn forget_in_flight(&mut self, up_to: u64) {

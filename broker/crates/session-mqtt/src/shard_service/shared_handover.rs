@@ -224,7 +224,9 @@ pub(super) fn queue_notification(host: &mut dyn ServiceHost, notification: Queue
             end(host, queue)
         }
         // The service has no cursors, and its consumers have no credit.
-        QueueNotification::Cursor { .. } | QueueNotification::Activity { .. } => {}
+        QueueNotification::Removed { .. }
+        | QueueNotification::Cursor { .. }
+        | QueueNotification::Activity { .. } => {}
     }
 }
 

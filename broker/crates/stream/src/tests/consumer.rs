@@ -4,7 +4,7 @@ use super::*;
 use crate::{ConsumerOutput, StreamConsumer, consumer_rules};
 use message::{Table, Value};
 use queue::cursor::{CursorRequest, CursorSend, CursorSource, CursorStart};
-use queue::{ConsumerId, ConsumerSpec, FlowMode, QueueReply};
+use queue::{ConsumerId, ConsumerSpec, FLOW_WINDOW, FlowMode, QueueReply};
 
 fn spec(offset: Value) -> ConsumerSpec {
     ConsumerSpec {
@@ -30,20 +30,26 @@ struct Client {
 
 impl Client {
     fn new(one: Single, spec: &ConsumerSpec) -> Client {
+        let (mut client, out) = Client::unattached(one, spec);
+        client.carry_out(out);
+        client
+    }
+
+    /// A consumer whose first request is not carried out yet.
+    fn unattached(one: Single, spec: &ConsumerSpec) -> (Client, Vec<ConsumerOutput>) {
         let start = consumer_rules(spec, LABEL, WallTime(0)).expect("valid");
         let mut out = Vec::new();
         let nodes = (NodeId(1), vec![NodeId(1)]);
         let now = one.at().now;
         let id = ConsumerId(1);
         let consumer = StreamConsumer::new(id, spec, start, "s".into(), nodes, now, &mut out);
-        let mut client = Client {
+        let client = Client {
             one,
             consumer,
             got: Vec::new(),
             credited: Vec::new(),
         };
-        client.carry_out(out);
-        client
+        (client, out)
     }
 
     fn carry_out(&mut self, mut outputs: Vec<ConsumerOutput>) {
@@ -111,12 +117,7 @@ fn prefetch_limits_deliveries_and_settling_gives_credit() {
 
 #[test]
 fn credit_limits_deliveries_and_drain_discards_the_rest() {
-    let spec = ConsumerSpec {
-        flow_mode: FlowMode::Credit,
-        prefetch: 0,
-        ..spec(Value::I64(4))
-    };
-    let mut client = Client::new(published(10), &spec);
+    let mut client = Client::new(published(10), &with_credit(Value::I64(4)));
     assert_eq!(client.got, Vec::<u64>::new());
     client.with(|consumer, out| consumer.set_credit(2, true, false, out));
     assert_eq!(
@@ -127,6 +128,39 @@ fn credit_limits_deliveries_and_drain_discards_the_rest() {
     // Messages 4 to 9.
     assert_eq!(client.got, vec![1, 2, 3, 4, 5, 6]);
     assert_eq!(client.credited, vec![(2, false), (6, true)]);
+}
+
+fn with_credit(offset: Value) -> ConsumerSpec {
+    ConsumerSpec {
+        flow_mode: FlowMode::Credit,
+        prefetch: 0,
+        ..spec(offset)
+    }
+}
+
+#[test]
+fn drain_before_the_cursor_is_attached_is_answered() {
+    for (offset, delivered) in [("next", 0), ("first", 3)] {
+        let spec = with_credit(offset.into());
+        let (mut client, mut out) = Client::unattached(published(3), &spec);
+        client.consumer.set_credit(5, true, true, &mut out);
+        client.carry_out(out);
+        assert_eq!(client.got.len() as u64, delivered, "{offset}");
+        assert_eq!(client.credited, vec![(delivered, true)], "{offset}");
+    }
+}
+
+#[test]
+fn drain_continues_when_the_client_has_read_the_window() {
+    let window = FLOW_WINDOW.messages.into();
+    let total = window + 5;
+    let mut client = Client::new(published(total), &with_credit("first".into()));
+    client.with(|consumer, out| consumer.set_credit(2 * total, true, true, out));
+    assert_eq!(client.got.len() as u64, window);
+    assert_eq!(client.credited, Vec::new());
+    client.with(|consumer, out| consumer.received(window, out));
+    assert_eq!(client.got.len() as u64, total);
+    assert_eq!(client.credited, vec![(total, true)]);
 }
 
 #[test]
