@@ -89,6 +89,7 @@ fn consume() -> RequestBody {
             exclusive: false,
             priority: 0,
             arguments: Table::default(),
+            filter: None,
         },
     }
 }

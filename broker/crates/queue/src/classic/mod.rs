@@ -38,6 +38,7 @@ mod record;
 mod scan;
 mod segment_header;
 mod segments;
+mod selection;
 #[cfg(test)]
 mod shortage_tests;
 mod store;
@@ -48,6 +49,7 @@ pub use segments::{READ_AHEAD, SEGMENT_BYTES};
 pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, MessageStore, starts_numbering_epoch};
+use crate::selection::Selection;
 use crate::{
     BrowsePage, BrowseRequest, ConsumerInfo, DeadIncarnation, DeadLettering, DeliveryCounts,
     DescribeMessage, HeadLookup, Name, Overflow, PendingSet, Queue, QueueCounters, QueueEvent,
@@ -98,6 +100,8 @@ pub struct ClassicQueue {
     delivery_pending: bool,
     /// Nodes that the failure detector reported down.
     unreachable: BTreeSet<NodeId>,
+    /// The search for messages of consumers with filters.
+    selection: Selection,
     at: Timestamps,
 }
 
@@ -203,6 +207,7 @@ impl ClassicQueue {
             unopened: false,
             delivery_pending: false,
             unreachable: BTreeSet::new(),
+            selection: Selection::default(),
             at: Timestamps::default(),
         }
     }
@@ -684,12 +689,14 @@ impl Queue for ClassicQueue {
             let wait = expires.0.saturating_sub(self.at.wall.0);
             self.at.now + Duration::from_millis(wait)
         });
+        let search = self.selection.has_more() && self.retry_at.is_none();
         let all = [
             self.write_at,
             self.acks_at,
             self.close_files_at,
             self.retry_at,
             expire,
+            search.then_some(self.at.now),
         ];
         Time::earliest(all)
     }

@@ -347,6 +347,17 @@ impl ClassicStore {
         }
     }
 
+    /// Makes room for another message out of order, if there are too many. Those before them may then be marked as redelivered
+    /// without reason after a clean stop.
+    #[cold]
+    pub(super) fn forget_early(&mut self) {
+        self.forget_passed_early();
+        if self.early.len() >= MAX_EARLY {
+            self.mark_early_as_delivered();
+            self.early.clear();
+        }
+    }
+
     /// Returns true if the next message of a level is not a requeued one, since those were taken before it.
     #[cold]
     pub(super) fn has_head_before_returned(&mut self, at: usize) -> bool {
