@@ -494,18 +494,19 @@ impl<H: Host> World<H> {
                         client.unsettled.insert(delivery.id, number);
                     }
                 }
-                QueueEvent::Answer { seq, answer } => {
-                    if let QueueReply::Credited { last, drained, .. } = answer {
-                        assert_eq!(last, client.last);
-                        // A later credit may be on its way.
-                        if client.drain == Some(seq) {
-                            assert!(drained, "the drain of client {by}");
-                            client.drain = None;
-                            client.up_to = client.last;
-                        }
-                        if client.credit == seq {
-                            client.allowed = client.up_to;
-                        }
+                QueueEvent::Answer {
+                    seq,
+                    answer: QueueReply::Credited { last, drained, .. },
+                } => {
+                    assert_eq!(last, client.last);
+                    // A later credit may be on its way.
+                    if client.drain == Some(seq) {
+                        assert!(drained, "the drain of client {by}");
+                        client.drain = None;
+                        client.up_to = client.last;
+                    }
+                    if client.credit == seq {
+                        client.allowed = client.up_to;
                     }
                 }
                 _ => {}
