@@ -48,6 +48,7 @@ pub(crate) mod tests;
 pub use segments::{READ_AHEAD, SEGMENT_BYTES};
 pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
+use crate::browse::page_limit;
 use crate::checkout::{Admission, Checkout, MessageStore, starts_numbering_epoch};
 use crate::selection::Selection;
 use crate::{
@@ -293,7 +294,7 @@ impl ClassicQueue {
         };
         let page = match self.unopened {
             true => Err(io::Error::other("its files cannot be opened now")),
-            false => self.store.browse(request, &unsettled),
+            false => self.store.browse(request, page_limit(request), &unsettled),
         };
         let label = &self.checkout.label;
         page.map_err(|error| {

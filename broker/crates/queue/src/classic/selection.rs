@@ -4,10 +4,13 @@ use super::ClassicQueue;
 use super::store::ClassicStore;
 use crate::selection::{Page, Pass, ReadFailed, ReadyMessages};
 use crate::{
-    BROWSE_BODY_BYTES, BROWSE_PAGE_MESSAGES, BrowsePosition, BrowseRequest, BrowsedState,
-    CompileFilter, QueueOutput, Timestamps,
+    BROWSE_BODY_BYTES, BrowsePosition, BrowseRequest, BrowsedState, CompileFilter, QueueOutput,
+    Timestamps,
 };
 use message::Message;
+
+/// Most messages of a page: as many small ones as are read at once from a segment.
+const PAGE_MESSAGES: usize = 2_048;
 
 impl ReadyMessages for ClassicStore {
     fn last_number(&self) -> u64 {
@@ -19,13 +22,15 @@ impl ReadyMessages for ClassicStore {
             from: pass.from,
             least: pass.least,
             most: pass.most,
-            messages: BROWSE_PAGE_MESSAGES,
+            messages: 0,
             // Whole messages are not copied.
             body_bytes: BROWSE_BODY_BYTES,
             body_start: 0,
             state: Some(BrowsedState::Ready),
         };
-        let page = self.browse(&request, &|_| {}).map_err(|_| ReadFailed)?;
+        let page = self
+            .browse(&request, PAGE_MESSAGES, &|_| {})
+            .map_err(|_| ReadFailed)?;
         let messages = page.messages.into_iter();
         Ok(Page {
             messages: messages.map(|found| (found.at, found.message)).collect(),
