@@ -217,7 +217,7 @@ impl Amqp10Session {
         let publisher = Publisher::new(link, target, dynamic_queue);
         self.links
             .insert(link.number(), Link::Publisher(Box::new(publisher)));
-        self.state.count(|counters| counters.publishers += 1);
+        self.state.count_links(1, 0, cx);
     }
 
     fn attach_consumer(
@@ -340,7 +340,7 @@ impl Amqp10Session {
         };
         self.links
             .insert(link.number(), Link::Consumer(Box::new(consumer)));
-        self.state.count(|counters| counters.consumers += 1);
+        self.state.count_links(0, 1, cx);
         let reason = WaitReason::Consume(Box::new(held));
         self.state
             .request(record.id, body, link.number(), reason, cx);
