@@ -333,7 +333,7 @@ func (l ownAMQP10) connect(b *process.Broker, _ tools) (connected, error) {
 	if err := c.Create(l.stream, map[string]string{"max-length-bytes": stream.Retention}); err != nil {
 		return nil, err
 	}
-	publisher, err := amqp10.Dial(b.Address(), l.stream)
+	publisher, err := amqp10.Dial(b.Address(), amqp10.Queue(l.stream))
 	if err != nil {
 		return nil, err
 	}
@@ -348,6 +348,83 @@ func (l ownAMQP10On) run(messages int, rate float64) (result, error) {
 	}
 	before, began := ownCPU(), time.Now()
 	if err := l.publisher.Publish(l.size, messages, l.unsettled); err != nil {
+		return result{}, err
+	}
+	return result{
+		Messages: messages,
+		Sent:     messages,
+		Rate:     float64(messages) / time.Since(began).Seconds(),
+		Client:   (ownCPU() - before).Seconds(),
+	}, nil
+}
+
+// ownAMQP10Queue is one publisher and one consumer of a durable queue over AMQP 1.0. The publisher gets the credit of the broker, the
+// consumer settles in ranges.
+type ownAMQP10Queue struct {
+	queue, kind string
+	size        int
+	unsettled   int
+	prefetch    uint32
+}
+
+type ownAMQP10QueueOn struct {
+	ownAMQP10Queue
+	publisher *amqp10.Publisher
+	consumer  *amqp10.Consumer
+}
+
+func (l ownAMQP10Queue) connect(b *process.Broker, _ tools) (connected, error) {
+	terminus := amqp10.Queue(l.queue)
+	if b.Name == "artemis" {
+		// It declares the queue for the first link.
+		terminus = amqp10.Terminus{Address: l.queue, Capability: "queue"}
+	} else {
+		c, err := wire.Dial(b.Address())
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		if err := c.Declare(l.queue, l.kind); err != nil {
+			return nil, err
+		}
+	}
+	consumer, err := amqp10.Receive(amqp10Address(b), terminus, l.prefetch)
+	if err != nil {
+		return nil, err
+	}
+	publisher, err := amqp10.Dial(amqp10Address(b), terminus)
+	if err != nil {
+		consumer.Close()
+		return nil, err
+	}
+	publisher.Durable = true
+	return ownAMQP10QueueOn{l, publisher, consumer}, nil
+}
+
+// amqp10Address returns the address of AMQP 1.0: that of AMQP 0.9.1, or a port of its own.
+func amqp10Address(b *process.Broker) string {
+	if port, ok := b.Ports["amqp10"]; ok {
+		return fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	return b.Address()
+}
+
+func (l ownAMQP10QueueOn) close() {
+	l.publisher.Close()
+	l.consumer.Close()
+}
+
+func (l ownAMQP10QueueOn) run(messages int, rate float64) (result, error) {
+	if rate > 0 {
+		return result{}, fmt.Errorf("this load has no pace")
+	}
+	before, began := ownCPU(), time.Now()
+	taken := make(chan error, 1)
+	go func() { taken <- l.consumer.Take(messages) }()
+	if err := l.publisher.Publish(l.size, messages, l.unsettled); err != nil {
+		return result{}, err
+	}
+	if err := <-taken; err != nil {
 		return result{}, err
 	}
 	return result{

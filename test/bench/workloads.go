@@ -10,7 +10,7 @@ import (
 type workload struct {
 	name  string
 	about string
-	// The port of the clients: amqp, mqtt or stream.
+	// The port of the clients: amqp, amqp10, mqtt or stream.
 	protocol string
 	steps    []step
 	// At half the rate of the slowest broker instead of as fast as possible.
@@ -47,8 +47,9 @@ var (
 	writtenClassic = map[string]string{
 		"posthorn": "taken by its consumer, or written to a file, not synced",
 		"rabbitmq": "taken by its consumer, or written to a file, not synced",
+		"artemis":  "synced",
 	}
-	syncedQuorum = map[string]string{"posthorn": "synced", "rabbitmq": "synced"}
+	syncedQuorum = map[string]string{"posthorn": "synced", "rabbitmq": "synced", "artemis": "synced"}
 	ofClean      = map[string]string{
 		"posthorn": "in memory", "rabbitmq": "taken by its subscriber, or written to a file, not synced", "mosquitto": "in memory",
 		"nats": "written to a file, synced every 2 minutes", "hivemq": "written to a file, not synced", "artemis": "in memory",
@@ -153,6 +154,16 @@ var workloads = []workload{
 		name: "amqp10-stream", about: "AMQP 1.0 to a stream: publish 12 B, 1,000 unsettled",
 		protocol: "stream", steps: []step{{"publish", ownAMQP10{"bench", 12, 1000}, 50_000, false}},
 		settings: streamSettings, demand: peers.Demand{Streams: true}, kept: ofStream,
+	},
+	{
+		name: "amqp10-classic", about: "AMQP 1.0, one publisher, one consumer, classic queue, 12 B durable, 192 unsettled, credit 200",
+		protocol: "amqp10", kept: writtenClassic,
+		steps: []step{{"1:1", ownAMQP10Queue{"bench", "classic", 12, 192, 200}, 30_000, false}},
+	},
+	{
+		name: "amqp10-quorum", about: "the same with a quorum queue on one node; Artemis has one kind of queue",
+		protocol: "amqp10", kept: syncedQuorum,
+		steps: []step{{"1:1", ownAMQP10Queue{"bench", "quorum", 12, 192, 200}, 30_000, false}},
 	},
 	{
 		name: "amqp091-stream", about: "AMQP 0.9.1 to a stream: publish, then publish and consume with PerfTest; 12 B, 192 unconfirmed, prefetch 200",

@@ -1,4 +1,5 @@
-// Package amqp10 is an AMQP 1.0 publisher with minimal cost, so that measurements show the broker. One goroutine uses it.
+// Package amqp10 is an AMQP 1.0 publisher and an AMQP 1.0 consumer with minimal cost, so that measurements show the broker. One
+// goroutine uses each.
 package amqp10
 
 import (
@@ -34,40 +35,94 @@ const (
 	frameAMQP = 0
 	frameSASL = 1
 	frameMax  = 131_072
+	// sessionWindow is the number of transfers that both sides of a session have room for.
+	sessionWindow = 65_535
 	// patience bounds the wait for an answer.
 	patience = time.Minute
 )
 
-// Publisher is a connection with one link to a queue.
-type Publisher struct {
+// Queue returns the address of a queue of a broker that has addresses of RabbitMQ's version 2.
+func Queue(name string) Terminus { return Terminus{Address: "/queues/" + name} }
+
+// Terminus is the node of a link.
+type Terminus struct {
+	Address string
+	// Capability of the node that the client asks for, if any. Artemis creates a queue for "queue".
+	Capability string
+}
+
+// encode encodes a source or a target, whose capabilities are the field with this number.
+func (t Terminus) encode(descriptor byte, capabilities int) []byte {
+	fields := [][]byte{text(t.Address)}
+	if t.Capability != "" {
+		for len(fields) < capabilities {
+			fields = append(fields, null)
+		}
+		fields = append(fields, symbol(t.Capability))
+	}
+	return described(descriptor, fields...)
+}
+
+func (t Terminus) source() []byte { return t.encode(descSource, 10) }
+func (t Terminus) target() []byte { return t.encode(descTarget, 6) }
+
+// connection is the part that both roles share: a session with one link.
+type connection struct {
 	net net.Conn
 	in  *bufio.Reader
 	buf []byte
 	out []byte
-
-	// Transfers that were sent, settled, and that the link and the session have room for.
-	sent, settled, credit, window uint32
-	extended                      time.Time
+	// note handles the fields of a performative.
+	note     func(descriptor byte, list []byte) error
+	extended time.Time
 }
 
-// Dial connects as guest and attaches a link to the queue.
-func Dial(address, queue string) (*Publisher, error) {
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
+// Publisher is a connection with one link to a queue.
+type Publisher struct {
+	connection
+	// Messages are durable.
+	Durable bool
+	// Transfers that were sent, settled, and that the link and the session have room for.
+	sent, settled, credit, window uint32
+}
+
+// Dial connects as guest and attaches a link to a queue.
+func Dial(address string, queue Terminus) (*Publisher, error) {
+	p := &Publisher{}
+	p.connection.note = p.note
+	name := text("bench")
+	link := frame(frameAMQP, descAttach, name, number(0), no, []byte{0x50, 0}, []byte{0x50, 0},
+		described(descSource, name), queue.target(), null, null, number(0))
+	if err := p.open(address, link); err != nil {
 		return nil, err
 	}
-	p := &Publisher{net: conn, in: bufio.NewReaderSize(conn, 256<<10), buf: make([]byte, frameMax)}
-	if err := p.attach(queue); err != nil {
-		conn.Close()
-		return nil, err
+	for p.credit == 0 {
+		if _, err := p.next(); err != nil {
+			p.Close()
+			return nil, err
+		}
 	}
 	return p, nil
 }
 
 // Close closes the socket.
-func (p *Publisher) Close() { _ = p.net.Close() }
+func (p *connection) Close() { _ = p.net.Close() }
 
-func (p *Publisher) attach(queue string) error {
+// open connects as guest, begins a session and sends the attach of a link.
+func (p *connection) open(address string, link []byte) error {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	p.net, p.in, p.buf = conn, bufio.NewReaderSize(conn, 256<<10), make([]byte, frameMax)
+	if err := p.logIn(link); err != nil {
+		conn.Close()
+		return err
+	}
+	return nil
+}
+
+func (p *connection) logIn(link []byte) error {
 	if err := p.header("AMQP\x03\x01\x00\x00"); err != nil {
 		return err
 	}
@@ -83,23 +138,12 @@ func (p *Publisher) attach(queue string) error {
 	if err := p.header("AMQP\x00\x01\x00\x00"); err != nil {
 		return err
 	}
-	name := text("bench")
-	opening := frame(frameAMQP, descOpen, name, text("vhost:/"), number(frameMax))
-	begin := frame(frameAMQP, descBegin, null, number(0), number(65_535), number(65_535))
-	link := frame(frameAMQP, descAttach, name, number(0), no, []byte{0x50, 0}, []byte{0x50, 0},
-		described(descSource, name), described(descTarget, text("/queues/"+queue)), null, null, number(0))
-	if err := p.write(append(append(opening, begin...), link...)); err != nil {
-		return err
-	}
-	for p.credit == 0 {
-		if _, err := p.next(); err != nil {
-			return err
-		}
-	}
-	return nil
+	opening := frame(frameAMQP, descOpen, text("bench"), text("vhost:/"), number(frameMax))
+	begin := frame(frameAMQP, descBegin, null, number(0), number(sessionWindow), number(sessionWindow))
+	return p.write(append(append(opening, begin...), link...))
 }
 
-func (p *Publisher) header(header string) error {
+func (p *connection) header(header string) error {
 	if err := p.write([]byte(header)); err != nil {
 		return err
 	}
@@ -116,7 +160,11 @@ func (p *Publisher) header(header string) error {
 // Publish sends messages of a size in bytes, with a limited number of unsettled ones, and returns when all are accepted.
 func (p *Publisher) Publish(size, messages, unsettled int) error {
 	const together = 64
-	section := []byte{0x00, 0x53, 0x75}
+	var section []byte
+	if p.Durable {
+		section = append(section, 0x00, 0x53, 0x70, 0xC0, 2, 1, 0x41)
+	}
+	section = append(section, 0x00, 0x53, 0x75)
 	if size < 256 {
 		section = append(section, 0xA0, byte(size))
 	} else {
@@ -155,7 +203,7 @@ func (p *Publisher) transfer(payload []byte) {
 	p.sent++
 }
 
-func (p *Publisher) until(wanted byte) error {
+func (p *connection) until(wanted byte) error {
 	for {
 		got, err := p.next()
 		if err != nil {
@@ -168,7 +216,7 @@ func (p *Publisher) until(wanted byte) error {
 }
 
 // next reads a frame and returns its descriptor, 0 for a heartbeat.
-func (p *Publisher) next() (byte, error) {
+func (p *connection) next() (byte, error) {
 	if now := time.Now(); now.Sub(p.extended) > time.Second {
 		p.extended = now
 		_ = p.net.SetReadDeadline(now.Add(patience))
@@ -192,15 +240,21 @@ func (p *Publisher) next() (byte, error) {
 	if len(body) < 4 || body[0] != 0 || body[1] != 0x53 {
 		return 0, errors.New("a frame without a performative")
 	}
-	return body[2], p.note(body[2], body[3:])
+	switch descriptor, list := body[2], body[3:]; descriptor {
+	case descOutcome:
+		if fields := numbers(list, 1); fields[0] != 0 {
+			return descriptor, fmt.Errorf("the login failed with code %d", fields[0])
+		}
+		return descriptor, nil
+	case descDetach, descEnd, descClose:
+		return descriptor, fmt.Errorf("the broker ended with performative %#x: %q", descriptor, list)
+	default:
+		return descriptor, p.note(descriptor, list)
+	}
 }
 
 func (p *Publisher) note(descriptor byte, list []byte) error {
 	switch descriptor {
-	case descOutcome:
-		if fields := numbers(list, 1); fields[0] != 0 {
-			return fmt.Errorf("the login failed with code %d", fields[0])
-		}
 	case descFlow:
 		fields := numbers(list, 7)
 		p.window = fields[0] + fields[1]
@@ -214,8 +268,6 @@ func (p *Publisher) note(descriptor byte, list []byte) error {
 			return fmt.Errorf("message %d is not accepted", fields[1])
 		}
 		p.settled += last - fields[1] + 1
-	case descDetach, descEnd, descClose:
-		return fmt.Errorf("the broker ended with performative %#x: %q", descriptor, list)
 	}
 	return nil
 }
@@ -281,13 +333,14 @@ func numbers(list []byte, count int) []uint32 {
 	return all
 }
 
-func (p *Publisher) write(b []byte) error {
+func (p *connection) write(b []byte) error {
 	_, err := p.net.Write(b)
 	return err
 }
 
 var (
 	null = []byte{0x40}
+	yes  = []byte{0x41}
 	no   = []byte{0x42}
 )
 

@@ -42,3 +42,39 @@ func TestDispositionsSettleRanges(t *testing.T) {
 		t.Error("a rejected message was not reported")
 	}
 }
+
+func TestConsumerCountsFromWhereTheBrokerBegins(t *testing.T) {
+	c := &Consumer{prefetch: 10}
+	begin := described(descBegin, []byte{0x60, 0, 0}, number(7), number(400), number(400))[3:]
+	attach := described(descAttach, text("bench"), number(0), no, []byte{0x50, 0}, []byte{0x50, 0},
+		described(descSource, text("/queues/q"), null), described(descTarget, text("bench")), null, no, number(0xFFFFFFFB))[3:]
+	transfer := func(id uint32) []byte { return described(descTransfer, number(0), number(id), binary8("t"))[3:] }
+	for _, performative := range []struct {
+		descriptor byte
+		list       []byte
+	}{{descBegin, begin}, {descAttach, attach}, {descTransfer, transfer(3)}, {descTransfer, transfer(4)}} {
+		if err := c.note(performative.descriptor, performative.list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !c.attached || c.taken != 2 {
+		t.Fatalf("attached %t, %d taken", c.attached, c.taken)
+	}
+	sent := c.credit(c.accept(nil))
+	want := append(frame(frameAMQP, descDisposition, yes, number(3), number(4), yes, described(descAccepted)),
+		frame(frameAMQP, descFlow, number(9), number(sessionWindow), number(0), number(sessionWindow), number(0), number(0xFFFFFFFD), number(10))...)
+	if !slices.Equal(sent, want) {
+		t.Errorf("%x, want %x", sent, want)
+	}
+}
+
+func TestFieldsOfAListThatIsCutOff(t *testing.T) {
+	for _, list := range [][]byte{{0xC0, 3, 2, 0xA1, 9}, {0xC0, 2, 2, 0x00}, {0xC0, 4, 2, 0xB1, 0xFF, 0xFF}} {
+		if got, err := field(list, 1); err == nil {
+			t.Errorf("%x: %d", list, got)
+		}
+	}
+	if got, err := field([]byte{0xC0, 1, 0}, 9); err != nil || got != 0 {
+		t.Errorf("%d, %v", got, err)
+	}
+}

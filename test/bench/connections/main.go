@@ -20,6 +20,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"posthorn.io/posthorn/test/bench/amqp10"
 	"posthorn.io/posthorn/test/bench/mqtt"
 	"posthorn.io/posthorn/test/bench/process"
 	"posthorn.io/posthorn/test/bench/wire"
@@ -55,6 +56,39 @@ var kinds = []kind{
 		c, err := wire.DialIdle(address, 2)
 		return closer{c}, err
 	}},
+	{"amqp10", "AMQP 1.0 with two sessions, a sender and a receiver", "amqp", func(address string, _ int) (io.Closer, error) {
+		if err := declareOnce(address); err != nil {
+			return nil, err
+		}
+		return amqp10.DialIdle(address, "amq.fanout", receivers)
+	}},
+}
+
+// receivers is the queue of the receivers of AMQP 1.0.
+const receivers = "receivers"
+
+var (
+	declare  sync.Mutex
+	declared string
+)
+
+// declareOnce declares the queue of receivers on the first call for a broker.
+func declareOnce(address string) error {
+	declare.Lock()
+	defer declare.Unlock()
+	if declared == address {
+		return nil
+	}
+	c, err := wire.Dial(address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.Declare(receivers, "classic"); err != nil {
+		return err
+	}
+	declared = address
+	return nil
 }
 
 type closer struct{ *wire.Conn }

@@ -41,6 +41,8 @@ func write(dir, name, text string) error {
 
 // Without plugins other than MQTT and the requested ones, so that it does little beside messages.
 func rabbitmq(in installed, dir string, ports map[string]int, demand Demand) (command, error) {
+	// One port serves both versions of AMQP.
+	ports["amqp10"] = ports["amqp"]
 	queues := "classic"
 	if demand.Synced {
 		queues = "quorum"
@@ -120,8 +122,9 @@ func hivemq(in installed, dir string, ports map[string]int, _ Demand) (command, 
 	return command{words: append([]string{"java", "-Djava.net.preferIPv4Stack=true", "-cp", path, "Broker"}, words...)}, nil
 }
 
-// An instance that its own command creates, for MQTT alone.
+// An instance that its own command creates. Its default port serves AMQP 1.0, among others.
 func artemis(in installed, dir string, ports map[string]int, _ Demand) (command, error) {
+	ports["amqp10"] = ports["other"]
 	instance := filepath.Join(dir, "instance")
 	create := exec.Command(filepath.Join(in.of("artemis"), "bin/artemis"), "create", instance, "--silent", "--user", "guest", "--password", "guest",
 		"--allow-anonymous", "--host", "127.0.0.1", "--no-autotune", "--no-amqp-acceptor", "--no-hornetq-acceptor", "--no-stomp-acceptor", "--no-web",

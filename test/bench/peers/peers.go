@@ -31,7 +31,7 @@ type Demand struct {
 // A Peer is a broker that can be started.
 type Peer struct {
 	Name string
-	// Ports that it can serve: amqp, mqtt, stream.
+	// Protocols that it can serve, each on a port of this name: amqp, amqp10, mqtt, stream.
 	serves []string
 
 	// A command that serves these ports in a new directory.
@@ -39,11 +39,11 @@ type Peer struct {
 }
 
 var all = []Peer{
-	{"rabbitmq", []string{"amqp", "mqtt", "stream"}, rabbitmq},
+	{"rabbitmq", []string{"amqp", "amqp10", "mqtt", "stream"}, rabbitmq},
 	{"mosquitto", []string{"mqtt"}, mosquitto},
 	{"nats", []string{"mqtt"}, nats},
 	{"hivemq", []string{"mqtt"}, hivemq},
-	{"artemis", []string{"mqtt"}, artemis},
+	{"artemis", []string{"amqp10", "mqtt"}, artemis},
 }
 
 // Knows reports whether it supports a protocol.

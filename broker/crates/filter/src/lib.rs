@@ -10,6 +10,8 @@
 //! [`Filter::compile`] chooses by descriptor. [`Filter::matches`] reads a message through [`Fields`], so messages of every protocol
 //! are matched in their stored form: [`StoredMessage`]. All four kinds compile to the same tree, and one evaluator runs it.
 //!
+//! Receivers can have several filters: [`FilterSet`] encodes and decodes them for the queue that evaluates them.
+//!
 //! # Specifications
 //!
 //! SQL and property filters follow "AMQP Filter Expressions Version 1.0", committee specification draft 01 (sections 4 and 6), in the
@@ -32,12 +34,14 @@ mod operand;
 mod parser;
 mod properties;
 mod reference;
+mod set;
 mod stored;
 
 pub use error::{CompileError, Language, Reason};
 pub use evaluate::{ApplicationValues, Fields, Filter};
 pub use operand::Operand;
 pub use reference::{HeaderField, Property};
+pub use set::FilterSet;
 pub use stored::StoredMessage;
 
 /// Most characters in an SQL filter or a selector: at most 16 KiB of UTF-8. The limit of RabbitMQ.

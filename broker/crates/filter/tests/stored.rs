@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::{Bytes, BytesMut};
 use codec_amqp10::{
-    Encode, Properties, SectionKind, Symbol, Timestamp, Value, encode_section_descriptor, map,
+    Encode, Properties, Reader, SectionKind, Symbol, Timestamp, Value, encode_described,
+    encode_section_descriptor, map,
 };
 use env::WallTime;
-use filter::{Filter, StoredMessage};
+use filter::{Filter, FilterSet, StoredMessage};
 use message::{Message, MessageBuilder, Protocol, Table};
 
 #[global_allocator]
@@ -209,4 +210,42 @@ fn an_evaluation_does_not_allocate() {
         })
         .min();
     assert_eq!(least, Some(0));
+}
+
+#[test]
+fn a_set_passes_messages_that_pass_all_its_filters() {
+    let filter = |descriptor: &str, text: &str| {
+        let mut encoded = Vec::new();
+        let descriptor = Symbol::new(descriptor).expect("ASCII");
+        encode_described(&mut encoded, descriptor, &Value::String(text));
+        encoded
+    };
+    let subject = filter("amqp:sql-filter", "properties.subject LIKE 'order.%'");
+    let sequence = |number: u32| {
+        let text = format!("JMSXGroupSeq = {number}");
+        filter("apache.org:selector-filter:string", &text)
+    };
+    let set = |filters: &[&Vec<u8>]| {
+        let read = filters.iter().map(|encoded| Reader::new(encoded).read());
+        FilterSet::encode(read.map(|value| match value.expect("a value") {
+            Value::Described(filter) => filter,
+            other => panic!("{other:?}"),
+        }))
+    };
+    let passes = |encoded: &[u8]| {
+        let set = FilterSet::decode(encoded)?;
+        Some(set.matches(&amqp10(), 0))
+    };
+    assert_eq!(passes(&set(&[])), Some(true));
+    assert_eq!(passes(&set(&[&subject, &sequence(9)])), Some(true));
+    assert_eq!(passes(&set(&[&subject, &sequence(8)])), Some(false));
+    // An unknown filter, one that is invalid, and bytes that are damaged.
+    let unknown = filter("com.example:filter", "a");
+    let invalid = filter("amqp:sql-filter", "properties.");
+    assert_eq!(passes(&set(&[&subject, &unknown])), None);
+    assert_eq!(passes(&set(&[&subject, &invalid])), None);
+    let whole = set(&[&subject, &sequence(9)]);
+    for end in 0..whole.len() {
+        assert_eq!(passes(&whole[..end]), None);
+    }
 }

@@ -151,6 +151,13 @@ pub const MAJORITY_RECOVERY: Feature = Feature {
     description: "Metadata, quorum queues and streams can continue after a majority of their nodes is lost",
 };
 
+/// Consumers of classic and quorum queues have filters: a property of a consumer in requests between nodes, in the log of a
+/// quorum queue and in its checkpoints, and a command in that log. Without the flag, filters have no effect on these queues.
+pub const CONSUMER_FILTERS: Feature = Feature {
+    name: "consumer_filters",
+    description: "AMQP 1.0 receivers of classic and quorum queues can have filters",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
 pub const KNOWN: &[Feature] = &[
@@ -158,6 +165,7 @@ pub const KNOWN: &[Feature] = &[
     CLIENT_ADDRESSES,
     CONSISTENT_HASH_TREE,
     CONSUMER_ACTIVITY,
+    CONSUMER_FILTERS,
     HEAD_MESSAGE_AGES,
     MAJORITY_RECOVERY,
     MESSAGE_GROUPS,

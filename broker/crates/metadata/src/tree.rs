@@ -2,7 +2,7 @@
 
 use crate::access::User;
 use crate::exchanges::{BindingKey, BindingTarget, Exchange, IncomingBinding};
-use crate::features::{MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION};
+use crate::features::{CONSUMER_FILTERS, MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION};
 use crate::placed::MemberCounts;
 use crate::policies::{EffectivePolicy, Policy};
 use crate::retained::RetainedMessages;
@@ -238,6 +238,14 @@ impl Tree {
     /// Returns true if the queue delivers the messages of each group in order.
     pub fn has_message_groups(&self, queue: &QueueRecord) -> bool {
         queue.declares_message_groups() && self.feature_enabled(MESSAGE_GROUPS.name)
+    }
+
+    /// Returns true if consumers of the queue can have filters that the queue evaluates. A queue that is declared with message
+    /// groups selects consumers by the group.
+    pub fn filters_consumers_of(&self, queue: &QueueRecord) -> bool {
+        !queue.kind.descriptor().cursors
+            && !queue.declares_message_groups()
+            && self.feature_enabled(CONSUMER_FILTERS.name)
     }
 
     /// Number of queues in all vhosts.

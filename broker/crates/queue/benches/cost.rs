@@ -16,9 +16,9 @@ use queue::classic::ClassicQueue;
 use queue::client::QueueClient;
 use queue::quorum::QuorumQueue;
 use queue::{
-    ConsumerId, ConsumerSpec, DeadLettering, GroupId, Overflow, Queue, QueueEvent, QueueId,
-    QueueMessage, QueueOutput, QueueSettings, QueueType, QuorumFeatures, Request, RequestBody,
-    SessionId, SettlementOutcome, Timestamps,
+    ConsumerFilter, ConsumerId, ConsumerSpec, DeadLettering, FlowMode, GroupId, MessageFilter,
+    Overflow, Queue, QueueEvent, QueueId, QueueMessage, QueueOutput, QueueReply, QueueSettings,
+    QueueType, QuorumFeatures, Request, RequestBody, SessionId, SettlementOutcome, Timestamps,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -89,6 +89,7 @@ fn consume() -> RequestBody {
             exclusive: false,
             priority: 0,
             arguments: Table::default(),
+            filter: None,
         },
     }
 }
@@ -178,8 +179,10 @@ impl Kind {
                 let from = *first;
                 let mut read = |index: u64| log.get((index - from) as usize).cloned().into();
                 queue.resolve(&mut read, out);
+                queue.select(&mut read, compile);
             }
             Kind::Classic(queue) => {
+                queue.select(at, compile, out);
                 queue.flush(at, out);
                 if queue.wake_at().is_some_and(|wake| wake <= at.now) {
                     queue.tick(at, out);
@@ -207,6 +210,7 @@ struct Bare {
     out: QueueOutput,
     settled: u64,
     delivered: u64,
+    has_drained: bool,
 }
 
 impl Bare {
@@ -221,6 +225,7 @@ impl Bare {
             out: QueueOutput::default(),
             settled: 0,
             delivered: 0,
+            has_drained: false,
         }
     }
 
@@ -240,8 +245,13 @@ impl Bare {
         self.at.wall.0 += 1;
         self.queue.turn(self.at, &mut self.out);
         for addressed in self.out.events.drain(..) {
-            if let QueueEvent::Deliver { deliveries, .. } = &addressed.event {
-                self.delivered += deliveries.len() as u64;
+            match &addressed.event {
+                QueueEvent::Deliver { deliveries, .. } => self.delivered += deliveries.len() as u64,
+                QueueEvent::Answer {
+                    answer: QueueReply::Credited { drained, .. },
+                    ..
+                } => self.has_drained |= drained,
+                _ => {}
             }
         }
     }
@@ -365,6 +375,81 @@ fn behind_an_owned_group(depth: u64) {
     show(&format!("quorum, behind {depth} of an owned group"), &cost);
 }
 
+/// Passes messages with a priority.
+#[derive(Debug)]
+struct HasPriority;
+
+impl MessageFilter for HasPriority {
+    fn matches(&self, message: &Message, _now_ms: u64) -> bool {
+        message.priority().is_some()
+    }
+}
+
+fn compile(_filter: &ConsumerFilter) -> Option<Box<dyn MessageFilter>> {
+    Some(Box::new(HasPriority))
+}
+
+/// Publishes, finds, delivers and settles messages behind `depth` messages that the filter of the consumer rejects.
+fn behind_rejected(what: &str, queue: Kind, depth: u64) {
+    let rejected: Vec<Message> = (0..BATCH).map(|_| message(None)).collect();
+    // The level of messages without a priority.
+    let passed: Vec<Message> = (0..BATCH).map(|_| message(Some(4))).collect();
+    let mut bare = Bare::new(queue);
+    for _ in 0..depth / BATCH {
+        bare.publish(&rejected);
+    }
+    let RequestBody::Consume { consumer, spec } = consume() else {
+        unreachable!("the request of a consumer");
+    };
+    let spec = ConsumerSpec {
+        flow_mode: FlowMode::Credit,
+        filter: ConsumerFilter::new(b"has a priority"),
+        ..spec
+    };
+    bare.request(CONSUMER, RequestBody::Consume { consumer, spec });
+    // The drain is answered when all messages were compared.
+    let (up_to, drain) = (u64::MAX, true);
+    bare.request(
+        CONSUMER,
+        RequestBody::Credit {
+            consumer,
+            up_to,
+            drain,
+        },
+    );
+    let cost = measure(depth.max(1), || {
+        while !bare.has_drained {
+            bare.turn();
+        }
+    });
+    if depth > 0 {
+        show(&format!("{what}, filter at {depth}: compare"), &cost);
+    }
+    let drain = false;
+    bare.request(
+        CONSUMER,
+        RequestBody::Credit {
+            consumer,
+            up_to,
+            drain,
+        },
+    );
+    bare.turn();
+    let cost = measure(MEASURED, || {
+        for _ in 0..MEASURED / BATCH {
+            bare.publish(&passed);
+            bare.settle();
+        }
+    });
+    while bare.delivered < MEASURED {
+        bare.settle();
+    }
+    show(
+        &format!("{what}, behind {depth} that a filter rejects"),
+        &cost,
+    );
+}
+
 /// Live bytes without the log and the simulated disk, which are on disk in reality.
 fn memory(bare: &Bare, before: u64, depth: u64) {
     let log = match &bare.queue {
@@ -435,6 +520,10 @@ fn main() {
     at_depth("quorum, 10 priorities", Kind::quorum(), 100_000, 10);
     for depth in [0, 100_000, 1_000_000] {
         behind_an_owned_group(depth);
+    }
+    for depth in [0, 100_000, 1_000_000] {
+        behind_rejected("quorum", Kind::quorum(), depth);
+        behind_rejected("classic", Kind::classic(None), depth);
     }
     for depth in [0, 100_000, 1_000_000] {
         at_depth("classic", Kind::classic(None), depth, 0);

@@ -105,14 +105,20 @@ pub(crate) struct PageBuilder {
 }
 
 impl PageBuilder {
-    pub(crate) fn new(request: &BrowseRequest) -> PageBuilder {
+    /// `limit`: most messages.
+    pub(crate) fn new(request: &BrowseRequest, limit: usize) -> PageBuilder {
         PageBuilder {
             page: BrowsePage::default(),
-            limit: page_limit(request),
+            limit,
             body_bytes: request.body_bytes.min(BROWSE_BODY_BYTES) as usize,
             body_start: request.body_start,
             bytes: 0,
         }
+    }
+
+    /// Most messages of the page.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Returns true if the page takes no further message.

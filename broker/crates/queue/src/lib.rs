@@ -29,6 +29,9 @@ mod model;
 mod pending_set;
 pub mod quorum;
 mod ranges;
+mod selection;
+#[cfg(test)]
+mod selection_tests;
 
 use cursor::{StreamBatch, StreamReply, StreamRequest};
 
@@ -59,6 +62,7 @@ pub use ids::{
 pub use message::DeadReason;
 use message::{Message, Table};
 pub use pending_set::PendingSet;
+pub use selection::{CompileFilter, ConsumerFilter, MAX_FILTER_BYTES, MessageFilter};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -96,6 +100,9 @@ pub struct ConsumerSpec {
     pub priority: i32,
     /// Arguments of `basic.consume`, for listings.
     pub arguments: Table,
+    /// The consumer gets only messages that satisfy the filter. It has flow mode [`FlowMode::Credit`]. Only if the cluster
+    /// has enabled the feature flag.
+    pub filter: Option<ConsumerFilter>,
 }
 
 /// How often a message was handed out and came back.

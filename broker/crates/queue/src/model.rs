@@ -1099,6 +1099,7 @@ pub(crate) fn spec(prefetch: u32, priority: i32) -> ConsumerSpec {
         exclusive: false,
         priority,
         arguments: Table::default(),
+        filter: None,
     }
 }
 

@@ -104,6 +104,7 @@ impl World {
                     exclusive: false,
                     priority: 0,
                     arguments: Table::default(),
+                    filter: None,
                 },
             });
         }

@@ -402,6 +402,7 @@ fn spec(prefetch: u32) -> ConsumerSpec {
         exclusive: false,
         priority: 0,
         arguments: Table::default(),
+        filter: None,
     }
 }
 

@@ -45,6 +45,7 @@ impl Channel {
                 exclusive: false,
                 priority: 0,
                 arguments: Table::default(),
+                filter: None,
             };
             changed.push((s.queue, *consumer, spec));
         }

@@ -187,6 +187,7 @@ impl Channel {
             exclusive: requested.exclusive && rules.exclusive,
             priority,
             arguments: requested.arguments,
+            filter: None,
         };
         self.subscribe(
             (queue, kind),

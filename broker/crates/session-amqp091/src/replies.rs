@@ -80,6 +80,7 @@ impl Channel {
             exclusive: true,
             priority: 0,
             arguments: Table::default(),
+            filter: None,
         };
         self.subscribe((queue, QueueType::default()), spec, true, no_wait, conn, cx);
     }

@@ -217,7 +217,7 @@ impl Amqp10Session {
         let publisher = Publisher::new(link, target, dynamic_queue);
         self.links
             .insert(link.number(), Link::Publisher(Box::new(publisher)));
-        self.state.count(|counters| counters.publishers += 1);
+        self.state.count_links(1, 0, cx);
     }
 
     fn attach_consumer(
@@ -303,11 +303,13 @@ impl Amqp10Session {
         let mut consumer = Consumer::new(link, record, is_settled);
         consumer.dynamic_queue = dynamic_queue;
         consumer.is_volatile = is_volatile;
-        // Filters of queues that messages are taken from are not supported.
         let requested = attach.source.as_ref().and_then(|source| source.filter);
-        let filters = match record.kind.descriptor().cursors {
-            true => SourceFilters::read(requested),
-            false => SourceFilters::default(),
+        let filters = if record.kind.descriptor().cursors {
+            SourceFilters::read(requested)
+        } else if is_volatile || !cx.broker.tree().filters_consumers_of(record) {
+            SourceFilters::default()
+        } else {
+            SourceFilters::read_conditions(requested)
         };
         let mut arguments = filters.arguments;
         // As with queues, a value that is not a number is ignored.
@@ -332,6 +334,7 @@ impl Amqp10Session {
             exclusive: false,
             priority,
             arguments,
+            filter: filters.consumer_filter,
         };
         let body = RequestBody::Consume {
             consumer: consumer.id,
@@ -339,7 +342,7 @@ impl Amqp10Session {
         };
         self.links
             .insert(link.number(), Link::Consumer(Box::new(consumer)));
-        self.state.count(|counters| counters.consumers += 1);
+        self.state.count_links(0, 1, cx);
         let reason = WaitReason::Consume(Box::new(held));
         self.state
             .request(record.id, body, link.number(), reason, cx);

@@ -517,7 +517,7 @@ impl Amqp10Session {
         let dynamic_queue = match link {
             Link::Publisher(publisher) => {
                 self.state.remove_in_flight(publisher.unconfirmed.bytes());
-                self.state.count(|counters| counters.publishers -= 1);
+                self.state.count_links(-1, 0, cx);
                 publisher.dynamic_queue
             }
             Link::Consumer(consumer) => {
@@ -526,7 +526,7 @@ impl Amqp10Session {
                     consumer: consumer.id,
                 };
                 self.state.send_oneway(consumer.queue, body, cx);
-                self.state.count(|counters| counters.consumers -= 1);
+                self.state.count_links(0, -1, cx);
                 consumer.dynamic_queue
             }
             Link::Management(management) => {

@@ -1,9 +1,11 @@
-//! Filters of a source that reads a stream: the position to start at, filter values of chunks, and conditions for messages.
+//! Filters of a source. A source that reads a stream has the position to start at, filter values of chunks, and conditions for
+//! messages. A source that takes messages from a queue has conditions, which the queue evaluates.
 //! As in RabbitMQ, filters that are unknown or invalid have no effect and are left out of the answer.
 
 use codec_amqp10::{Described, Descriptor, Map, Value, map};
-use filter::{Filter, StoredMessage};
+use filter::{Filter, FilterSet, StoredMessage};
 use message::{Message, Table, Value as Argument};
+use queue::{ConsumerFilter, MAX_FILTER_BYTES};
 
 const OFFSET: &str = "rabbitmq:stream-offset-spec";
 const VALUES: &str = "rabbitmq:stream-filter";
@@ -20,6 +22,8 @@ pub(crate) struct SourceFilters {
     pub arguments: Table,
     /// A message is delivered if all of them match.
     pub conditions: Vec<Filter>,
+    /// The conditions for a queue that evaluates them itself.
+    pub consumer_filter: Option<ConsumerFilter>,
     /// The filters that have an effect, as an encoded map.
     pub effective: Option<Box<[u8]>>,
 }
@@ -41,6 +45,39 @@ impl SourceFilters {
         answer.finish();
         read.effective = has_effect.then(|| effective.into());
         read
+    }
+
+    /// Reads the filters of a source whose queue evaluates them itself: the conditions.
+    pub(crate) fn read_conditions(filters: Option<Map<'_>>) -> SourceFilters {
+        let mut read = SourceFilters::default();
+        let mut described = Vec::new();
+        let mut effective = Vec::new();
+        let mut answer = map(&mut effective);
+        for (key, value) in filters.into_iter().flat_map(|filters| filters.iter()) {
+            if let Value::Described(filter) = value
+                && read.add_condition(&filter)
+            {
+                described.push(filter);
+                answer.push(&key);
+                answer.push(&value);
+            }
+        }
+        answer.finish();
+        if described.is_empty() {
+            return SourceFilters::default();
+        }
+        let Some(filter) = ConsumerFilter::new(&FilterSet::encode(described)) else {
+            tracing::info!(
+                limit = MAX_FILTER_BYTES,
+                "filters of a receiver have no effect: they have too many bytes"
+            );
+            return SourceFilters::default();
+        };
+        SourceFilters {
+            consumer_filter: Some(filter),
+            effective: Some(effective.into()),
+            ..SourceFilters::default()
+        }
     }
 
     /// Adds a filter. Returns false if it has no effect.

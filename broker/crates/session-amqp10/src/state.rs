@@ -187,7 +187,11 @@ impl ConnectionState {
     /// Removes a wait.
     pub(crate) fn take_wait(&mut self, key: WaitKey) -> Option<Wait> {
         let at = self.waits.iter().position(|wait| wait.key == key)?;
-        Some(self.waits.swap_remove(at))
+        let wait = self.waits.swap_remove(at);
+        if self.waits.is_empty() {
+            self.waits = Vec::new();
+        }
+        Some(wait)
     }
 
     /// Forgets the reasons of a link's waits. The waits stay until they are answered, so that their number
@@ -262,6 +266,16 @@ impl ConnectionState {
     /// Updates counters that are reported to the node at the end of the step.
     pub(crate) fn count(&mut self, add: impl FnOnce(&mut MessageCounters)) {
         add(self.counters.get_or_insert_default());
+    }
+
+    /// Counts a link that begins or, with -1, one that ends. Idle connections need no other counters.
+    pub(crate) fn count_links(&self, publishers: i64, consumers: i64, cx: &mut StepContext<'_>) {
+        let counters = MessageCounters {
+            publishers,
+            consumers,
+            ..MessageCounters::default()
+        };
+        cx.broker.message_counters(PROTOCOL, &counters);
     }
 
     /// Counts a delivery to a client.

@@ -4,13 +4,17 @@ use crate::fake::{Client, Seen, link, message};
 use amqp10::{ClientSasl, LinkId, SessionId};
 use auth::{Mechanism, TlsPeer};
 use codec_amqp10::{
-    AnyTarget, Attach, Encode, ExpiryPolicy, Multiple, Properties, Role, SectionKind, Source,
-    Symbol, Target, Timestamp, Value, encode_data_section, encode_section_descriptor, list, map,
+    AnyTarget, Attach, Encode, ExpiryPolicy, Multiple, Properties, Reader, Role, SectionKind,
+    Source, Symbol, Target, Timestamp, Value, encode_data_section, encode_described,
+    encode_section_descriptor, list, map,
 };
+use filter::FilterSet;
 use message::Table;
-use metadata::features::{MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, SCHEDULED_DELIVERY};
+use metadata::features::{
+    CONSUMER_FILTERS, MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, SCHEDULED_DELIVERY,
+};
 use metadata::{Change, ExchangeRecord, QueueId, QueueType};
-use queue::{DeduplicationId, GroupId};
+use queue::{DeduplicationId, GroupId, RequestBody};
 use session::{Broker, LoginConfig, Session, SessionState};
 use session_amqp10::Amqp10Config;
 use std::sync::Arc;
@@ -528,4 +532,77 @@ fn dynamic_terminus_needs_a_capability_and_no_address() {
     let (mut client, session) = Client::open_with(Amqp10Config::default(), "small");
     dynamic_sender(&mut client, session, target());
     client.expect(Seen::Ended(Some("amqp:unauthorized-access".into())));
+}
+
+/// Attaches a receiver with a selector, a filter that is invalid and one that is unknown. Returns the filter that the queue got,
+/// and the keys of those in the answer.
+fn attach_with_filters(client: &mut Client, name: &str, id: QueueId) -> (bool, Vec<String>) {
+    let mut encoded = Vec::new();
+    let mut filters = map(&mut encoded);
+    for (key, descriptor, text) in [
+        (
+            "selector",
+            "apache.org:selector-filter:string",
+            "colour = 'red'",
+        ),
+        ("invalid", "amqp:sql-filter", "colour ="),
+        ("unknown", "com.example:filter", "red"),
+    ] {
+        filters.push(&Symbol::new(key).expect("ASCII"));
+        filters.push_with(|out| {
+            encode_described(
+                out,
+                Symbol::new(descriptor).expect("ASCII"),
+                &Value::String(text),
+            );
+        });
+    }
+    filters.finish();
+    let session = client.begin();
+    let address = format!("/queues/{name}");
+    let attach = Attach {
+        source: Some(Source {
+            address: Some(Value::String(&address)),
+            filter: Reader::new(&encoded).read().ok(),
+            ..Source::default()
+        }),
+        target: Some(AnyTarget::Target(Target::default())),
+        ..link(&address, Role::Receiver)
+    };
+    let link = client.attach(session, &attach);
+    client.expect(Seen::Attached(link));
+    let requests = client.broker.requests.iter().rev();
+    let mut filter = requests.filter_map(|(queue, body)| match body {
+        RequestBody::Consume { spec, .. } if *queue == id => Some(spec.filter.clone()),
+        _ => None,
+    });
+    let filter = filter.next().expect("a consumer");
+    let compiled = filter.map(|filter| FilterSet::decode(filter.as_bytes()));
+    assert!(!matches!(compiled, Some(None)), "the queue understands it");
+    let answer = client.answer(link).source.expect("a source").filter;
+    let keys = answer.into_iter().flat_map(|filters| filters.iter());
+    let keys = keys.filter_map(|(key, _)| key.as_text().map(str::to_owned));
+    (compiled.is_some(), keys.collect())
+}
+
+#[test]
+fn queues_get_the_filters_of_receivers() {
+    let (mut client, _) = Client::open();
+    let classic = client.declare("classic");
+    let quorum = client.declare_type("quorum", QueueType::Quorum);
+    let mut arguments = Table::default();
+    arguments.set("x-message-groups", message::Value::Bool(true));
+    let grouped = client.declare_with("grouped", QueueType::Quorum, arguments);
+    let none = (false, vec![]);
+    assert_eq!(attach_with_filters(&mut client, "quorum", quorum), none);
+    client.broker.must(Change::EnableFeature {
+        name: CONSUMER_FILTERS.name.into(),
+    });
+    let selector = (true, vec!["selector".to_owned()]);
+    assert_eq!(attach_with_filters(&mut client, "quorum", quorum), selector);
+    assert_eq!(
+        attach_with_filters(&mut client, "classic", classic),
+        selector
+    );
+    assert_eq!(attach_with_filters(&mut client, "grouped", grouped), none);
 }

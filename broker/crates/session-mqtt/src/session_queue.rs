@@ -389,6 +389,7 @@ impl ClientConnection {
             exclusive: false,
             priority: 0,
             arguments: Table::default(),
+            filter: None,
         };
         let consumer = CONSUMER;
         if let Some(record) = cx.broker.tree().queue_by_id(queue) {

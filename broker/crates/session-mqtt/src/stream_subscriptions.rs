@@ -216,6 +216,7 @@ impl ClientConnection {
             exclusive: false,
             priority: 0,
             arguments,
+            filter: None,
         };
         let streams = self.rare.streams.get_or_insert_default();
         streams.last_consumer = streams.last_consumer.max(crate::session_queue::CONSUMER.0) + 1;

@@ -55,7 +55,8 @@ impl QueueLink {
 
 #[derive(Default)]
 struct SessionQueueLinks {
-    queues: HashMap<QueueId, QueueLink, FixedState>,
+    /// Boxed, because most sessions use one queue and a table has room for three.
+    queues: HashMap<QueueId, Box<QueueLink>, FixedState>,
     totals: LinkTotals,
 }
 
@@ -208,7 +209,8 @@ impl QueueClients {
     }
 
     fn link(&mut self, number: u64, queue: QueueId) -> Option<&mut QueueLink> {
-        self.sessions.get_mut(&number)?.queues.get_mut(&queue)
+        let session = self.sessions.get_mut(&number)?;
+        session.queues.get_mut(&queue).map(Box::as_mut)
     }
 
     fn links(&self, pred: impl Fn(QueueId, &QueueLink) -> bool) -> Vec<(u64, QueueId)> {
@@ -257,7 +259,7 @@ impl QueueClients {
         earlier.any(|earlier| {
             let session = self.sessions.get(&earlier);
             let link = session.and_then(|s| s.queues.get(&queue));
-            link.is_some_and(QueueLink::has_requests)
+            link.is_some_and(|link| link.has_requests())
         })
     }
 
@@ -266,7 +268,7 @@ impl QueueClients {
     fn release(&mut self, number: u64, queue: QueueId) -> Vec<u64> {
         let later: Vec<u64> = self.precedence.later_than(number).collect();
         let session = self.sessions.get(&number);
-        if !session.is_some_and(|s| s.queues.values().any(QueueLink::has_requests)) {
+        if !session.is_some_and(|s| s.queues.values().any(|link| link.has_requests())) {
             self.precedence.remove_earlier(number);
         }
         let mut released = Vec::new();
@@ -561,7 +563,7 @@ impl Queues {
                     false => QueueClient::new(session, record.kind, members, owner, ctx.now()),
                 };
                 self.clients.by_queue.insert((queue, number));
-                place.insert(QueueLink {
+                place.insert(Box::new(QueueLink {
                     stream: is_stream.then(|| Box::new(StreamConsumers::new(Arc::clone(record)))),
                     client,
                     kind: record.kind,
@@ -569,7 +571,7 @@ impl Queues {
                     due: None,
                     bytes: 0,
                     waits,
-                })
+                }))
             }
         })
     }

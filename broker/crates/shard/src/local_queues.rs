@@ -3,6 +3,7 @@
 mod browse;
 mod event_buffer;
 mod figures;
+mod filters;
 mod head;
 mod leading;
 mod reading;
@@ -618,9 +619,16 @@ impl LocalQueues {
         };
         let group = GroupId(queue.0);
         self.said.by(queue, |out| {
-            if let QueueReplica::Quorum(quorum) = owned {
-                let mut read = commands(&self.host, queue, &mut self.damage);
-                quorum.resolve(&mut read, out);
+            match owned {
+                QueueReplica::Quorum(quorum) => {
+                    let mut read = commands(&self.host, queue, &mut self.damage);
+                    quorum.resolve(&mut read, out);
+                    quorum.select(&mut read, filters::compile);
+                }
+                QueueReplica::Classic(classic) => {
+                    classic.queue.select(self.at, filters::compile, out);
+                }
+                QueueReplica::Stream(_) => {}
             }
             owned.queue().flush(self.at, out);
         });

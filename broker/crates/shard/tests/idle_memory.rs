@@ -7,6 +7,7 @@ mod counting;
 mod cluster;
 
 use cluster::Cluster;
+use cluster::amqp10::IdleConnections;
 use cluster::mqtt::Crowd;
 use counting::{Counting, LIVE};
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,6 +18,8 @@ static ALLOCATOR: Counting = Counting;
 
 /// Connections that the mean is taken of; as many are there before, so that what all share is not counted.
 const MANY: usize = 8192;
+/// The same for connections of AMQP 1.0.
+const FEW: usize = 2048;
 
 fn held_by_each(
     cluster: &mut Cluster,
@@ -30,8 +33,57 @@ fn held_by_each(
     (LIVE.load(Relaxed) - before) / MANY as u64
 }
 
-/// Alone in this file: what other tests hold at the same time would be counted too.
+/// The only test of this file: memory of other tests would be counted, too.
 #[test]
+fn idle_clients_are_small() {
+    an_idle_client_of_mqtt_is_small();
+    an_idle_connection_of_amqp10_is_small();
+}
+
+/// A connection with two sessions, a link to an exchange and one from a queue. The receiver includes its queue's part.
+fn an_idle_connection_of_amqp10_is_small() {
+    let mut cluster = Cluster::new(1);
+    let mut client = cluster.client(0);
+    client.declare(&mut cluster, "receivers", &[]);
+    let mut idle = IdleConnections::new(0);
+    let stages: [(&str, fn(&mut IdleConnections, &mut Cluster, usize)); 5] = [
+        ("open", |idle, cluster, from| idle.grow(cluster, from + FEW)),
+        ("session", |idle, cluster, from| {
+            idle.begin(cluster, from, 0)
+        }),
+        ("sender", |idle, cluster, from| {
+            idle.attach_sender(cluster, from, 0)
+        }),
+        ("session", |idle, cluster, from| {
+            idle.begin(cluster, from, 1)
+        }),
+        ("receiver", |idle, cluster, from| {
+            idle.attach_receiver(cluster, from, 1, "receivers");
+        }),
+    ];
+    // As many are there before, so that shared memory is not counted.
+    for (_, stage) in stages {
+        stage(&mut idle, &mut cluster, 0);
+    }
+    let mut parts = Vec::new();
+    for (name, stage) in stages {
+        let before = LIVE.load(Relaxed);
+        stage(&mut idle, &mut cluster, FEW);
+        cluster.pass(Duration::from_secs(1));
+        let bytes = (LIVE.load(Relaxed) - before) / FEW as u64;
+        println!("AMQP 1.0: {name} {bytes} B");
+        parts.push(bytes);
+    }
+    let [open, first, sender, second, receiver] = parts[..] else {
+        panic!("a part for each stage");
+    };
+    let sessions = open + first + second;
+    let (senders, both) = (sessions + 2 * sender, sessions + sender + receiver);
+    println!("AMQP 1.0: two senders {senders} B, a sender and a receiver {both} B");
+    assert!(senders <= 2_300, "{senders} B");
+    assert!(both <= 4_350, "{both} B");
+}
+
 fn an_idle_client_of_mqtt_is_small() {
     let mut cluster = Cluster::new(1);
     let mut crowd = Crowd::new(0);

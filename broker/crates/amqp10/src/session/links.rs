@@ -143,6 +143,8 @@ impl Session {
             return Err(CommandError::LimitReached);
         }
         if free == self.links.len() {
+            // Most sessions have few links.
+            self.links.reserve_exact(1);
             self.links.push(None);
         }
         Ok(handle)

@@ -222,6 +222,7 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
             ("client_addresses", "enabled"),
             ("consistent_hash_tree", "enabled"),
             ("consumer_activity", "enabled"),
+            ("consumer_filters", "enabled"),
             ("head_message_ages", "enabled"),
             ("majority_recovery", "enabled"),
             ("message_groups", "enabled"),

@@ -95,6 +95,23 @@ impl<I: Weighed> Consumer<I> {
         self.next_id <= self.credit && self.out.len() < self.window(rules).saturating_add(excess)
     }
 
+    /// The deliveries that it can get now. The delivery that exceeds the bytes is the last one.
+    pub(super) fn room(&self, rules: &ConsumerRules, flow: FlowWindow) -> FlowWindow {
+        let credit = self.credit.saturating_sub(self.next_id - 1);
+        let window = self.window(rules).saturating_sub(self.out.len());
+        let messages = credit.min(window as u64);
+        let messages = u32::try_from(messages).unwrap_or(u32::MAX);
+        if !rules.adjustable_credit {
+            let bytes = u64::MAX;
+            return FlowWindow { messages, bytes };
+        }
+        let unused = self.flow.unused(flow);
+        FlowWindow {
+            messages: messages.min(unused.messages),
+            bytes: unused.bytes,
+        }
+    }
+
     /// Returns true if it can get another delivery now.
     pub(crate) fn has_room(&self, rules: &ConsumerRules, flow: FlowWindow) -> bool {
         self.may_receive(rules) && (!rules.adjustable_credit || self.flow.has_room(flow))
@@ -542,7 +559,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// The number of a session's consumer in this queue.
-    pub(super) fn consumer_number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
+    pub(crate) fn consumer_number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
         self.sessions.get(&session)?.consumers.get(&id).copied()
     }
 
@@ -579,6 +596,9 @@ impl<I: Weighed> Checkout<I> {
         if consumer.takes_turns() {
             let priority = Reverse(consumer.spec.priority);
             self.candidates.insert((priority, number));
+            if consumer.spec.filter.is_some() {
+                self.filtered.insert(number);
+            }
             self.update_rotation(number);
         }
     }
@@ -590,6 +610,9 @@ impl<I: Weighed> Checkout<I> {
         };
         let priority = Reverse(consumer.spec.priority);
         self.candidates.remove(&(priority, number));
+        if consumer.spec.filter.is_some() {
+            self.filtered.remove(&number);
+        }
         if let Some(ticket) = consumer.ticket.take() {
             let priority = consumer.spec.priority;
             self.end_turn(priority, WaitingConsumer { ticket, number });
@@ -681,7 +704,8 @@ impl<I: Weighed> Checkout<I> {
         };
         let priority = consumer.spec.priority;
         let has_room = consumer.has_room(self.rules, self.flow_window);
-        let eligible = chosen && consumer.takes_turns() && has_room;
+        let is_filtered = consumer.spec.filter.is_some();
+        let eligible = chosen && consumer.takes_turns() && has_room && !is_filtered;
         match (eligible, consumer.ticket) {
             (true, None) => {
                 consumer.ticket = Some(self.next_ticket);

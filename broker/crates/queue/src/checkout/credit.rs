@@ -106,9 +106,11 @@ impl<I: Weighed> Checkout<I> {
     ) -> QueueReply {
         let consumer = self.consumers.get(&number);
         debug_assert!(!drained || consumer.is_none_or(|c| c.credit < c.next_id));
+        let is_filtered = consumer.is_some_and(|c| c.spec.filter.is_some());
         QueueReply::Credited {
             last: consumer.map_or(0, |c| c.next_id - 1),
-            available: store.ready(),
+            // How many messages satisfy a filter is not known.
+            available: if is_filtered { 0 } else { store.ready() },
             drained,
         }
     }

@@ -48,6 +48,14 @@ impl DeliveryFlow {
         flow
     }
 
+    /// The part of the window that is not used.
+    pub(crate) fn unused(&self, window: FlowWindow) -> FlowWindow {
+        FlowWindow {
+            messages: window.messages.saturating_sub(self.messages),
+            bytes: window.bytes.saturating_sub(self.bytes),
+        }
+    }
+
     pub(crate) fn has_room(&self, window: FlowWindow) -> bool {
         self.messages < window.messages && self.bytes < window.bytes
     }

@@ -11,6 +11,7 @@ mod flow;
 mod outstanding;
 mod replies;
 mod rotation;
+mod selected;
 mod sessions;
 
 pub(crate) use consumers::{Consumer, UnsettledMessage};
@@ -134,6 +135,9 @@ pub(crate) trait MessageStore {
     fn has_message_for(&self, _consumer: u64) -> bool {
         self.ready() > 0
     }
+    /// The ready message at this position, for a consumer whose filter it satisfies. `None`: it is not ready any more, has
+    /// expired, or belongs to a group.
+    fn take_selected(&mut self, at: &BrowsePosition) -> Option<Dequeued<Self::Item>>;
     /// Returns true if there is no message besides those with consumers.
     fn is_empty(&self) -> bool {
         self.ready() == 0
@@ -165,6 +169,8 @@ pub(crate) struct Checkout<I> {
     pub consumers: BTreeMap<u64, Consumer<I>>,
     /// Consumers that can be served, neither cancelled nor suspended, by descending priority.
     pub candidates: BTreeSet<(Reverse<i32>, u64)>,
+    /// Consumers of `candidates` that have a filter. They are not in `service`.
+    pub filtered: BTreeSet<u64>,
     /// Consumers that can get another delivery.
     pub service: ConsumerRotation,
     /// The single active consumer, if the queue has one.
@@ -219,6 +225,7 @@ impl<I: Weighed> Checkout<I> {
             sessions: BTreeMap::new(),
             consumers: BTreeMap::new(),
             candidates: BTreeSet::new(),
+            filtered: BTreeSet::new(),
             service: ConsumerRotation::default(),
             active: None,
             next_consumer: 1,
@@ -321,7 +328,10 @@ impl<I: Weighed> Checkout<I> {
             let candidate = (Reverse(consumer.spec.priority), *number);
             let is_candidate = self.candidates.contains(&candidate);
             assert_eq!(is_candidate, consumer.takes_turns(), "consumer {number}");
+            let is_filtered = is_candidate && consumer.spec.filter.is_some();
+            assert_eq!(self.filtered.contains(number), is_filtered);
             let ticket = consumer.ticket;
+            assert!(ticket.is_none() || !is_filtered, "consumer {number}");
             assert!(ticket.is_none_or(|ticket| is_candidate && ticket < self.next_ticket));
             assert!(consumer.out.last_id() < Some(consumer.next_id));
             out += consumer.out.len() as u64;
@@ -332,6 +342,7 @@ impl<I: Weighed> Checkout<I> {
         let served = self.service.len();
         assert_eq!(served, if self.has_groups { 0 } else { waiting });
         assert!(self.candidates.len() <= self.consumers.len());
+        assert!(self.filtered.len() <= self.candidates.len());
         let exclusive = self.exclusive.map(|number| self.consumers.get(&number));
         assert!(exclusive.is_none_or(|c| c.is_some_and(|c| c.spec.exclusive)));
         let active = self.active.map(|number| self.consumers.get(&number));

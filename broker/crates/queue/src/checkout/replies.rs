@@ -252,6 +252,7 @@ impl<I: Weighed> Checkout<I> {
             exclusive: false,
             priority: 0,
             arguments: Table::default(),
+            filter: None,
         };
         store.expire_head(no_ack);
         let left = store.ready();

@@ -163,6 +163,10 @@ impl<I: Weighed> Checkout<I> {
             if state.answers.len() >= MAX_UNANSWERED {
                 state.answers.pop_front();
             }
+            if state.answers.is_empty() {
+                // Most sessions ask once.
+                state.answers.reserve_exact(1);
+            }
             state.answers.push_back((seq, answer.clone()));
         }
         store.event(session, QueueEvent::Answer { seq, answer });

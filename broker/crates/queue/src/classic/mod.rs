@@ -38,6 +38,7 @@ mod record;
 mod scan;
 mod segment_header;
 mod segments;
+mod selection;
 #[cfg(test)]
 mod shortage_tests;
 mod store;
@@ -47,7 +48,9 @@ pub(crate) mod tests;
 pub use segments::{READ_AHEAD, SEGMENT_BYTES};
 pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
+use crate::browse::page_limit;
 use crate::checkout::{Admission, Checkout, MessageStore, starts_numbering_epoch};
+use crate::selection::Selection;
 use crate::{
     BrowsePage, BrowseRequest, ConsumerInfo, DeadIncarnation, DeadLettering, DeliveryCounts,
     DescribeMessage, HeadLookup, Name, Overflow, PendingSet, Queue, QueueCounters, QueueEvent,
@@ -98,6 +101,8 @@ pub struct ClassicQueue {
     delivery_pending: bool,
     /// Nodes that the failure detector reported down.
     unreachable: BTreeSet<NodeId>,
+    /// The search for messages of consumers with filters.
+    selection: Selection,
     at: Timestamps,
 }
 
@@ -203,6 +208,7 @@ impl ClassicQueue {
             unopened: false,
             delivery_pending: false,
             unreachable: BTreeSet::new(),
+            selection: Selection::default(),
             at: Timestamps::default(),
         }
     }
@@ -288,7 +294,7 @@ impl ClassicQueue {
         };
         let page = match self.unopened {
             true => Err(io::Error::other("its files cannot be opened now")),
-            false => self.store.browse(request, &unsettled),
+            false => self.store.browse(request, page_limit(request), &unsettled),
         };
         let label = &self.checkout.label;
         page.map_err(|error| {
@@ -684,12 +690,14 @@ impl Queue for ClassicQueue {
             let wait = expires.0.saturating_sub(self.at.wall.0);
             self.at.now + Duration::from_millis(wait)
         });
+        let search = self.selection.has_more() && self.retry_at.is_none();
         let all = [
             self.write_at,
             self.acks_at,
             self.close_files_at,
             self.retry_at,
             expire,
+            search.then_some(self.at.now),
         ];
         Time::earliest(all)
     }

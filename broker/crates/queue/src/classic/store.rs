@@ -120,6 +120,8 @@ pub(super) struct ClassicStore {
     /// A read failure was reported, and no read has succeeded since.
     pub(super) read_failure_reported: bool,
     pub lost: Losses,
+    /// Numbers of messages that became ready again. `None`: nobody searches for messages of consumers with filters.
+    pub ready_again: Option<Vec<u64>>,
     /// The messages that were read to find the oldest ready one.
     known_heads: Option<Box<KnownHeads>>,
 }
@@ -159,6 +161,7 @@ impl ClassicStore {
             stalled: false,
             read_failure_reported: false,
             lost: Losses::default(),
+            ready_again: None,
             known_heads: None,
         }
     }
@@ -209,6 +212,18 @@ impl ClassicStore {
         assert!(self.buffered == 0 || !self.slots.is_empty());
         let first = self.slots.front();
         assert!(first.is_none_or(|slot| slot.item.seq == self.base && slot.state != State::Gone));
+    }
+
+    /// The number of the next message.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.base + self.slots.len() as u64
+    }
+
+    /// The level of a requeued message. `None`: no requeued message that is ready has this number.
+    pub(crate) fn level_of_returned(&self, number: u64) -> Option<u8> {
+        let levels = (0..=u8::MAX).zip(&self.levels);
+        let mut levels = levels.filter(|(_, level)| level.returned.contains_key(&number));
+        levels.next().map(|(at, _)| at)
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -508,6 +523,16 @@ impl MessageStore for ClassicStore {
         self.take_position(at)
     }
 
+    fn take_selected(&mut self, at: &BrowsePosition) -> Option<Dequeued<Item>> {
+        self.forget_early();
+        let dequeued = self.take_position(at)?;
+        if dequeued.item.expires == 0 || dequeued.item.expires >= self.wall.0 {
+            return Some(dequeued);
+        }
+        self.dead_letter(dequeued.item, DeadReason::Expired);
+        None
+    }
+
     /// Requeues a message at its original position within its priority.
     fn requeue(&mut self, item: Item, _counts: DeliveryCounts, how: Requeue) {
         let redelivered = match how.reason {
@@ -518,6 +543,9 @@ impl MessageStore for ClassicStore {
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
         if let Some(level) = self.level(item.priority) {
             level.returned.insert(item.seq, (item, redelivered));
+        }
+        if let Some(ready_again) = &mut self.ready_again {
+            ready_again.push(item.seq);
         }
     }
 

@@ -141,6 +141,7 @@ impl Rig {
             exclusive: false,
             priority: 0,
             arguments: Table::default(),
+            filter: None,
         };
         let consumer = ConsumerId(consumer);
         self.request(by, RequestBody::Consume { consumer, spec })
@@ -676,6 +677,7 @@ fn exclusive_consumer_is_refused_with_single_active_consumer() {
         exclusive: true,
         priority: 0,
         arguments: Table::default(),
+        filter: None,
     };
     let consumer = ConsumerId(1);
     let out = rig.request(1, RequestBody::Consume { consumer, spec });
@@ -1065,6 +1067,7 @@ fn deliveries_to_a_persistent_session_carry_the_message_number() {
             exclusive: false,
             priority: 0,
             arguments: Table::default(),
+            filter: None,
         };
         let next = crate::EpochConsumer {
             consumer: ConsumerId(1),

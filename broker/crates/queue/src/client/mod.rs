@@ -176,7 +176,8 @@ pub struct QueueClient<T> {
     registered_up_to: u64,
     /// There are deliveries to settle automatically.
     auto_settle_due: bool,
-    consumers: BTreeMap<ConsumerId, ConsumerProgress>,
+    /// Boxed, because most sessions have one consumer and the tree has room for eleven.
+    consumers: BTreeMap<ConsumerId, Box<ConsumerProgress>>,
     urgent: VecDeque<QueueMessage>,
     /// Difference (wrapping) between the request numbers that the session and the owner use: the owner's
     /// restart with each numbering epoch.
@@ -299,6 +300,7 @@ impl<T: Copy> QueueClient<T> {
         let seq = self.next_number();
         self.bytes += buffered_bytes(&body);
         self.track_consumer(seq, &body);
+        reserve_first(&mut self.unapplied);
         self.unapplied.push_back(UnappliedRequest { body, tag });
         if self.owner.is_none() && self.resend_at.is_none() {
             self.resend_at = Some(self.now + self.backoff);
@@ -316,18 +318,20 @@ impl<T: Copy> QueueClient<T> {
         if self.owner_forgets {
             return;
         }
-        let new_progress = |auto_settle, get| ConsumerProgress {
-            expected: 1,
-            received: 0,
-            auto_settle,
-            unsettled_from: 1,
-            is_established: false,
-            cancelled: None,
-            activity: None,
-            has_left: false,
-            resumed_at: None,
-            get,
-            credit: CreditState::default(),
+        let new_progress = |auto_settle, get| {
+            Box::new(ConsumerProgress {
+                expected: 1,
+                received: 0,
+                auto_settle,
+                unsettled_from: 1,
+                is_established: false,
+                cancelled: None,
+                activity: None,
+                has_left: false,
+                resumed_at: None,
+                get,
+                credit: CreditState::default(),
+            })
         };
         match body {
             // For an existing consumer it changes the prefetch only; its delivery ids continue.
@@ -376,6 +380,7 @@ impl<T: Copy> QueueClient<T> {
                     return None;
                 }
                 let body = unapplied.body.clone();
+                reserve_first(&mut self.unanswered);
                 self.unanswered.push_back(PendingRequest {
                     seq,
                     is_repeated: false,
@@ -1093,6 +1098,13 @@ impl<T: Copy> QueueClient<T> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+}
+
+/// Allocates room for the first item only: most sessions that consume have one request on its way. Busy ones double the room.
+fn reserve_first<I>(items: &mut VecDeque<I>) {
+    if items.capacity() == 0 {
+        items.reserve_exact(1);
     }
 }
 

@@ -42,6 +42,7 @@ pub(super) fn spec(no_ack: bool) -> ConsumerSpec {
         exclusive: false,
         priority: 0,
         arguments: Table::default(),
+        filter: None,
     }
 }
 

@@ -6,10 +6,10 @@ use crate::cursor::{
     StreamRequest, StreamStats,
 };
 use crate::{
-    Annotations, BrowsePosition, ConsumerId, ConsumerSpec, Delivery, DeliveryProgress,
-    EpochConsumer, FlowMode, Modification, PositionedGet, QueueEvent, QueueMessage, QueueReply,
-    RefusedPublishes, RejectReason, Request, RequestBody, ResumeConsumer, SessionEpoch, SessionId,
-    Settlement, SettlementOutcome,
+    Annotations, BrowsePosition, ConsumerFilter, ConsumerId, ConsumerSpec, Delivery,
+    DeliveryProgress, EpochConsumer, FlowMode, Modification, PositionedGet, QueueEvent,
+    QueueMessage, QueueReply, RefusedPublishes, RejectReason, Request, RequestBody, ResumeConsumer,
+    SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -156,6 +156,7 @@ pub(crate) fn spec(flow_mode: FlowMode) -> ConsumerSpec {
         exclusive: true,
         priority: -3,
         arguments: Table(vec![("x-stream-offset".into(), Value::from("first"))]),
+        filter: None,
     }
 }
 
@@ -201,6 +202,13 @@ fn request_bodies() -> Vec<RequestBody> {
             consumer: CONSUMER,
             spec: spec(flow_mode),
         });
+    let filtered = RequestBody::Consume {
+        consumer: CONSUMER,
+        spec: ConsumerSpec {
+            filter: ConsumerFilter::new(b"filter"),
+            ..spec(FlowMode::Credit)
+        },
+    };
     let modification = Modification {
         delivery_failed: true,
         undeliverable_here: false,
@@ -251,6 +259,7 @@ fn request_bodies() -> Vec<RequestBody> {
         .into_iter()
         .chain(stream_requests())
         .chain(consume)
+        .chain([filtered])
         .chain(succeed)
         .chain(settle)
         .collect()

@@ -2,16 +2,16 @@
 
 use crate::cursor::{StreamBatch, StreamRequest};
 use crate::{
-    Annotations, BrowsePosition, ConsumerId, ConsumerSpec, DeadIncarnation, DeliveryProgress,
-    EpochConsumer, FlowMode, Modification, Name, PositionedGet, QueueMessage, Request, RequestBody,
-    ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
+    Annotations, BrowsePosition, ConsumerFilter, ConsumerId, ConsumerSpec, DeadIncarnation,
+    DeliveryProgress, EpochConsumer, FlowMode, Modification, Name, PositionedGet, QueueMessage,
+    Request, RequestBody, ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use message::{Message, Table};
 use wire::{
-    DecodeCause, Decoded, Encoding, Reader, Varint, Wire, put_varint, wire_enum, wire_newtype,
-    wire_struct,
+    DecodeCause, Decoded, Encoding, Reader, Varint, Wire, put_bytes, put_varint, wire_enum,
+    wire_newtype, wire_struct,
 };
 
 wire_enum!(QueueMessage, "a message to a queue" {
@@ -71,17 +71,72 @@ wire_struct!(BrowsePosition {
 });
 
 wire_newtype!(ConsumerId(u32 as Varint));
-wire_enum!(FlowMode, "a flow mode" { 0 = Prefetch, 1 = Credit });
-wire_struct!(ConsumerSpec {
-    tag: Name,
-    channel: u16 as Varint,
-    flow_mode: FlowMode,
-    prefetch: u32 as Varint,
-    no_ack: bool,
-    exclusive: bool,
-    priority: i32 as Varint,
-    arguments: Table,
-});
+/// How a consumer is served: its flow mode, and whether a filter follows its other properties.
+enum ServiceMode {
+    Prefetch,
+    Credit,
+    FilteredCredit,
+}
+
+wire_enum!(ServiceMode, "a flow mode" { 0 = Prefetch, 1 = Credit, 2 = FilteredCredit });
+
+impl Wire for ConsumerSpec {
+    const MIN_LEN: usize = Name::MIN_LEN
+        + ServiceMode::MIN_LEN
+        + 3 * MIN_VARINT_LEN
+        + 2 * bool::MIN_LEN
+        + Table::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        self.tag.put(out);
+        put_varint(out, self.channel.into());
+        let mode = match (self.flow_mode, &self.filter) {
+            (FlowMode::Prefetch, _) => ServiceMode::Prefetch,
+            (FlowMode::Credit, None) => ServiceMode::Credit,
+            (FlowMode::Credit, Some(_)) => ServiceMode::FilteredCredit,
+        };
+        debug_assert!(self.filter.is_none() || self.flow_mode == FlowMode::Credit);
+        mode.put(out);
+        put_varint(out, self.prefetch.into());
+        self.no_ack.put(out);
+        self.exclusive.put(out);
+        <Varint as Encoding<i32>>::put(&self.priority, out);
+        self.arguments.put(out);
+        if let (ServiceMode::FilteredCredit, Some(filter)) = (mode, &self.filter) {
+            put_bytes(out, filter.as_bytes());
+        }
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let tag = from.get()?;
+        let channel = <Varint as Encoding<u16>>::get(from)?;
+        let mode = from.get()?;
+        let mut spec = ConsumerSpec {
+            tag,
+            channel,
+            flow_mode: match mode {
+                ServiceMode::Prefetch => FlowMode::Prefetch,
+                ServiceMode::Credit | ServiceMode::FilteredCredit => FlowMode::Credit,
+            },
+            prefetch: <Varint as Encoding<u32>>::get(from)?,
+            no_ack: from.get()?,
+            exclusive: from.get()?,
+            priority: <Varint as Encoding<i32>>::get(from)?,
+            arguments: from.get()?,
+            filter: None,
+        };
+        if let ServiceMode::FilteredCredit = mode {
+            let encoded: Bytes = from.get()?;
+            let filter = ConsumerFilter::new(&encoded);
+            spec.filter = Some(filter.ok_or(from.error(DecodeCause::Limit))?);
+        }
+        Ok(spec)
+    }
+}
+
+/// Bytes of the shortest number.
+const MIN_VARINT_LEN: usize = 1;
+
 wire_struct!(EpochConsumer {
     consumer: ConsumerId,
     spec: ConsumerSpec,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Annotations, BrowsePosition, ConsumerId, ConsumerSpec, DeadLettering, Delivery,
+    Annotations, BrowsePosition, ConsumerFilter, ConsumerId, ConsumerSpec, DeadLettering, Delivery,
     DeliveryProgress, EpochConsumer, FlowMode, Modification, Overflow, PositionedGet, QueueEvent,
     QueueMessage, QueueReply, QueueSettings, RefusedPublishes, RejectReason, Request, RequestBody,
     ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
@@ -83,7 +83,9 @@ fn consumer() -> impl Strategy<Value = ConsumerId> {
 
 fn spec() -> impl Strategy<Value = ConsumerSpec> {
     let numbers = any::<(u16, u32, bool, bool, i32, bool)>();
-    ("[a-z]{0,9}", numbers, tables()).prop_map(|(tag, n, arguments)| ConsumerSpec {
+    let filters = prop::option::of(vec(any::<u8>(), 0..9));
+    let parts = ("[a-z]{0,9}", numbers, tables(), filters);
+    parts.prop_map(|(tag, n, arguments, filter)| ConsumerSpec {
         tag: tag.into(),
         channel: n.0,
         flow_mode: match n.5 {
@@ -95,6 +97,9 @@ fn spec() -> impl Strategy<Value = ConsumerSpec> {
         exclusive: n.3,
         priority: n.4,
         arguments,
+        filter: filter
+            .filter(|_| n.5)
+            .and_then(|filter| ConsumerFilter::new(&filter)),
     })
 }
 

@@ -147,7 +147,7 @@ impl Machine {
         request: &BrowseRequest,
         read: &mut dyn FnMut(u64) -> LogRead,
     ) -> Result<BrowsePage, String> {
-        let mut page = PageBuilder::new(request);
+        let mut page = PageBuilder::new(request, page_limit(request));
         let mut log = CommandReader::new(read);
         for ((Reverse(level), number), candidate) in self.listing(request).found {
             let at = BrowsePosition {

@@ -52,6 +52,15 @@ pub enum Command {
         consumer: ConsumerId,
         up_to: u64,
     },
+    /// Ready messages, as inclusive ranges of their numbers, that satisfy the filter of a consumer. The consumer gets those
+    /// that are still ready, as far as it has room.
+    Assign {
+        session: SessionId,
+        consumer: ConsumerId,
+        messages: Vec<(u64, u64)>,
+        /// The request of the drain that ends then: no other message satisfied the filter.
+        drained: Option<u64>,
+    },
     /// Dead-lettered messages, as inclusive ranges of their numbers, that all target queues have confirmed.
     PassedOn(Vec<(u64, u64)>),
 }
@@ -66,6 +75,12 @@ wire_enum!(Command, "a command of a quorum queue" {
     8 = PassedOn(ranges: Vec<(u64, u64)> as RangeList),
     9 = Configure(configuration: Configuration),
     10 = ConsumerTimedOut { session: SessionId, consumer: ConsumerId, up_to: u64 as Varint },
+    11 = Assign {
+        session: SessionId,
+        consumer: ConsumerId,
+        messages: Vec<(u64, u64)> as RangeList,
+        drained: Option<u64> as Varint,
+    },
 });
 
 /// The features and the settings of a queue.

@@ -124,6 +124,18 @@ pub struct Effects {
     collects: bool,
     /// Deliveries in the list could not be read because file descriptors or memory were short.
     short: bool,
+    /// News for the search for messages of consumers with filters.
+    pub(super) selection: SelectionNews,
+}
+
+/// Changes that concern the search for messages of consumers with filters. Only a leader that searches collects them.
+#[derive(Debug, Default)]
+pub(super) struct SelectionNews {
+    pub collects: bool,
+    /// Numbers of messages that became ready again.
+    pub ready_again: Vec<u64>,
+    /// Consumers whose found messages were assigned, and the numbers of those that they had no room for.
+    pub assigned: Vec<(u64, Vec<u64>)>,
 }
 
 impl Effects {
@@ -158,6 +170,21 @@ impl Effects {
                 at,
                 annotations,
             });
+        }
+    }
+
+    /// A message that was ready before is ready again.
+    #[inline]
+    pub(super) fn note_ready_again(&mut self, at: LogLocation) {
+        if self.selection.collects {
+            self.selection.ready_again.push(at.number());
+        }
+    }
+
+    /// Found messages of a consumer were assigned, except those that it had no room for.
+    pub(super) fn note_assigned(&mut self, consumer: u64, unassigned: Vec<u64>) {
+        if self.selection.collects {
+            self.selection.assigned.push((consumer, unassigned));
         }
     }
 

@@ -10,10 +10,10 @@ use crate::checkout::{Consumer, PendingDrain, SessionRecord, UnsettledMessage};
 use crate::codec::format_tests::{CRATE, annotations, message, session, spec};
 use crate::groups::GroupId;
 use crate::{
-    Annotations, ConsumerId, DeadIncarnation, DeadLettering, DeadReason, DeduplicationId,
-    DelayedRetry, DelayedReturns, DeliveryCounts, EpochConsumer, FlowMode, Modification, Name,
-    Overflow, QueueReply, QueueSettings, QuorumFeatures, QuorumSettings, Request, RequestBody,
-    SessionEpoch, SessionId, SettlementOutcome,
+    Annotations, ConsumerFilter, ConsumerId, DeadIncarnation, DeadLettering, DeadReason,
+    DeduplicationId, DelayedRetry, DelayedReturns, DeliveryCounts, EpochConsumer, FlowMode,
+    Modification, Name, Overflow, QueueReply, QueueSettings, QuorumFeatures, QuorumSettings,
+    Request, RequestBody, SessionEpoch, SessionId, SettlementOutcome,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -33,6 +33,7 @@ golden::variant_names! {
         Command::PassedOn(_) => "passed-on",
         Command::Configure(_) => "configure",
         Command::ConsumerTimedOut { .. } => "consumer-timed-out",
+        Command::Assign { .. } => "assign",
     }
     fn overflow_name(Overflow) {
         Overflow::DropHead => "drop-head",
@@ -181,6 +182,18 @@ fn commands_of_version_0_2_are_decoded() {
             session: session(),
             consumer: CONSUMER,
             up_to: 300,
+        },
+        Command::Assign {
+            session: session(),
+            consumer: CONSUMER,
+            messages: vec![(300, 300), (70_000, 70_000)],
+            drained: None,
+        },
+        Command::Assign {
+            session: session(),
+            consumer: CONSUMER,
+            messages: Vec::new(),
+            drained: Some(300),
         },
         Command::Configure(Configuration {
             features: STRICT,
@@ -539,6 +552,37 @@ fn counting_queue() -> Machine {
     log.machine
 }
 
+/// A queue with a consumer that has a filter, an assigned message, and a drain in progress.
+fn filtering_queue() -> Machine {
+    let mut log = Log::new(unlimited());
+    log.publish(3, None, None);
+    let one = consumer_session(1);
+    let consume = RequestBody::Consume {
+        consumer: CONSUMER,
+        spec: crate::ConsumerSpec {
+            exclusive: false,
+            filter: ConsumerFilter::new(b"filter"),
+            ..spec(FlowMode::Credit)
+        },
+    };
+    let credit = RequestBody::Credit {
+        consumer: CONSUMER,
+        up_to: 10,
+        drain: true,
+    };
+    log.request(one, [consume, credit]);
+    let second = log.machine.ready.fresh().nth(1).expect("three messages");
+    let number = second.location().number();
+    let assign = Command::Assign {
+        session: one,
+        consumer: CONSUMER,
+        messages: vec![(number, number)],
+        drained: None,
+    };
+    log.apply(&assign.encode());
+    log.machine
+}
+
 /// A queue that delays returned messages, with a ready one, one that failed, one that was only returned, and one with a
 /// TTL whose client chose the time.
 fn delaying_queue() -> Machine {
@@ -796,6 +840,9 @@ fn checkpoints_of_version_0_2_are_decoded() {
         (strict.dead.len(), strict.ready.postponed().count()),
         (1, 1)
     );
+    let filtering = filtering_queue();
+    let (stats, drains) = (filtering.stats(), filtering.checkout.drains.len());
+    assert_eq!((stats.ready, stats.unacknowledged, drains), (2, 1, 1));
     let reasons: Vec<DeadReason> = busy.dead.kept().map(|(_, _, reason)| reason).collect();
     assert_eq!(reasons, [DeadReason::Rejected]);
     golden::verify(CRATE, "0.2/quorum-checkpoint", |files| {
@@ -814,6 +861,7 @@ fn checkpoints_of_version_0_2_are_decoded() {
         files.check("scheduled-delivery", &State(scheduling), encode, decode);
         files.check("deduplication", &State(deduplicating), encode, decode);
         files.check("message-groups", &State(grouping), encode, decode);
+        files.check("consumer-filters", &State(filtering), encode, decode);
     });
 }
 

@@ -12,6 +12,7 @@ use super::machine::{Machine, UnknownCommand};
 use super::snapshot::RestoreError;
 use super::timeouts::TimeoutWatches;
 use crate::checkout::{Admission, starts_numbering_epoch};
+use crate::selection::Selection;
 use crate::{
     ConsumerInfo, DeadIncarnation, Name, Queue, QueueCounters, QueueEvent, QueueMessage,
     QueueOutput, QueueReply, QueueSettings, QueueStats, QuorumFeatures, Request, RequestBody,
@@ -97,6 +98,8 @@ pub struct QuorumQueue {
     clock_ahead: Option<SteadyWallClock>,
     /// The oldest ready message when it was asked for last.
     pub(super) head: Option<Box<KnownHead>>,
+    /// The search for messages of consumers with filters.
+    pub(super) selection: Selection,
 }
 
 impl QuorumQueue {
@@ -133,11 +136,12 @@ impl QuorumQueue {
             at: Timestamps::default(),
             clock_ahead: None,
             head: None,
+            selection: Selection::default(),
         }
     }
 
     /// The time that the leader proposes.
-    fn wall(&self) -> WallTime {
+    pub(super) fn wall(&self) -> WallTime {
         match self.clock_ahead {
             Some(mut clock) => clock.read(self.at.now, self.at.wall),
             None => self.at.wall,
@@ -147,6 +151,12 @@ impl QuorumQueue {
     /// The replicated state.
     pub fn machine(&self) -> &Machine {
         &self.machine
+    }
+
+    /// Returns true if no effect waits for [`resolve`](Self::resolve).
+    #[cfg(test)]
+    pub(crate) fn effects_are_resolved(&self) -> bool {
+        self.effects.list.is_empty()
     }
 
     /// Returns true if this member leads the group.
@@ -205,6 +215,7 @@ impl QuorumQueue {
         self.time_proposed = None;
         self.retry_at = None;
         self.watches.reset();
+        self.selection.clear();
         self.effects = if leads {
             self.machine.begin_leading();
             Effects::collecting()
@@ -583,7 +594,10 @@ impl Queue for QuorumQueue {
             self.at.now + Duration::from_millis(wait)
         });
         let check = self.watches.next_check;
-        due_at.into_iter().chain(self.retry_at).chain(check).min()
+        let search = self.selection.has_more() && !self.waits_to_read();
+        let search = search.then_some(self.at.now);
+        let others = self.retry_at.into_iter().chain(check).chain(search);
+        due_at.into_iter().chain(others).min()
     }
 
     fn session_gone(&mut self, at: Timestamps, session: SessionId, _out: &mut QueueOutput) {

@@ -16,10 +16,10 @@ use crate::checkout::{
 use crate::deduplication::deduplication_id;
 use crate::groups::{GroupId, group_of};
 use crate::{
-    Annotations, BrowsePosition, ConsumerInfo, DeadIncarnation, DeadReason, DelayedDetails,
-    DelayedRetry, DeliveryCounts, DeliveryProgress, Name, Overflow, QueueCounters, QueueEvent,
-    QueueSettings, QueueStats, QueueType, QuorumFeatures, ReadyDetails, RejectReason, RequestBody,
-    ResumeConsumer, SessionId,
+    Annotations, BrowsePosition, ConsumerId, ConsumerInfo, DeadIncarnation, DeadReason,
+    DelayedDetails, DelayedRetry, DeliveryCounts, DeliveryProgress, Name, Overflow, QueueCounters,
+    QueueEvent, QueueSettings, QueueStats, QueueType, QuorumFeatures, ReadyDetails, RejectReason,
+    RequestBody, ResumeConsumer, SessionId,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -222,6 +222,18 @@ impl MessageStore for LogStore<'_> {
         Some(dequeued)
     }
 
+    fn take_selected(&mut self, at: &BrowsePosition) -> Option<Dequeued<LogMessage>> {
+        let at = LogLocation::of_number(at.number);
+        let dequeued = self.ready.take_at(at)?;
+        let item = &dequeued.item;
+        if item.expires != 0 && item.expires <= self.clock {
+            self.add_dead_letter(item, DeadReason::Expired);
+            return None;
+        }
+        *self.out_bytes += u64::from(item.body);
+        Some(dequeued)
+    }
+
     fn has_message_for(&self, consumer: u64) -> bool {
         self.ready.has_message_for(consumer)
     }
@@ -276,6 +288,7 @@ impl LogStore<'_> {
             Place::Grouped(position) => {
                 self.ready.return_to(position, &taken.message);
                 self.ready.end_wait_for(item.location());
+                self.effects.note_ready_again(item.location());
             }
         }
         true
@@ -305,6 +318,7 @@ impl LogStore<'_> {
             self.ready.delay(&requeued);
             return self.delayed.push(&DelayedMessage { due, requeued });
         }
+        self.effects.note_ready_again(item.location());
         let last = self.ready.last_postponed();
         debug_assert!(
             last.is_none_or(|last| last <= self.at),
@@ -349,8 +363,9 @@ impl LogStore<'_> {
             let held = message.requeued.held;
             let has_expired = held.expires != 0 && held.expires <= self.clock;
             self.ready.end_delay(message.requeued, has_expired);
-            if has_expired {
-                self.add_dead_letter(&held, DeadReason::Expired);
+            match has_expired {
+                true => self.add_dead_letter(&held, DeadReason::Expired),
+                false => self.effects.note_ready_again(held.location()),
             }
         }
     }
@@ -736,7 +751,37 @@ impl Machine {
                 let (checkout, mut store) = self.split(effects);
                 checkout.close(&mut store, session, clock);
             }
+            Command::Assign {
+                session,
+                consumer,
+                messages,
+                drained,
+            } => self.assign(session, consumer, &messages, drained, effects),
         }
+    }
+
+    #[cold]
+    fn assign(
+        &mut self,
+        session: SessionId,
+        consumer: ConsumerId,
+        messages: &[(u64, u64)],
+        drained: Option<u64>,
+        effects: &mut Effects,
+    ) {
+        let Some(number) = self.checkout.consumer_number(session, consumer) else {
+            return;
+        };
+        let positions: Vec<BrowsePosition> = messages
+            .iter()
+            .map(|(number, _)| BrowsePosition {
+                number: *number,
+                ..BrowsePosition::default()
+            })
+            .collect();
+        let (checkout, mut store) = self.split(effects);
+        let unassigned = checkout.assign_selected(&mut store, number, &positions, drained);
+        effects.note_assigned(number, unassigned);
     }
 
     fn set_settings(&mut self, settings: QueueSettings, effects: &mut Effects) {

@@ -43,6 +43,7 @@ mod order_tests;
 mod ready;
 #[cfg(test)]
 mod scheduled_tests;
+mod selection;
 #[cfg(test)]
 mod session_epoch_tests;
 #[allow(missing_docs)]

@@ -676,6 +676,9 @@ fn index_consumer(
     }
     if consumer.takes_turns() {
         checkout.candidates.insert((priority, number));
+        if consumer.spec.filter.is_some() {
+            checkout.filtered.insert(number);
+        }
     }
     if let Some(ticket) = consumer.ticket {
         checkout.begin_turn(priority.0, WaitingConsumer { ticket, number });

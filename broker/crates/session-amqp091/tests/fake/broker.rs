@@ -295,6 +295,7 @@ impl FakeBroker {
                 exclusive: false,
                 priority: 0,
                 arguments: Table::default(),
+                filter: None,
             },
             cancelled: true,
             next: 0,

@@ -190,6 +190,7 @@ fn consume(host: &mut dyn ServiceHost, queue: QueueId) {
         exclusive: false,
         priority: 0,
         arguments: Table::default(),
+        filter: None,
     };
     let body = RequestBody::TakeOver(Box::new(EpochConsumer {
         consumer: handover.consumer,

@@ -169,6 +169,7 @@ fn a_consumer_that_comes_and_goes_within_a_turn_renews_the_lease() {
         exclusive: false,
         priority: 0,
         arguments: Table::default(),
+        filter: None,
     };
     let session = SessionId {
         node: NodeId(1),

@@ -1,6 +1,7 @@
 //! Nodes of one shard each, in one thread and in time that the test moves, and clients that speak AMQP 0.9.1 to them.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod amqp10;
 pub mod mqtt;
 
 use auth::{HashAlgorithm, hash_with};
@@ -875,11 +876,13 @@ pub fn record(id: u64) -> NodeRecord {
 pub const AMQP: ProtocolId = ProtocolId(0);
 /// The protocol of MQTT clients.
 pub const MQTT: ProtocolId = ProtocolId(1);
+/// The protocol of AMQP 1.0 clients.
+pub const AMQP10: ProtocolId = ProtocolId(2);
 
 /// `max_message_size` unless a test sets another one, in bytes.
 const MESSAGE_SIZE: u32 = 16 << 20;
 
-/// Protocols in the order of [`AMQP`] and [`MQTT`], for AMQP messages of up to `bytes` bytes.
+/// Protocols in the order of [`AMQP`], [`MQTT`] and [`AMQP10`], for AMQP messages of up to `bytes` bytes.
 fn protocols(bytes: u32) -> Protocols {
     let amqp = session_amqp091::Amqp091 {
         cluster_name: "test".into(),
@@ -903,7 +906,11 @@ fn protocols(bytes: u32) -> Protocols {
     let mqtt = session_mqtt::MqttProtocol {
         settings: Arc::default(),
     };
-    Protocols::new(vec![Arc::new(amqp), Arc::new(mqtt)])
+    let amqp10 = session_amqp10::Amqp10::new(session_amqp10::Amqp10Config {
+        limits: session_amqp10::Limits::default().with_message_size(bytes),
+        ..session_amqp10::Amqp10Config::default()
+    });
+    Protocols::new(vec![Arc::new(amqp), Arc::new(mqtt), Arc::new(amqp10)])
 }
 
 pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {

@@ -470,6 +470,7 @@ impl StreamReplica {
                 exclusive: false,
                 priority: 0,
                 arguments: spec.arguments.clone(),
+                filter: None,
             };
             (!is_registered(session, &id)).then_some((session, id, spec))
         });

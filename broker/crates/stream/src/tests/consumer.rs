@@ -16,6 +16,7 @@ fn spec(offset: Value) -> ConsumerSpec {
         exclusive: false,
         priority: 0,
         arguments: Table(vec![("x-stream-offset".into(), offset)]),
+        filter: None,
     }
 }
 

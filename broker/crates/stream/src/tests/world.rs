@@ -179,6 +179,7 @@ impl World {
             exclusive: false,
             priority: 0,
             arguments: Table(vec![("x-stream-offset".into(), Value::from("first"))]),
+            filter: None,
         };
         let start = consumer_rules(&spec, LABEL, WallTime(0)).expect("valid");
         let mut replicas = World::voters();

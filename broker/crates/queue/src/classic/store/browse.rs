@@ -4,7 +4,7 @@
 //! one page allows, and tells where the next page continues.
 
 use super::{ClassicStore, Item, PriorityLevel, State};
-use crate::browse::{PageBuilder, page_limit};
+use crate::browse::PageBuilder;
 use crate::checkout::Dequeued;
 use crate::classic::location::{LoadedMessage, MessageLocation, SegmentId};
 use crate::classic::segments::READ_AHEAD;
@@ -56,15 +56,16 @@ impl Default for BacklogPart {
 }
 
 impl ClassicStore {
-    /// A page of the messages. `unsettled`: the messages with consumers, and whether they were redelivered.
+    /// A page of at most `limit` messages. `unsettled`: the messages with consumers, and whether they were redelivered.
     pub(in crate::classic) fn browse(
         &mut self,
         request: &BrowseRequest,
+        limit: usize,
         unsettled: &EachUnsettled<'_>,
     ) -> io::Result<BrowsePage> {
         let top = self.levels.len().saturating_sub(1);
         let top = u8::try_from(top).unwrap_or(u8::MAX);
-        let mut page = PageBuilder::new(request);
+        let mut page = PageBuilder::new(request, limit);
         let mut from = request.from.unwrap_or(BrowsePosition {
             level: top,
             ..BrowsePosition::default()
@@ -100,7 +101,7 @@ impl ClassicStore {
             return Ok(None);
         }
         // One more than a page takes, so that the page never ends with the last of them by their number alone.
-        let limit = page_limit(request) + 1;
+        let limit = page.limit() + 1;
         let mut listed = self.in_memory(request, (from.level, first), limit, unsettled);
         let backlog = match request.lists(BrowsedState::Ready) {
             true => self.read_backlog(from, first)?,
@@ -344,6 +345,17 @@ impl ClassicStore {
             if let Some(level) = level.and_then(|level| self.levels.get_mut(level)) {
                 level.undelivered = level.undelivered.max(seq.saturating_add(1));
             }
+        }
+    }
+
+    /// Makes room for another message out of order, if there are too many. Those before them may then be marked as redelivered
+    /// without reason after a clean stop.
+    #[cold]
+    pub(super) fn forget_early(&mut self) {
+        self.forget_passed_early();
+        if self.early.len() >= MAX_EARLY {
+            self.mark_early_as_delivered();
+            self.early.clear();
         }
     }
 

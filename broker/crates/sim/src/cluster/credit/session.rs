@@ -128,6 +128,7 @@ impl CreditSession {
             exclusive: false,
             priority: 0,
             arguments: Table::default(),
+            filter: None,
         };
         let consumer = CONSUMER;
         let body = RequestBody::Consume { consumer, spec };
