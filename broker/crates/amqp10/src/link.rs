@@ -151,6 +151,8 @@ impl SenderLink {
         let receiver_count = receiver_count.unwrap_or(INITIAL_DELIVERY_COUNT);
         self.credit = sender_credit(receiver_count, credit, self.delivery_count);
         self.drain = drain;
+        // A drain that waits for a message would use up the new credit as well.
+        self.is_drain_due = false;
         CreditState {
             credit: self.credit,
             drain,
