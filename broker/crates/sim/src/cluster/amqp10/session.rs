@@ -529,12 +529,15 @@ impl ClientSession {
     ) {
         let mut annotations = Vec::new();
         let state = delivery_state(outcome, &mut annotations);
+        // The default outcome of the source is `released`, so half of these name none.
+        let is_default =
+            outcome == ReceiverOutcome::Released && !settles_second && first.is_multiple_of(2);
         let disposition = Disposition {
             role: Role::Receiver,
             first,
             last: Some(last).filter(|last| *last != first),
             settled: !settles_second,
-            state: Some(state),
+            state: (!is_default).then_some(state),
             batchable: false,
         };
         cx.wire.send(self.channel, &disposition);
