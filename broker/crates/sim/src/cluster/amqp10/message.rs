@@ -4,6 +4,8 @@ use codec_amqp10::{Encode, Header, Properties, Sections, Value, encode_data_sect
 
 /// The annotation that receivers add.
 pub(super) const ANNOTATION: &str = "x-opt-value";
+/// The annotation with the number of earlier deliveries of a message.
+const ACQUIRED_COUNT: &str = "x-acquired-count";
 /// Largest body in bytes, of several frames.
 const LARGEST_BODY: u64 = 4000;
 const SMALL_BODY: u64 = 120;
@@ -14,6 +16,8 @@ pub(super) struct ReadMessage {
     pub number: u64,
     /// The value of the annotation. 0: it has none.
     pub value: u64,
+    /// Number of earlier deliveries. 0: none, or the queue does not count them.
+    pub acquired: u64,
 }
 
 fn mix(number: u64) -> u64 {
@@ -76,16 +80,18 @@ pub(super) fn read(message: &[u8]) -> Result<ReadMessage, String> {
     let annotations = sections
         .read_map(sections.message_annotations, message)
         .map_err(unreadable)?;
-    let value = match annotations.get(ANNOTATION) {
-        None => 0,
-        Some(Value::Long(value)) => value.cast_unsigned(),
-        Some(other) => {
-            return Err(format!(
-                "message {number} has the annotation {ANNOTATION}: {other:?}"
-            ));
-        }
+    let read = |name| match annotations.get(name) {
+        None => Ok(0),
+        Some(Value::Long(value)) => Ok(value.cast_unsigned()),
+        Some(other) => Err(format!(
+            "message {number} has the annotation {name}: {other:?}"
+        )),
     };
-    Ok(ReadMessage { number, value })
+    Ok(ReadMessage {
+        number,
+        value: read(ANNOTATION)?,
+        acquired: read(ACQUIRED_COUNT)?,
+    })
 }
 
 #[cfg(test)]
@@ -96,7 +102,12 @@ mod tests {
     fn message_is_identified_and_a_changed_one_is_refused() {
         for number in 1..200 {
             let message = encode(number);
-            assert_eq!(read(&message), Ok(ReadMessage { number, value: 0 }));
+            let unchanged = ReadMessage {
+                number,
+                value: 0,
+                acquired: 0,
+            };
+            assert_eq!(read(&message), Ok(unchanged));
             let sections = Sections::parse(&message).expect("a message");
             let mut changed = message.clone();
             if let (Some(last), false) = (changed.last_mut(), body(number).is_empty()) {

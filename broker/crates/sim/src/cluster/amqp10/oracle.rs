@@ -64,6 +64,8 @@ struct Published {
     annotated: Option<(Time, u64)>,
     /// The highest annotation that came with it.
     seen: u64,
+    /// The highest number of earlier deliveries that came with it.
+    acquired: u64,
 }
 
 /// Messages by queue and number.
@@ -158,7 +160,11 @@ impl Amqp10Oracle {
         read: ReadMessage,
     ) -> Result<(), String> {
         self.deliveries += 1;
-        let ReadMessage { number, value } = read;
+        let ReadMessage {
+            number,
+            value,
+            acquired,
+        } = read;
         if queue == Amqp10Queue::SingleActive {
             self.check_active(now, receiver)?;
             self.check_order(receiver, number)?;
@@ -191,8 +197,11 @@ impl Amqp10Oracle {
                 "message {number} of {queue:?} has annotation {value}"
             ));
         }
-        if message.sends > 1 {
-            // Each copy has annotations of its own.
+        // During faults, a delivery may come after a newer one. The number of earlier deliveries tells which is newer.
+        let may_be_older = now <= faults_until && acquired <= message.acquired;
+        message.acquired = message.acquired.max(acquired);
+        // Each copy has annotations of its own.
+        if may_be_older || message.sends > 1 {
             return Ok(());
         }
         // A modification has no effect if its session ended before, or its node was suspected.
@@ -304,7 +313,11 @@ mod tests {
     }
 
     fn plain(number: u64) -> ReadMessage {
-        ReadMessage { number, value: 0 }
+        ReadMessage {
+            number,
+            value: 0,
+            acquired: 0,
+        }
     }
 
     fn with_messages(queue: Amqp10Queue, numbers: u64) -> Amqp10Oracle {
