@@ -1,4 +1,5 @@
 use codec_amqp10::{Condition, Flow, ReceiverSettleMode, Role, SenderSettleMode, Transfer};
+use env::planted::{self, Bug};
 
 use crate::serial::sender_credit;
 use crate::{Config, CreditState, Fault, LinkId, Serial, ShortBytes};
@@ -149,8 +150,15 @@ impl SenderLink {
     ) -> CreditState {
         // A receiver that does not know our attach starts from the initial count.
         let receiver_count = receiver_count.unwrap_or(INITIAL_DELIVERY_COUNT);
-        self.credit = sender_credit(receiver_count, credit, self.delivery_count);
+        let unused = match planted::is(Bug::CreditAdded) {
+            true => self.credit,
+            false => 0,
+        };
+        self.credit =
+            sender_credit(receiver_count, credit, self.delivery_count).saturating_add(unused);
         self.drain = drain;
+        // A drain that waits for a message would use up the new credit as well.
+        self.is_drain_due = false;
         CreditState {
             credit: self.credit,
             drain,

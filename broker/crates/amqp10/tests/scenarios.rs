@@ -1872,6 +1872,34 @@ fn sending_links() {
             ],
         ),
         row(
+            "a drain that waits for a large message, and credit after it",
+            vec![
+                In(flow_with(0, |flow| {
+                    flow.incoming_window = 2;
+                    flow.handle = Some(1);
+                    flow.link_credit = Some(5);
+                    flow.drain = true;
+                })),
+                Send(1000),
+                Drained,
+                In(flow_with(0, |flow| {
+                    flow.next_incoming_id = Some(u32::MAX - 1);
+                    flow.handle = Some(1);
+                    flow.link_credit = Some(7);
+                    flow.drain = true;
+                })),
+                Drained,
+            ],
+            &[
+                "! credit 0/1 5 drain",
+                "transfer 0/1 #0 482B more",
+                "transfer 0/1 #0 491B more",
+                "transfer 0/1 #0 27B",
+                "! credit 0/1 6 drain",
+                "flow 0 next=0 window=8 h1 count=7 credit=0 drain",
+            ],
+        ),
+        row(
             "detach during a large message",
             vec![
                 In(flow_with(0, |flow| {

@@ -48,6 +48,8 @@ pub(crate) struct Consumer {
     credit: u32,
     /// The id of the last delivery from the queue.
     last: u64,
+    /// Messages of the queue that wait for credit, by its last answer.
+    ready: u64,
     /// Deliveries that wait for the session's window or for space in the outbox. The queue sends at most
     /// [`queue::FLOW_WINDOW`].
     pub held: VecDeque<Delivery>,
@@ -114,6 +116,7 @@ impl Consumer {
             up_to: 0,
             credit: 0,
             last: 0,
+            ready: 0,
             held: VecDeque::new(),
             written: WrittenDeliveries::default(),
             is_crediting: false,
@@ -141,13 +144,15 @@ impl Consumer {
         debug_assert!(!self.is_volatile, "the queue sends replies without credit");
         self.credit = credit.credit;
         // Messages that wait for the window must not be kept from others if the client takes its credit back.
-        while self.held.len() > self.credit as usize {
-            if let Some(delivery) = self.held.pop_back() {
-                self.give_back(delivery.id, state);
-            }
+        // They return in the order in which the queue serves them again.
+        let kept = self.held.len().min(self.credit as usize);
+        for delivery in self.held.split_off(kept) {
+            self.give_back(delivery.id, state);
         }
+        // A flow that waits for held deliveries would use up the new credit as well.
+        let due = std::mem::take(&mut self.due);
         self.expected.drain = credit.drain;
-        self.expected.echo |= credit.echo;
+        self.expected.echo |= credit.echo || due.echo;
         self.is_credit_due = true;
         self.send_credit(state, cx);
     }
@@ -194,9 +199,8 @@ impl Consumer {
         self.is_crediting = false;
         self.was_credited = true;
         self.report_activity(engine, cx);
-        let available = available.saturating_add(self.held.len() as u64);
-        let available = u32::try_from(available).unwrap_or(u32::MAX);
-        ended(engine.set_available(self.link, available));
+        self.ready = available;
+        self.update_available(engine);
         if self.is_credit_due {
             return self.send_credit(state, cx);
         }
@@ -214,6 +218,13 @@ impl Consumer {
         self.due.drain |= expected.drain;
         self.due.echo |= expected.echo;
         self.send_due_flow(engine, cx);
+    }
+
+    /// Informs the engine of the number of messages that wait for credit, at the queue and here.
+    fn update_available(&self, engine: &mut Connection) {
+        let available = self.ready.saturating_add(self.held.len() as u64);
+        let available = u32::try_from(available).unwrap_or(u32::MAX);
+        ended(engine.set_available(self.link, available));
     }
 
     /// Handles a change of the single active consumer that concerns this one, or of the queue's owner.
@@ -260,6 +271,8 @@ impl Consumer {
         if self.due == ExpectedFlow::default() || !self.held.is_empty() {
             return;
         }
+        // Held deliveries were sent since the queue's answer.
+        self.update_available(engine);
         let due = std::mem::take(&mut self.due);
         if due.drain {
             self.credit = 0;

@@ -12,6 +12,7 @@ use codec_amqp10::{
 };
 use conversion::amqp10::{AddedAnnotation, add_annotations};
 use env::WallTime;
+use env::planted::{self, Bug};
 use message::{Message, MessageBuilder, Protocol};
 use metadata::features::SCHEDULED_DELIVERY;
 use metadata::{Name, QueueId, Right, RouteResult, Traffic};
@@ -444,6 +445,10 @@ impl Publisher {
             return routes;
         }
         self.unconfirmed.push(delivery, is_settled, size, answers);
+        if planted::is(Bug::OutcomeEarly) {
+            let accepted = DeliveryState::ACCEPTED;
+            ended(engine.settle_received(self.link, delivery, &accepted, cx.tail()));
+        }
         state.add_in_flight(size);
         if is_refused {
             let answer = QueueAnswer::Rejected(QueueId::NONE, RejectReason::Unavailable);

@@ -885,6 +885,76 @@ fn client_that_does_not_read_is_sent_a_bounded_number_of_messages() {
     assert_eq!(received.count(), 50);
 }
 
+/// A receiver whose client does not read, with ten messages of which some wait in the session.
+fn deaf_receiver() -> (Client, LinkId) {
+    let limits = Limits {
+        outbox_deliveries: 4096,
+        ..Limits::default()
+    };
+    let config = Amqp10Config {
+        limits,
+        ..Amqp10Config::default()
+    };
+    let (mut client, session) = Client::open_with(config, "guest");
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    let body = "x".repeat(1000);
+    for _ in 0..10 {
+        client.send(to, &body);
+    }
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    client.is_deaf = true;
+    (client, from)
+}
+
+#[test]
+fn messages_return_in_their_order_if_the_client_takes_its_credit_back() {
+    let (mut client, from) = deaf_receiver();
+    client.credit(from, 10, false);
+    client.credit(from, 0, false);
+    let returned = settlements(&client);
+    let [(SettlementOutcome::Unseen, ids)] = &returned[..] else {
+        panic!("{returned:?}");
+    };
+    let [(first, 10)] = ids[..] else {
+        panic!("one range up to the last delivery, got {ids:?}");
+    };
+    assert!((2..10).contains(&first), "{first}");
+}
+
+#[test]
+fn answer_to_a_drain_does_not_use_up_credit_that_was_granted_after_it() {
+    let (mut client, from) = deaf_receiver();
+    // The answer waits for a message that the session holds.
+    client.credit(from, 5, true);
+    client.credit_after_reading(from, 8, true);
+    let seen = std::mem::take(&mut client.seen);
+    let messages = seen
+        .iter()
+        .filter(|seen| matches!(seen, Seen::Message { .. }));
+    assert_eq!(messages.count(), 8);
+    assert_eq!(seen.back(), Some(&Seen::Drained(from)));
+    assert_eq!(seen.len(), 9);
+}
+
+#[test]
+fn answer_to_a_drain_does_not_count_messages_that_it_follows_as_available() {
+    let (mut client, from) = deaf_receiver();
+    client.credit(from, 10, true);
+    client.is_deaf = false;
+    client.pump();
+    let seen = std::mem::take(&mut client.seen);
+    assert_eq!(seen.back(), Some(&Seen::Drained(from)));
+    assert_eq!(seen.len(), 11);
+    let sessions = client.engine.sessions().flat_map(|session| session.links);
+    let available: Vec<u32> = sessions
+        .filter(|link| link.link == from)
+        .map(|link| link.available)
+        .collect();
+    assert_eq!(available, [0]);
+}
+
 #[test]
 fn operator_closes_the_connection_with_the_reason() {
     let (mut client, session) = Client::open();

@@ -3,11 +3,11 @@
 
 mod amq_topic;
 mod amqp;
+mod amqp10;
 mod byte_stream;
 mod client;
 mod consistency;
 mod consumer;
-mod credit;
 mod mqtt;
 mod node;
 mod operator;

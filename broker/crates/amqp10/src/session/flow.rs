@@ -1,6 +1,7 @@
 //! Windows of the session and credit of its links (sections 2.5.6 and 2.6.7).
 
 use codec_amqp10::{Condition, Flow, Map, Role};
+use env::planted::{self, Bug};
 
 use crate::link::{EarlyFlow, Link};
 use crate::serial::remote_window;
@@ -56,6 +57,9 @@ impl Session {
         }
         self.remote_incoming_window =
             remote_window(next_incoming, flow.incoming_window, self.next_outgoing_id);
+        if planted::is(Bug::WindowIgnored) {
+            self.remote_incoming_window = u32::MAX;
+        }
         self.next_incoming_id = Serial(flow.next_outgoing_id);
         self.remote_outgoing_window = flow.outgoing_window;
         let handled = match flow.handle {

@@ -1,6 +1,7 @@
 //! Settlement of deliveries in both directions (section 2.6.12).
 
 use codec_amqp10::{Condition, DeliveryState, Disposition, ReceiverSettleMode, Role};
+use env::planted::{self, Bug};
 use smallvec::SmallVec;
 
 use crate::link::Link;
@@ -22,7 +23,9 @@ impl Session {
             ..
         } = disposition;
         let first = Serial(first);
-        let last = last.map_or(first, Serial);
+        let last = last.map_or(first, |last| {
+            Serial(last.wrapping_sub(u32::from(planted::is(Bug::RangeShort) && last != first.0)))
+        });
         if last.since(first) < 0 {
             return Err(Fault::session(
                 Condition::InvalidField,

@@ -5,7 +5,6 @@
 //! carries out its effects.
 
 use super::byte_stream::StreamPiece;
-use super::credit::CreditProtocol;
 use super::shard_host::{Inbound, ShardHost};
 use crate::process::{Action, Process};
 use crate::world::Start;
@@ -241,10 +240,20 @@ pub(super) const AMQP: ProtocolId = ProtocolId(0);
 /// Protocol of MQTT clients.
 pub(super) const MQTT: ProtocolId = ProtocolId(1);
 
-/// The protocol of clients with credit.
-pub(super) const CREDIT: ProtocolId = ProtocolId(2);
+/// Protocol of AMQP 1.0 clients.
+pub(super) const AMQP10: ProtocolId = ProtocolId(2);
 
-/// Protocols without heartbeats, in the order of [`AMQP`], [`MQTT`] and [`CREDIT`].
+/// Logins of AMQP clients.
+fn logins() -> Arc<session::LoginConfig> {
+    Arc::new(session::LoginConfig {
+        mechanisms: vec![auth::Mechanism::Plain],
+        loopback_users: Vec::new(),
+        anonymous: None,
+        ..session::LoginConfig::default()
+    })
+}
+
+/// Protocols without heartbeats, in the order of [`AMQP`], [`MQTT`] and [`AMQP10`].
 fn protocols() -> Protocols {
     let amqp = session_amqp091::Amqp091 {
         cluster_name: "sim".into(),
@@ -254,12 +263,7 @@ fn protocols() -> Protocols {
             heartbeat: 0,
             ..Default::default()
         }),
-        logins: Arc::new(session_amqp091::LoginConfig {
-            mechanisms: vec![auth::Mechanism::Plain],
-            loopback_users: Vec::new(),
-            anonymous: None,
-            ..session_amqp091::LoginConfig::default()
-        }),
+        logins: logins(),
     };
     let mqtt = session_mqtt::MqttProtocol {
         settings: Arc::new(session_mqtt::MqttSettings {
@@ -267,11 +271,19 @@ fn protocols() -> Protocols {
             ..Default::default()
         }),
     };
-    Protocols::new(vec![
-        Arc::new(amqp),
-        Arc::new(mqtt),
-        Arc::new(CreditProtocol),
-    ])
+    let amqp10 = session_amqp10::Amqp10::new(session_amqp10::Amqp10Config {
+        cluster_name: "sim".into(),
+        // Small, so that publishers wait for windows and credit.
+        limits: session_amqp10::Limits {
+            idle: Duration::ZERO,
+            link_credit: 8,
+            incoming_window: 12,
+            ..session_amqp10::Limits::default()
+        },
+        logins: logins(),
+        ..session_amqp10::Amqp10Config::default()
+    });
+    Protocols::new(vec![Arc::new(amqp), Arc::new(mqtt), Arc::new(amqp10)])
 }
 
 impl Node {

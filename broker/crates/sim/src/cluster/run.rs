@@ -5,9 +5,9 @@ mod node_death;
 mod report;
 mod setup;
 
+use super::amqp10::{self, Amqp10Clients};
 use super::byte_stream::StreamPiece;
 use super::client::{Client, ClientContext, ClientRole, Link};
-use super::credit::{self, CreditClients};
 use super::mqtt::{self, MqttClients, ShardIncarnation, shards_of};
 use super::node::{
     ClusterPlan, EnabledFlags, Identities, Identity, Node, Note, Reply, Request, ShardCounts,
@@ -45,8 +45,8 @@ pub(super) enum Timer {
     Act(usize),
     /// An MQTT client acts.
     ActMqtt(usize),
-    /// A client with credit acts.
-    Credit(usize),
+    /// An AMQP 1.0 client acts.
+    ActAmqp10(usize),
     Fault,
     /// Connections between nodes break.
     BreakConnections,
@@ -83,7 +83,7 @@ struct Run {
     identities: Identities,
     clients: Vec<Client>,
     mqtt_clients: MqttClients,
-    credit_clients: CreditClients,
+    amqp10_clients: Amqp10Clients,
     oracle: Oracle,
     stream_oracle: StreamOracle,
     /// The machine that may lose unsynced data until all streams are whole again.
@@ -132,9 +132,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         let first = Duration::from_millis(1 + rng.below(2000));
         world.timer_in(first, Timer::ActMqtt(mqtt_client));
     }
-    for client in 0..scenario.credit_clients.len() {
+    for client in 0..scenario.amqp10_clients.len() {
         let first = Duration::from_millis(1 + rng.below(2000));
-        world.timer_in(first, Timer::Credit(client));
+        world.timer_in(first, Timer::ActAmqp10(client));
     }
     world.timer_in(FIRST_FAULT, Timer::Fault);
     if scenario.fault_level == FaultLevel::All && rng.chance(2, 3) {
@@ -210,7 +210,7 @@ impl Run {
             identities,
             clients,
             mqtt_clients: MqttClients::new(rng),
-            credit_clients: CreditClients::new(rng),
+            amqp10_clients: Amqp10Clients::new(rng),
             oracle,
             stream_oracle,
             stream_risk: None,
@@ -367,7 +367,7 @@ impl Run {
                 self.oracle.machine_ended(now, node);
                 if let Some(at) = world.lost_power(node) {
                     self.oracle.lost_power(at);
-                    self.credit_clients.oracle.lost_power();
+                    self.amqp10_clients.oracle.lost_power();
                 }
                 if self.death.is_down(node, now) {
                     continue;
@@ -426,9 +426,9 @@ impl Run {
         Ok(())
     }
 
-    /// Tells the oracle of clients with credit how long faults may have an effect.
+    /// Tells the oracle of AMQP 1.0 clients how long faults may have an effect.
     fn note_faults(&mut self) {
-        self.credit_clients.oracle.faults_until = self.oracle.faults_until();
+        self.amqp10_clients.oracle.faults_until = self.oracle.faults_until();
     }
 
     /// Whether no work is left and no message is owed.
@@ -437,7 +437,7 @@ impl Run {
             && Versions::all_are_newest(running_nodes(world))
             && self.mqtt_clients.describe_wait(world.now()).is_empty()
             && self.mqtt_clients.mqtt_oracle.count_owed().0 == 0
-            && self.credit_clients.is_done()
+            && self.amqp10_clients.is_done()
             && world.nodes().iter().all(|n| world.process(*n).is_some())
             && !self
                 .clients
@@ -480,11 +480,11 @@ impl Scenario for Run {
                 let pause = self.mqtt_clients.act(world, number, connections)?;
                 world.timer_in(pause, Timer::ActMqtt(number));
             }
-            Timer::Credit(number) => {
+            Timer::ActAmqp10(number) => {
                 self.note_faults();
                 let connections = &mut self.next_connection;
-                let pause = self.credit_clients.act(world, number, connections);
-                world.timer_in(pause, Timer::Credit(number));
+                let pause = self.amqp10_clients.act(world, number, connections);
+                world.timer_in(pause, Timer::ActAmqp10(number));
             }
             Timer::Fault => {
                 if !self.faults_ended {
@@ -509,7 +509,7 @@ impl Scenario for Run {
                 self.faults_ended = true;
                 self.oracle.record_fault(world.now());
                 self.mqtt_clients.end_faults(world.now());
-                self.credit_clients.faults_ended = true;
+                self.amqp10_clients.faults_ended = true;
                 calm(world);
             }
         }
@@ -517,9 +517,9 @@ impl Scenario for Run {
     }
 
     fn reply(&mut self, world: &mut World<Run>, client: u64, reply: Reply) -> Result<(), String> {
-        if client >= credit::FIRST {
+        if client >= amqp10::FIRST {
             self.note_faults();
-            return self.credit_clients.reply(world, client, reply);
+            return self.amqp10_clients.reply(world, client, reply);
         }
         if client >= mqtt::FIRST_CLIENT {
             self.mqtt_clients.mqtt_oracle.faults_until = self.oracle.faults_until();

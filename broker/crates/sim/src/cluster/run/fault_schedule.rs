@@ -132,10 +132,10 @@ impl Run {
         world.start_in(Duration::ZERO, new);
     }
 
-    /// Tells the queue admins, and the oracle of clients with credit, which queues the operator deletes.
+    /// Tells the queue admins, and the oracle of AMQP 1.0 clients, which queues the operator deletes.
     fn mark_uncertain(&mut self, names: &[String]) {
         for name in names {
-            self.credit_clients.oracle.lost(name);
+            self.amqp10_clients.oracle.lost(name);
         }
         for client in &mut self.clients {
             if let ClientRole::QueueAdmin(queue_admin) = &mut client.role {

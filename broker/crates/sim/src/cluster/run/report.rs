@@ -72,8 +72,8 @@ pub struct Report {
     pub operations: u64,
     /// MQTT messages: published, acknowledged, received, received again.
     pub mqtt_messages: [u64; 4],
-    /// Of clients with credit: deliveries, finished drains.
-    pub credit: [u64; 2],
+    /// Of AMQP 1.0 clients: accepted publishes, messages that were published again, deliveries, finished drains.
+    pub amqp10: [u64; 4],
     /// Of streams: published, confirmed, read, stored more than once.
     pub streams: [u64; 4],
     /// Virtual time at the end.
@@ -108,9 +108,14 @@ impl Run {
                     mqtt_oracle.received_again,
                 ]
             },
-            credit: {
-                let oracle = &self.credit_clients.oracle;
-                [oracle.deliveries, oracle.drains]
+            amqp10: {
+                let oracle = &self.amqp10_clients.oracle;
+                [
+                    oracle.confirmed,
+                    oracle.repeats,
+                    oracle.deliveries,
+                    oracle.drains,
+                ]
             },
             streams: {
                 let oracle = &self.stream_oracle;
@@ -140,9 +145,9 @@ impl Run {
             })
             .collect();
         let owed = self.oracle.owed(world.now());
-        let credit = self.credit_clients.waits_for();
+        let amqp10 = self.amqp10_clients.describe_wait();
         format!(
-            "{:?}, shards {:?}, faults ended {}, streams {:?}, {:?}; owed {owed:?}, {mqtt_messages:?}; waiting {waiting:?}, {waiting_mqtt:?}; with credit {credit}; in flight {:?}; queues {:?}",
+            "{:?}, shards {:?}, faults ended {}, streams {:?}, {:?}; owed {owed:?}, {mqtt_messages:?}; waiting {waiting:?}, {waiting_mqtt:?}; of AMQP 1.0 {amqp10}; in flight {:?}; queues {:?}",
             self.fault_level,
             self.plan.shards,
             self.faults_ended,

@@ -1,11 +1,12 @@
-//! All clients with credit of a run, and their connections.
+//! All AMQP 1.0 clients of a run, and their connections.
 
-use super::CreditQueue;
-use super::client::{CreditClient, CreditWire};
-use super::oracle::CreditOracle;
+use super::Amqp10Queue;
+use super::client::Amqp10Client;
+use super::connection::Connection;
+use super::oracle::Amqp10Oracle;
 use crate::cluster::byte_stream::StreamPiece;
 use crate::cluster::client::{Client, Link};
-use crate::cluster::node::{CREDIT, Node, Reply, Request};
+use crate::cluster::node::{AMQP10, Node, Reply, Request};
 use crate::world::{Scenario, World};
 use env::{Rng, SeededRng};
 use std::time::Duration;
@@ -13,29 +14,32 @@ use std::time::Duration;
 /// The number of the first of these clients, for replies.
 pub(crate) const FIRST: u64 = 2000;
 
-pub(crate) struct CreditClients {
-    clients: Vec<CreditClient>,
-    pub oracle: CreditOracle,
+pub(crate) struct Amqp10Clients {
+    clients: Vec<Amqp10Client>,
+    pub oracle: Amqp10Oracle,
     pub faults_ended: bool,
 }
 
-impl CreditClients {
+impl Amqp10Clients {
     /// In half of the runs there are none.
-    pub(crate) fn new(rng: &mut SeededRng) -> CreditClients {
+    pub(crate) fn new(rng: &mut SeededRng) -> Amqp10Clients {
         let mut clients = Vec::new();
-        let queues = match rng.below(4) {
-            0 => &CreditQueue::ALL[..],
-            1 => &[CreditQueue::Quorum][..],
-            _ => &[],
+        let mut queues = match rng.below(4) {
+            0 => vec![Amqp10Queue::Quorum, Amqp10Queue::Classic],
+            1 => vec![Amqp10Queue::Quorum],
+            _ => Vec::new(),
         };
+        if !queues.is_empty() && rng.chance(1, 2) {
+            queues.push(Amqp10Queue::SingleActive);
+        }
         for queue in queues {
-            for consumes in [false, true, true] {
-                clients.push(CreditClient::new(*queue, consumes, rng.fork()));
+            for publishes in [true, false, false] {
+                clients.push(Amqp10Client::new(queue, publishes, rng.fork()));
             }
         }
-        CreditClients {
+        Amqp10Clients {
             clients,
-            oracle: CreditOracle::default(),
+            oracle: Amqp10Oracle::default(),
             faults_ended: false,
         }
     }
@@ -87,12 +91,11 @@ impl CreditClients {
         };
         *next_connection += 1;
         let connection = *next_connection;
-        let mut wire = CreditWire::default();
-        wire.say(&client.open());
+        let wire = Connection::new(client.plan());
         client.link = Some(Link::new(node, incarnation, connection, world.now(), wire));
         let request = Request::Connect {
             connection,
-            protocol: CREDIT,
+            protocol: AMQP10,
         };
         world.request(node, FIRST + number as u64, request);
     }
@@ -116,7 +119,7 @@ impl CreditClients {
         let Some(client) = self.clients.get_mut(number) else {
             return;
         };
-        client.lost();
+        client.lose(world.now(), &mut self.oracle);
         if let Some(link) = client.link.take() {
             let request = Request::Piece {
                 connection: link.connection,
@@ -157,8 +160,8 @@ impl CreditClients {
                 for piece in link.receive_piece(at, piece) {
                     ends |= match piece {
                         StreamPiece::Bytes(bytes) => client
-                            .hear(now, &bytes, &mut self.oracle)
-                            .map_err(|error| format!("credit client {number}: {error}"))?,
+                            .receive(now, &bytes, &mut self.oracle)
+                            .map_err(|error| format!("AMQP 1.0 client {number}: {error}"))?,
                         StreamPiece::End => true,
                     };
                 }
@@ -174,12 +177,12 @@ impl CreditClients {
 
     /// Nothing is left to do, and every message has come.
     pub(crate) fn is_done(&self) -> bool {
-        self.clients.iter().all(CreditClient::is_done) && self.oracle.owed().is_empty()
+        self.clients.iter().all(Amqp10Client::is_done) && self.oracle.owed().is_empty()
     }
 
-    pub(crate) fn waits_for(&self) -> String {
+    pub(crate) fn describe_wait(&self) -> String {
         let waiting = self.clients.iter().filter(|client| !client.is_done());
-        let waiting: Vec<String> = waiting.map(CreditClient::waits_for).collect();
+        let waiting: Vec<String> = waiting.map(Amqp10Client::describe_wait).collect();
         format!("{waiting:?}, owed {:?}", self.oracle.owed())
     }
 }
