@@ -40,13 +40,16 @@ fn idle_clients_are_small() {
     an_idle_connection_of_amqp10_is_small();
 }
 
+/// Does something to all connections from a number on.
+type Stage = fn(&mut IdleConnections, &mut Cluster, usize);
+
 /// A connection with two sessions, a link to an exchange and one from a queue. The receiver includes its queue's part.
 fn an_idle_connection_of_amqp10_is_small() {
     let mut cluster = Cluster::new(1);
     let mut client = cluster.client(0);
     client.declare(&mut cluster, "receivers", &[]);
     let mut idle = IdleConnections::new(0);
-    let stages: [(&str, fn(&mut IdleConnections, &mut Cluster, usize)); 5] = [
+    let stages: [(&str, Stage); 5] = [
         ("open", |idle, cluster, from| idle.grow(cluster, from + FEW)),
         ("session", |idle, cluster, from| {
             idle.begin(cluster, from, 0)
