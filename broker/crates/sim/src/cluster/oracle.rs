@@ -250,7 +250,8 @@ struct RequeuedMessage {
     of: Delivery,
     /// When an answer of the queue showed that it knows.
     known: Option<Time>,
-    /// Whether the client reported that the delivery has failed. `None`: its channel or consumer ended.
+    /// Whether the client reported that the delivery has failed. `None`: its channel or consumer ended, and the queue may
+    /// not have processed a report.
     has_failed: Option<bool>,
 }
 
@@ -678,6 +679,13 @@ impl Oracle {
     fn take_back(&mut self, at: Option<Time>, of: impl Fn(Holder) -> bool) {
         for (id, message) in &mut self.messages {
             message.earlier_deliveries.retain(|before| !of(before.to));
+            // A requeue behind a request without an answer is dropped with the channel, whose end then requeues the message.
+            if let Some(requeued) = &mut message.requeued
+                && requeued.known.is_none()
+                && of(requeued.of.to)
+            {
+                requeued.has_failed = None;
+            }
             match message.fate {
                 MessageFate::Delivered(out, _) if of(out.to) => {
                     tracing::debug!(message = id.0, ?out, "taken back");

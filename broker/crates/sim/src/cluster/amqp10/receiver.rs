@@ -38,6 +38,8 @@ pub(super) struct Receiver {
     /// Deliveries are settled after the broker has settled them (receiver settle mode second).
     pub settles_second: bool,
     delivery_count: u32,
+    /// The delivery count in the last flow of the broker.
+    last_count: u32,
     /// The limit of the newest grant that the broker is known to have taken over.
     limit: u32,
     /// Grants in order that the broker may not know, and the last drain that it has not answered.
@@ -59,6 +61,7 @@ impl Receiver {
             number,
             settles_second,
             delivery_count: 0,
+            last_count: 0,
             limit: 0,
             grants: VecDeque::new(),
             tags: BTreeSet::new(),
@@ -69,6 +72,7 @@ impl Receiver {
     /// The broker has attached the link.
     pub(super) fn attached(&mut self, initial_delivery_count: u32) {
         self.delivery_count = initial_delivery_count;
+        self.last_count = initial_delivery_count;
         self.limit = initial_delivery_count;
     }
 
@@ -210,6 +214,7 @@ impl Receiver {
             self.grants.push_front(*last);
         }
         self.delivery_count = count;
+        self.last_count = count;
         Ok(())
     }
 
@@ -217,7 +222,8 @@ impl Receiver {
     ///
     /// Delivery count and credit of the flow are those after the grant. A grant below the delivery count shows as no credit,
     /// and so do those behind it that are below as well. A flow of a drain answers a drain; another one without properties
-    /// answers an echo.
+    /// answers an echo. The broker may answer several grants with one flow, and deliveries above the limit of a grant show that
+    /// it has taken over a later one.
     fn take_over_grants(
         &mut self,
         flow: &Flow<'_>,
@@ -229,21 +235,26 @@ impl Receiver {
             0 => distance(limit, count) >= 0,
             _ => limit == stated,
         };
-        let mut grants = self.grants.iter();
+        let needed = self.grants_needed(count)?;
+        // The last of the needed grants, or a later one.
+        let first = needed.saturating_sub(1);
+        let position = |from: usize, pred: &dyn Fn(&Grant) -> bool| {
+            let found = self.grants.iter().skip(from).position(pred);
+            found.map(|found| from + found)
+        };
         let answered = match (flow.drain, flow.properties.is_none()) {
-            (true, _) => grants.position(|grant| grant.drain && shows(grant.limit)),
-            (false, true) => grants.position(|grant| grant.echo),
+            (true, _) => position(first, &|grant| grant.drain && shows(grant.limit)),
+            (false, true) => position(0, &|grant| grant.echo),
             (false, false) => None,
         };
         let find = |from: usize| {
-            let mut grants = self.grants.iter().skip(from);
-            let found = grants.position(|grant| shows(grant.limit));
-            found.map(|found| from + found + 1)
+            let found = position(from.max(first), &|grant| shows(grant.limit));
+            found.map(|found| found + 1)
         };
         // An answer shows the grant that it answers, or a later one. The answer to a grant that was found before shows nothing
         // new.
         let known = answered.and_then(find);
-        let known = known.or_else(|| shows(self.limit).then_some(0));
+        let known = known.or_else(|| (needed == 0 && shows(self.limit)).then_some(0));
         let Some(mut known) = known.or_else(|| find(0)) else {
             return Err(format!(
                 "a flow has the credit up to {stated}, which was not granted: {} or one of {:?}",
@@ -263,6 +274,21 @@ impl Receiver {
             self.limit = last.limit;
         }
         Ok(known)
+    }
+
+    /// The number of grants that the broker must have taken over to get to this delivery count.
+    fn grants_needed(&self, count: u32) -> Result<usize, String> {
+        let allows = |limit: u32| distance(count, limit) >= 0;
+        if allows(self.limit) || allows(self.last_count) {
+            return Ok(0);
+        }
+        let found = self.grants.iter().position(|grant| allows(grant.limit));
+        found.map(|found| found + 1).ok_or_else(|| {
+            format!(
+                "a flow counts {count} deliveries, the credit is up to {} or one of {:?}",
+                self.limit, self.grants
+            )
+        })
     }
 
     pub(super) fn describe_wait(&self) -> String {
@@ -351,6 +377,36 @@ mod tests {
         assert!(!receiver.awaits_drain());
         assert_eq!(receiver.credit_left(), 0);
         assert!(receiver.begin(1, b"1").is_err());
+    }
+
+    #[test]
+    fn drain_must_not_use_up_more_than_the_credit() {
+        let mut receiver = receiver();
+        assert!(receiver.grant(at(1), 3, true, false));
+        let oracle = &mut Amqp10Oracle::default();
+        assert!(receiver.handle_flow(&flow(4, 0, true, 0), oracle).is_err());
+    }
+
+    /// The broker answers all grants at once when deliveries of the first one wait for the window.
+    #[test]
+    fn answer_above_the_limit_of_a_drain_is_that_of_a_later_drain() {
+        let mut receiver = receiver();
+        assert!(receiver.grant(at(1), 7, true, false));
+        assert!(receiver.grant(at(2), 11, false, true));
+        for delivery in 0..9_u8 {
+            receiver
+                .begin(delivery.into(), &[delivery])
+                .expect("credit");
+            receiver.partial = None;
+        }
+        assert!(receiver.grant(at(3), 0, true, false));
+        let oracle = &mut Amqp10Oracle::default();
+        receiver
+            .handle_flow(&flow(9, 0, true, 5), oracle)
+            .expect("an answer");
+        assert!(!receiver.awaits_answer());
+        assert!(receiver.is_stopped());
+        assert!(receiver.begin(9, b"9").is_err());
     }
 
     #[test]

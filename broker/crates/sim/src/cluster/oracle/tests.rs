@@ -576,6 +576,42 @@ fn delayed_message_must_not_come_before_its_time() {
     }
 }
 
+/// The broker processes a requeue behind a request without an answer later, or not at all if the connection ends.
+#[test]
+fn end_of_the_channel_may_take_the_place_of_a_requeue() {
+    let plan = DelayPlan {
+        returns: DelayedReturns::Returned,
+        min: Duration::from_secs(3),
+        max: Duration::from_secs(5),
+    };
+    // Whether the queue is known to have processed the requeue, and the connection that ends.
+    for (is_known, ended, is_allowed) in [
+        (false, None, false),
+        (false, Some(2), false),
+        (false, Some(1), true),
+        (true, Some(1), false),
+    ] {
+        let mut oracle = oracle(QueueTreatment::DelayedRetry(plan));
+        oracle.has_all_features = true;
+        let id = publish(&mut oracle, 1);
+        deliver(&mut oracle, 2, id, false).expect("first delivery");
+        (oracle.requeued(at(10), id, DELIVERY, false)).expect("accepted");
+        if is_known {
+            (oracle.requeue_known(at(10), &[(id, DELIVERY)])).expect("accepted");
+        }
+        if let Some(ended) = ended {
+            oracle.channel_ended_by_client(at(10), |of| of.connection == ended);
+        }
+        let failed = ReadMessage {
+            attempts: 1,
+            acquired: 1,
+            ..read(id)
+        };
+        let again = oracle.delivered(at(11), failed, 0, DELIVERY, true);
+        assert_eq!(again.is_ok(), is_allowed, "{is_known} {ended:?}: {again:?}");
+    }
+}
+
 #[test]
 fn client_must_not_keep_a_message_beyond_the_timeout() {
     for (settles, is_late) in [(false, true), (true, false)] {
