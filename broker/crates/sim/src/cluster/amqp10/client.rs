@@ -25,6 +25,7 @@ const SMALLEST_FRAME: u64 = 512;
 struct LastActions {
     messages: u32,
     drains: u32,
+    take_backs: u32,
     modifications: u32,
     detaches: u32,
     hang_ups: u32,
@@ -33,6 +34,7 @@ struct LastActions {
 const LAST_ACTIONS: LastActions = LastActions {
     messages: 20,
     drains: 4,
+    take_backs: 8,
     modifications: 8,
     detaches: 3,
     hang_ups: 1,
@@ -309,7 +311,17 @@ impl Amqp10Client {
         let keeps_order = self.queue == Amqp10Queue::SingleActive;
         let (credit, drain, echo) = credit;
         let credit = credit.max(if keeps_order { left as u32 } else { 0 });
+        let takes_back = self.faults_ended
+            && !drain
+            && self.queue.is_filtered()
+            && self.last.take_backs > 0
+            && self.rng.chance(2, 3);
         session.grant(handle, (credit, drain, echo), cx);
+        if takes_back {
+            // The queue finds messages for the credit, and the receiver has no room for them any more.
+            self.last.take_backs -= 1;
+            session.grant(handle, (0, false, true), cx);
+        }
     }
 
     /// Settles held deliveries, in ranges of one outcome.
