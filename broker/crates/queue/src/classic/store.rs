@@ -544,7 +544,8 @@ impl MessageStore for ClassicStore {
         if let Some(level) = self.level(item.priority) {
             level.returned.insert(item.seq, (item, redelivered));
         }
-        if let Some(ready_again) = &mut self.ready_again {
+        let ready_again = self.ready_again.as_mut();
+        if let Some(ready_again) = ready_again.filter(|_| !planted::is(Bug::ReturnedUnexamined)) {
             ready_again.push(item.seq);
         }
     }

@@ -7,6 +7,7 @@ use crate::{
     QueueEvent, QueueOutput, QueueType, SessionId,
 };
 use bytes::Bytes;
+use env::planted::{self, Bug};
 use message::Message;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -176,7 +177,7 @@ impl Effects {
     /// A message that was ready before is ready again.
     #[inline]
     pub(super) fn note_ready_again(&mut self, at: LogLocation) {
-        if self.selection.collects {
+        if self.selection.collects && !planted::is(Bug::ReturnedUnexamined) {
             self.selection.ready_again.push(at.number());
         }
     }

@@ -1,5 +1,6 @@
 //! Filters of consumers, for the queues that evaluate them.
 
+use env::planted::{self, Bug};
 use filter::FilterSet;
 use message::Message;
 use queue::{ConsumerFilter, MessageFilter};
@@ -9,7 +10,7 @@ struct CompiledFilter(FilterSet);
 
 impl MessageFilter for CompiledFilter {
     fn matches(&self, message: &Message, now_ms: u64) -> bool {
-        self.0.matches(message, now_ms)
+        self.0.matches(message, now_ms) || planted::is(Bug::FilterIgnored)
     }
 }
 

@@ -6,6 +6,7 @@
 mod client;
 mod clients;
 mod connection;
+mod filters;
 mod management;
 mod message;
 mod oracle;
@@ -23,6 +24,10 @@ pub(super) enum Amqp10Queue {
     Classic,
     /// A quorum queue with a single active consumer. Its receivers only accept, so that its order is known.
     SingleActive,
+    /// A quorum queue whose receivers share it by filters.
+    FilteredQuorum,
+    /// A classic queue whose receivers share it by filters.
+    FilteredClassic,
 }
 
 impl Amqp10Queue {
@@ -31,10 +36,20 @@ impl Amqp10Queue {
             Amqp10Queue::Quorum => "amqp10-quorum",
             Amqp10Queue::Classic => "amqp10-classic",
             Amqp10Queue::SingleActive => "amqp10-single-active",
+            Amqp10Queue::FilteredQuorum => "amqp10-filtered-quorum",
+            Amqp10Queue::FilteredClassic => "amqp10-filtered-classic",
         }
     }
 
     fn is_quorum(self) -> bool {
-        self != Amqp10Queue::Classic
+        !matches!(self, Amqp10Queue::Classic | Amqp10Queue::FilteredClassic)
+    }
+
+    /// The messages have parts, and each receiver takes those of one.
+    fn is_filtered(self) -> bool {
+        matches!(
+            self,
+            Amqp10Queue::FilteredQuorum | Amqp10Queue::FilteredClassic
+        )
     }
 }

@@ -210,7 +210,7 @@ impl Run {
             identities,
             clients,
             mqtt_clients: MqttClients::new(rng),
-            amqp10_clients: Amqp10Clients::new(rng),
+            amqp10_clients: Amqp10Clients::new(rng, seed, has_all_features),
             oracle,
             stream_oracle,
             stream_risk: None,

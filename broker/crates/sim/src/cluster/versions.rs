@@ -7,7 +7,7 @@ use crate::world::{Scenario, World};
 use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
 use metadata::features::{
-    Feature, MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, QUORUM_CONSUMER_TIMEOUTS,
+    CONSUMER_FILTERS, Feature, MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, QUORUM_CONSUMER_TIMEOUTS,
     QUORUM_DELAYED_RETRY, QUORUM_DELIVERY_COUNTS, QUORUM_STRICT_PRIORITIES, QUOTAS,
     SCHEDULED_DELIVERY, STREAM_QUEUES, Version,
 };
@@ -29,7 +29,7 @@ const fn flag(name: &'static str) -> Feature {
 }
 
 /// Enough flags that runs meet a node which does not know an enabled flag. With three flags hardly any run did.
-const FLAGS: [Feature; 10] = [
+const FLAGS: [Feature; 11] = [
     // Every version knows this one.
     STREAM_QUEUES,
     flag("first"),
@@ -48,6 +48,8 @@ const FLAGS: [Feature; 10] = [
     QUOTAS,
     // They deliver the messages of each group in order.
     MESSAGE_GROUPS,
+    // They search messages for consumers with filters.
+    CONSUMER_FILTERS,
 ];
 
 /// The newest version. It knows every flag.
@@ -56,7 +58,7 @@ pub(super) const NEWEST: Version = Version {
     features: &FLAGS,
 };
 
-/// Older versions, which lack six, eight and nine of the newest version's flags.
+/// Older versions, which lack seven, nine and ten of the newest version's flags.
 const OLDER: [Version; 3] = [
     older("9.2.0", &[FLAGS[0], FLAGS[1], FLAGS[2], FLAGS[3]]),
     older("9.1.0", &[FLAGS[0], FLAGS[1]]),

@@ -2,6 +2,7 @@
 
 use super::Amqp10Queue;
 use super::connection::{ClientState, Connection, ConnectionPlan};
+use super::filters::{FIRST_PART, FilterLanguage, PARTS, PartFilter};
 use super::oracle::{Amqp10Oracle, ReceiverOutcome};
 use super::session::{ClientSession, Context, HeldDelivery, LinkEnd, LinkPlan};
 use crate::cluster::client::Link;
@@ -24,6 +25,7 @@ const SMALLEST_FRAME: u64 = 512;
 struct LastActions {
     messages: u32,
     drains: u32,
+    take_backs: u32,
     modifications: u32,
     detaches: u32,
     hang_ups: u32,
@@ -32,6 +34,7 @@ struct LastActions {
 const LAST_ACTIONS: LastActions = LastActions {
     messages: 20,
     drains: 4,
+    take_backs: 8,
     modifications: 8,
     detaches: 3,
     hang_ups: 1,
@@ -40,6 +43,8 @@ const LAST_ACTIONS: LastActions = LastActions {
 pub(super) struct Amqp10Client {
     pub queue: Amqp10Queue,
     pub publishes: bool,
+    /// The part of the messages that its first receiver takes, if the queue has parts.
+    first_part: u64,
     pub rng: SeededRng,
     pub link: Option<Link<Connection>>,
     /// Messages to publish again.
@@ -51,10 +56,16 @@ pub(super) struct Amqp10Client {
 }
 
 impl Amqp10Client {
-    pub(super) fn new(queue: Amqp10Queue, publishes: bool, rng: SeededRng) -> Amqp10Client {
+    pub(super) fn new(
+        queue: Amqp10Queue,
+        publishes: bool,
+        first_part: u64,
+        rng: SeededRng,
+    ) -> Amqp10Client {
         Amqp10Client {
             queue,
             publishes,
+            first_part,
             rng,
             link: None,
             repeats: VecDeque::new(),
@@ -87,6 +98,17 @@ impl Amqp10Client {
                             true => ReceiverSettleMode::Second,
                             false => ReceiverSettleMode::First,
                         },
+                        self.queue.is_filtered().then(|| PartFilter {
+                            // The first receivers of all clients take all parts together.
+                            part: match session + link {
+                                0 => self.first_part,
+                                _ => rng.below(PARTS),
+                            },
+                            language: match rng.chance(1, 2) {
+                                true => FilterLanguage::Selector,
+                                false => FilterLanguage::Sql,
+                            },
+                        }),
                     ),
                 });
             }
@@ -137,6 +159,9 @@ impl Amqp10Client {
     /// Takes random actions. Returns true if the client ends its connection.
     pub(super) fn act(&mut self, now: Time, faults_ended: bool, oracle: &mut Amqp10Oracle) -> bool {
         self.faults_ended |= faults_ended;
+        if faults_ended {
+            oracle.filtered_receivers.end_faults(now);
+        }
         let Some(mut link) = self.link.take() else {
             return false;
         };
@@ -256,8 +281,17 @@ impl Amqp10Client {
             return;
         }
         let left = receiver.credit_left();
+        // After the faults, one part is drained first, so that the drain finds messages of the other parts.
+        let receivers = &cx.oracle.filtered_receivers;
+        let waits_for_drain = self.faults_ended && receivers.awaits_last_drain(self.queue);
+        let is_first = receiver
+            .filter
+            .is_some_and(|filter| filter.part == FIRST_PART);
         let credit = match self.faults_ended {
-            true if left >= CREDIT || receiver.is_draining() => return,
+            true if waits_for_drain && !is_first => return,
+            true if receiver.is_draining() => return,
+            true if waits_for_drain => (2 * CREDIT as u32 + self.rng.below(3) as u32, true, true),
+            true if left >= CREDIT => return,
             true => {
                 let drain = self.last.drains > 0 && self.rng.chance(1, 2);
                 self.last.drains -= u32::from(drain);
@@ -277,7 +311,17 @@ impl Amqp10Client {
         let keeps_order = self.queue == Amqp10Queue::SingleActive;
         let (credit, drain, echo) = credit;
         let credit = credit.max(if keeps_order { left as u32 } else { 0 });
+        let takes_back = self.faults_ended
+            && !drain
+            && self.queue.is_filtered()
+            && self.last.take_backs > 0
+            && self.rng.chance(2, 3);
         session.grant(handle, (credit, drain, echo), cx);
+        if takes_back {
+            // The queue finds messages for the credit, and the receiver has no room for them any more.
+            self.last.take_backs -= 1;
+            session.grant(handle, (0, false, true), cx);
+        }
     }
 
     /// Settles held deliveries, in ranges of one outcome.

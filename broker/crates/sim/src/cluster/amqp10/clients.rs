@@ -11,6 +11,8 @@ use crate::world::{Scenario, World};
 use env::{Rng, SeededRng};
 use std::time::Duration;
 
+/// Mixed into the seed for the choice of the queues whose receivers have filters.
+const FILTERS: u64 = 0xf117;
 /// The number of the first of these clients, for replies.
 pub(crate) const FIRST: u64 = 2000;
 
@@ -21,20 +23,30 @@ pub(crate) struct Amqp10Clients {
 }
 
 impl Amqp10Clients {
-    /// In half of the runs there are none.
-    pub(crate) fn new(rng: &mut SeededRng) -> Amqp10Clients {
+    /// In half of the runs there are none. `seed`: for choices on which the others of a run do not depend.
+    pub(crate) fn new(rng: &mut SeededRng, seed: u64, has_all_features: bool) -> Amqp10Clients {
         let mut clients = Vec::new();
         let mut queues = match rng.below(4) {
             0 => vec![Amqp10Queue::Quorum, Amqp10Queue::Classic],
             1 => vec![Amqp10Queue::Quorum],
             _ => Vec::new(),
         };
+        // Filters need their feature flag.
+        let choices = &mut SeededRng::new(seed ^ FILTERS);
+        for queue in &mut queues {
+            if has_all_features && choices.chance(2, 3) {
+                *queue = match queue.is_quorum() {
+                    true => Amqp10Queue::FilteredQuorum,
+                    false => Amqp10Queue::FilteredClassic,
+                };
+            }
+        }
         if !queues.is_empty() && rng.chance(1, 2) {
             queues.push(Amqp10Queue::SingleActive);
         }
         for queue in queues {
-            for publishes in [true, false, false] {
-                clients.push(Amqp10Client::new(queue, publishes, rng.fork()));
+            for (publishes, first_part) in [(true, 0), (false, 0), (false, 1)] {
+                clients.push(Amqp10Client::new(queue, publishes, first_part, rng.fork()));
             }
         }
         Amqp10Clients {

@@ -1,6 +1,10 @@
 //! Messages of AMQP 1.0 clients. All content follows from the number.
 
-use codec_amqp10::{Encode, Header, Properties, Sections, Value, encode_data_section};
+use super::filters::{PARTS, PROPERTY};
+use codec_amqp10::{
+    Encode, Header, Properties, SectionKind, Sections, Value, encode_data_section,
+    encode_section_descriptor, map,
+};
 
 /// The annotation that receivers add.
 pub(super) const ANNOTATION: &str = "x-opt-value";
@@ -39,32 +43,44 @@ fn body(number: u64) -> Vec<u8> {
         .collect()
 }
 
+/// The part of a message.
+pub(super) fn part(number: u64) -> u64 {
+    (mix(number) >> 40) % PARTS
+}
+
 /// The bare message (section 3.2), which the broker must not change.
-fn bare(number: u64) -> Vec<u8> {
+fn bare(number: u64, has_part: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let properties = Properties {
         message_id: Some(Value::Ulong(number)),
         ..Properties::default()
     };
     properties.encode(&mut out);
+    if has_part {
+        encode_section_descriptor(&mut out, SectionKind::ApplicationProperties);
+        let mut properties = map(&mut out);
+        properties.push(PROPERTY);
+        properties.push(&part(number).cast_signed());
+        properties.finish();
+    }
     encode_data_section(&mut out, &body(number));
     out
 }
 
-/// The message as a publisher sends it.
-pub(super) fn encode(number: u64) -> Vec<u8> {
+/// The message as a publisher sends it. `has_part`: it has its part as an application property.
+pub(super) fn encode(number: u64, has_part: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let header = Header {
         durable: true,
         ..Header::default()
     };
     header.encode(&mut out);
-    out.extend_from_slice(&bare(number));
+    out.extend_from_slice(&bare(number, has_part));
     out
 }
 
 /// Identifies a message. Returns an error if its bare message differs from the publish.
-pub(super) fn read(message: &[u8]) -> Result<ReadMessage, String> {
+pub(super) fn read(message: &[u8], has_part: bool) -> Result<ReadMessage, String> {
     let unreadable = |error: codec_amqp10::DecodeError| format!("a delivery: {error}");
     let sections = Sections::parse(message).map_err(unreadable)?;
     let properties = sections.read_properties(message).map_err(unreadable)?;
@@ -74,7 +90,7 @@ pub(super) fn read(message: &[u8]) -> Result<ReadMessage, String> {
             properties.message_id
         ));
     };
-    if message.get(sections.bare()) != Some(&bare(number)[..]) {
+    if message.get(sections.bare()) != Some(&bare(number, has_part)[..]) {
         return Err(format!("message {number} is not what was published"));
     }
     let annotations = sections
@@ -101,18 +117,20 @@ mod tests {
     #[test]
     fn message_is_identified_and_a_changed_one_is_refused() {
         for number in 1..200 {
-            let message = encode(number);
+            let has_part = number % 2 == 0;
+            let message = encode(number, has_part);
+            assert!(read(&message, !has_part).is_err());
             let unchanged = ReadMessage {
                 number,
                 value: 0,
                 acquired: 0,
             };
-            assert_eq!(read(&message), Ok(unchanged));
+            assert_eq!(read(&message, has_part), Ok(unchanged));
             let sections = Sections::parse(&message).expect("a message");
             let mut changed = message.clone();
             if let (Some(last), false) = (changed.last_mut(), body(number).is_empty()) {
                 *last ^= 1;
-                assert!(read(&changed).is_err());
+                assert!(read(&changed, has_part).is_err());
             }
             assert!(sections.bare().len() < message.len());
         }

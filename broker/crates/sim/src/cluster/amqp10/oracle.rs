@@ -1,6 +1,8 @@
 //! The rules for messages of AMQP 1.0 clients.
 
 use super::Amqp10Queue;
+use super::filters::{FilteredReceivers, PartFilter};
+use super::message;
 use super::message::ReadMessage;
 use env::Time;
 use std::collections::BTreeMap;
@@ -53,6 +55,8 @@ struct Published {
     sent_at: Time,
     /// The queue has stored it.
     is_stored: bool,
+    /// When it became ready for receivers last, as far as the clients know.
+    ready_since: Time,
     /// A client has settled it for good, and it was not delivered since without faults.
     is_settled: bool,
     /// When the deliveries came that a client settled for good.
@@ -86,6 +90,11 @@ pub(crate) struct Amqp10Oracle {
     pub confirmed: u64,
     pub deliveries: u64,
     pub drains: u64,
+    /// Deliveries to receivers with filters.
+    pub filtered: u64,
+    /// Drains of these receivers that ended while the queue had messages of other parts.
+    pub drains_beside: u64,
+    pub(super) filtered_receivers: FilteredReceivers,
     /// Messages that were published more than once.
     pub repeats: u64,
 }
@@ -97,7 +106,10 @@ impl Amqp10Oracle {
 
     /// Messages of the classic queue, if this is its name, may be lost from now on.
     pub(crate) fn lost(&mut self, queue: &str) {
-        if queue == Amqp10Queue::Classic.name() {
+        if [Amqp10Queue::Classic, Amqp10Queue::FilteredClassic]
+            .iter()
+            .any(|classic| classic.name() == queue)
+        {
             self.lost_power();
         }
     }
@@ -105,7 +117,7 @@ impl Amqp10Oracle {
     /// A machine has lost what was not synced.
     pub(crate) fn lost_power(&mut self) {
         for ((queue, _), message) in &mut self.messages {
-            message.may_be_lost |= *queue == Amqp10Queue::Classic;
+            message.may_be_lost |= !queue.is_quorum();
         }
     }
 
@@ -144,10 +156,17 @@ impl Amqp10Oracle {
     }
 
     /// The broker has settled a publish.
-    pub(super) fn answered(&mut self, queue: Amqp10Queue, number: u64, is_accepted: bool) {
+    pub(super) fn answered(
+        &mut self,
+        now: Time,
+        queue: Amqp10Queue,
+        number: u64,
+        is_accepted: bool,
+    ) {
         let message = self.messages.get_mut(&(queue, number));
         if let Some(message) = message.filter(|_| is_accepted) {
             message.is_stored = true;
+            message.ready_since = now;
             self.confirmed += 1;
         }
     }
@@ -192,7 +211,7 @@ impl Amqp10Oracle {
         // During faults, the delivery may be older than the settlement by another client.
         message.is_settled &= now <= faults_until;
         let (at, last) = message.annotated.unwrap_or_default();
-        if value > last || (value > 0 && queue == Amqp10Queue::Classic) {
+        if value > last || (value > 0 && !queue.is_quorum()) {
             return Err(format!(
                 "message {number} of {queue:?} has annotation {value}"
             ));
@@ -247,12 +266,13 @@ impl Amqp10Oracle {
 
     pub(super) fn settled(
         &mut self,
+        now: Time,
         queue: Amqp10Queue,
         receiver: u64,
         number: u64,
         outcome: ReceiverOutcome,
     ) {
-        let Some(since) = self.returned(queue, receiver, number) else {
+        let Some(since) = self.returned(now, queue, receiver, number) else {
             return;
         };
         let Some(message) = self.messages.get_mut(&(queue, number)) else {
@@ -273,11 +293,14 @@ impl Amqp10Oracle {
     /// A delivery returns to its queue. Returns when it came.
     pub(super) fn returned(
         &mut self,
+        now: Time,
         queue: Amqp10Queue,
         receiver: u64,
         number: u64,
     ) -> Option<Time> {
-        let holders = &mut self.messages.get_mut(&(queue, number))?.holders;
+        let message = self.messages.get_mut(&(queue, number))?;
+        message.ready_since = now;
+        let holders = &mut message.holders;
         let at = holders
             .iter()
             .position(|holder| holder.receiver == receiver)?;
@@ -292,6 +315,55 @@ impl Amqp10Oracle {
         }
     }
 
+    /// A delivery has come to a receiver with a filter.
+    pub(super) fn check_filter(
+        &mut self,
+        queue: Amqp10Queue,
+        number: u64,
+        filter: PartFilter,
+    ) -> Result<(), String> {
+        self.filtered += 1;
+        match message::part(number) == filter.part {
+            true => Ok(()),
+            false => Err(format!(
+                "message {number} of {queue:?} does not satisfy {filter:?}"
+            )),
+        }
+    }
+
+    /// A drain of a receiver with a filter ended before its credit was used up: the queue has no message for it. `drain_at`: when
+    /// the client granted the drain.
+    ///
+    /// A message is certainly for this receiver if no other one took messages of its part.
+    pub(super) fn check_drain(
+        &mut self,
+        queue: Amqp10Queue,
+        receiver: u64,
+        filter: PartFilter,
+        drain_at: Time,
+    ) -> Result<(), String> {
+        let since = drain_at - END_EFFECT_TIME;
+        let of_queue = self.messages.range((queue, 0)..=(queue, u64::MAX));
+        let mut ready = of_queue.filter(|(_, message)| {
+            let is_owed = message.is_stored && !message.is_settled && !message.may_be_lost;
+            is_owed && message.holders.is_empty() && message.ready_since < since
+        });
+        let is_of_part = |number: u64| message::part(number) == filter.part;
+        let others = ready.clone().any(|((_, number), _)| !is_of_part(*number));
+        let own = ready.find(|((_, number), _)| is_of_part(*number));
+        let is_alone = self.filtered_receivers.is_alone(receiver, since);
+        if let (Some(((_, number), message)), true) = (own, is_alone && self.calm_since(since)) {
+            return Err(format!(
+                "a drain with {filter:?} left message {number} of {queue:?}, which is ready since {:?}; the drain is of {drain_at:?}",
+                message.ready_since
+            ));
+        }
+        self.filtered_receivers
+            .finish_drain(queue, filter, drain_at);
+        self.drains_beside += u64::from(others);
+        Ok(())
+    }
+
     /// Stored messages that no client has settled for good.
     pub(crate) fn owed(&self) -> Vec<u64> {
         let owed = |((_, number), message): (&(Amqp10Queue, u64), &Published)| {
@@ -304,6 +376,7 @@ impl Amqp10Oracle {
 
 #[cfg(test)]
 mod tests {
+    use super::super::filters::FilterLanguage;
     use super::*;
 
     const QUEUE: Amqp10Queue = Amqp10Queue::Quorum;
@@ -333,17 +406,17 @@ mod tests {
     fn accepted_publish_is_owed_until_a_receiver_settles_it_for_good() {
         let mut oracle = with_messages(QUEUE, 1);
         assert!(oracle.owed().is_empty());
-        oracle.answered(QUEUE, 1, true);
+        oracle.answered(at(1), QUEUE, 1, true);
         assert_eq!(oracle.owed(), [1]);
         oracle
             .delivered(at(1), QUEUE, 7, plain(1))
             .expect("a publish");
-        oracle.settled(QUEUE, 7, 1, ReceiverOutcome::Released);
+        oracle.settled(at(2), QUEUE, 7, 1, ReceiverOutcome::Released);
         assert_eq!(oracle.owed(), [1]);
         oracle
             .delivered(at(2), QUEUE, 8, plain(1))
             .expect("a return");
-        oracle.settled(QUEUE, 8, 1, ReceiverOutcome::Rejected);
+        oracle.settled(at(2), QUEUE, 8, 1, ReceiverOutcome::Rejected);
         assert!(oracle.owed().is_empty());
     }
 
@@ -363,7 +436,7 @@ mod tests {
             oracle
                 .delivered(at(time), QUEUE, 7, plain(1))
                 .expect("a copy");
-            oracle.settled(QUEUE, 7, 1, ReceiverOutcome::Accepted);
+            oracle.settled(at(2), QUEUE, 7, 1, ReceiverOutcome::Accepted);
         }
         oracle.delivered(at(3), QUEUE, 7, plain(1)).expect("a copy");
         assert!(oracle.delivered(at(4), QUEUE, 8, plain(1)).is_err());
@@ -371,6 +444,48 @@ mod tests {
         oracle
             .delivered(at(5), QUEUE, 8, plain(1))
             .expect("a fault");
+    }
+
+    #[test]
+    fn receiver_with_filter_gets_only_messages_of_its_part() {
+        let queue = Amqp10Queue::FilteredQuorum;
+        let mut oracle = with_messages(queue, 1);
+        let filter = |part| PartFilter {
+            part,
+            language: FilterLanguage::Sql,
+        };
+        let part = message::part(1);
+        oracle
+            .check_filter(queue, 1, filter(part))
+            .expect("its part");
+        assert!(oracle.check_filter(queue, 1, filter(1 - part)).is_err());
+    }
+
+    #[test]
+    fn drain_leaves_messages_of_other_parts_only() {
+        let queue = Amqp10Queue::FilteredClassic;
+        let mut oracle = with_messages(queue, 1);
+        let filter = |part| PartFilter {
+            part,
+            language: FilterLanguage::Selector,
+        };
+        let part = message::part(1);
+        oracle.filtered_receivers.attach(7, queue, part);
+        oracle.filtered_receivers.attach(8, queue, 1 - part);
+        oracle.answered(at(1), queue, 1, true);
+        let late = at(2000);
+        let other = oracle.check_drain(queue, 8, filter(1 - part), late);
+        other.expect("a message of the other part");
+        assert_eq!(oracle.drains_beside, 1);
+        let own = oracle.check_drain(queue, 7, filter(part), late);
+        assert!(own.is_err_and(|error| error.contains("left message 1")));
+        // The queue may not have had it when the drain ended.
+        let early = oracle.check_drain(queue, 7, filter(part), at(900));
+        early.expect("a message that came late");
+        // Another receiver may have it.
+        oracle.filtered_receivers.attach(9, queue, part);
+        let shared = oracle.check_drain(queue, 7, filter(part), late);
+        shared.expect("another receiver");
     }
 
     #[test]
@@ -384,7 +499,7 @@ mod tests {
             undeliverable_here: false,
             value: 5,
         };
-        oracle.settled(QUEUE, 7, 1, outcome);
+        oracle.settled(at(2), QUEUE, 7, 1, outcome);
         assert!(oracle.delivered(at(2), QUEUE, 7, plain(1)).is_err());
     }
 
@@ -403,8 +518,8 @@ mod tests {
         let second = oracle.delivered(at(5), queue, 8, plain(2));
         assert!(second.is_err_and(|error| error.contains("active consumer is 7")));
         oracle.receiver_ended(at(6), 8, true);
-        oracle.returned(queue, 7, 1);
-        oracle.returned(queue, 7, 3);
+        oracle.returned(at(6), queue, 7, 1);
+        oracle.returned(at(6), queue, 7, 3);
         oracle
             .delivered(at(7), queue, 9, plain(3))
             .expect("a return");

@@ -1,6 +1,7 @@
 //! The client's end of a link on which it receives: credit and deliveries (sections 2.6.7 and 2.6.12).
 
 use super::Amqp10Queue;
+use super::filters::PartFilter;
 use super::oracle::Amqp10Oracle;
 use codec_amqp10::{Flow, Transfer};
 use env::Time;
@@ -35,6 +36,8 @@ pub(super) struct Receiver {
     pub queue: Option<Amqp10Queue>,
     /// Unique in the run.
     pub number: u64,
+    /// `None`: it gets all messages of its queue.
+    pub filter: Option<PartFilter>,
     /// Deliveries are settled after the broker has settled them (receiver settle mode second).
     pub settles_second: bool,
     delivery_count: u32,
@@ -59,6 +62,7 @@ impl Receiver {
         Receiver {
             queue,
             number,
+            filter: None,
             settles_second,
             delivery_count: 0,
             last_count: 0,
@@ -203,6 +207,13 @@ impl Receiver {
             let is_calm = oracle.calm_since(last.at);
             let may_be_inactive = self.queue == Some(Amqp10Queue::SingleActive);
             let available = flow.available.unwrap_or(0);
+            // The flow may answer the first one of several.
+            let first = known.iter().find(|grant| grant.drain);
+            if let (1.., Some(queue), Some(filter), Some(first)) =
+                (unused, self.queue, self.filter, first)
+            {
+                oracle.check_drain(queue, self.number, filter, first.at)?;
+            }
             if unused > 0 && available > 0 && is_calm && !may_be_inactive {
                 return Err(format!(
                     "a drain left {available} messages and {unused} credit: {last:?}"

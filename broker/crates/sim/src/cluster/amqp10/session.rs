@@ -1,6 +1,7 @@
 //! The client's end of a session: windows, links and deliveries (sections 2.5 and 2.6).
 
 use super::Amqp10Queue;
+use super::filters::PartFilter;
 use super::management::{MANAGEMENT, declaration, pair_properties, read_status};
 use super::message::{self, ANNOTATION};
 use super::oracle::{Amqp10Oracle, ReceiverOutcome};
@@ -79,8 +80,12 @@ impl ClientLink {
                 None => LinkPlan::Requests,
             },
             LinkEnd::Receiver(receiver) => match (receiver.queue, receiver.settles_second) {
-                (Some(queue), true) => LinkPlan::Receive(queue, ReceiverSettleMode::Second),
-                (Some(queue), false) => LinkPlan::Receive(queue, ReceiverSettleMode::First),
+                (Some(queue), true) => {
+                    LinkPlan::Receive(queue, ReceiverSettleMode::Second, receiver.filter)
+                }
+                (Some(queue), false) => {
+                    LinkPlan::Receive(queue, ReceiverSettleMode::First, receiver.filter)
+                }
                 (None, _) => LinkPlan::Responses,
             },
         }
@@ -93,7 +98,7 @@ pub(super) enum LinkPlan {
     Requests,
     Responses,
     Publish(Amqp10Queue, SenderSettleMode),
-    Receive(Amqp10Queue, ReceiverSettleMode),
+    Receive(Amqp10Queue, ReceiverSettleMode, Option<PartFilter>),
 }
 
 /// A delivery that came and that the client has not settled.
@@ -258,9 +263,15 @@ impl ClientSession {
                 FIRST_DELIVERY_COUNT,
             )),
             LinkPlan::Responses => LinkEnd::Receiver(Receiver::new(None, number, false)),
-            LinkPlan::Receive(queue, mode) => {
+            LinkPlan::Receive(queue, mode, filter) => {
                 let settles_second = mode == ReceiverSettleMode::Second;
-                LinkEnd::Receiver(Receiver::new(Some(queue), number, settles_second))
+                if let Some(filter) = filter {
+                    let receivers = &mut cx.oracle.filtered_receivers;
+                    receivers.attach(number, queue, filter.part);
+                }
+                let mut receiver = Receiver::new(Some(queue), number, settles_second);
+                receiver.filter = filter;
+                LinkEnd::Receiver(receiver)
             }
         };
         let link = ClientLink {
@@ -298,6 +309,11 @@ impl ClientSession {
         let address = Some(Value::String(&address));
         let is_publisher = link.role() == Role::Sender;
         let properties = pair_properties();
+        let filter = match &link.end {
+            LinkEnd::Receiver(receiver) => receiver.filter.map(PartFilter::encode),
+            LinkEnd::Publisher(_) => None,
+        };
+        let filter = filter.as_deref().map(|filter| Reader::new(filter).read());
         let attach = Attach {
             name: &link.name,
             handle,
@@ -306,6 +322,7 @@ impl ClientSession {
             rcv_settle_mode,
             source: Some(Source {
                 address: if is_publisher { None } else { address },
+                filter: filter.and_then(Result::ok),
                 ..Source::default()
             }),
             target: Some(AnyTarget::Target(Target {
@@ -437,7 +454,14 @@ impl ClientSession {
         frame_size: usize,
         cx: &mut Context<'_>,
     ) {
-        let message = (Some(number), message::encode(number));
+        let link = self.link(handle).map(|link| &link.end);
+        let has_part = match link {
+            Some(LinkEnd::Publisher(publisher)) => {
+                publisher.queue.is_some_and(Amqp10Queue::is_filtered)
+            }
+            _ => false,
+        };
+        let message = (Some(number), message::encode(number, has_part));
         self.begin_message(handle, message, is_settled, frame_size, cx);
     }
 
@@ -548,7 +572,7 @@ impl ClientSession {
             };
             debug_assert_eq!(held.settles_second, settles_second);
             cx.oracle
-                .settled(held.queue, held.receiver, held.number, outcome);
+                .settled(cx.now, held.queue, held.receiver, held.number, outcome);
             if settles_second {
                 self.told.insert(id, held.handle);
             }
@@ -588,7 +612,8 @@ impl ClientSession {
         let mut has_returns = false;
         self.held.retain(|_, held| {
             if held.handle == handle {
-                cx.oracle.returned(held.queue, held.receiver, held.number);
+                cx.oracle
+                    .returned(cx.now, held.queue, held.receiver, held.number);
                 has_returns = true;
             }
             held.handle != handle
@@ -611,6 +636,7 @@ impl ClientSession {
             Some(LinkEnd::Receiver(receiver)) => {
                 has_returns |= !receiver.is_stopped();
                 receiver.partial = None;
+                cx.oracle.filtered_receivers.end(receiver.number, cx.now);
                 if receiver.queue == Some(Amqp10Queue::SingleActive) {
                     cx.oracle
                         .receiver_ended(cx.now, receiver.number, has_returns);
@@ -705,6 +731,12 @@ impl ClientSession {
                 let is_second = attach.rcv_settle_mode == ReceiverSettleMode::Second;
                 if attach.snd_settle_mode != mode || is_second != receiver.settles_second {
                     return Err(format!("other settle modes: {attach:?}"));
+                }
+                let filter = receiver.filter.map(PartFilter::encode);
+                let expected = filter.as_deref().map(|filter| Reader::new(filter).read());
+                let answered = attach.source.as_ref().and_then(|source| source.filter);
+                if answered != expected.and_then(Result::ok) {
+                    return Err(format!("the filter of '{}' is {answered:?}", link.name));
                 }
                 let count = attach.initial_delivery_count;
                 receiver.attached(count.ok_or("a sender without initial-delivery-count")?);
@@ -822,7 +854,10 @@ impl ClientSession {
             let status = read_status(&delivery.payload)?;
             return Ok(Some(SessionEvent::Responded(status)));
         };
-        let read = message::read(&delivery.payload)?;
+        let read = message::read(&delivery.payload, queue.is_filtered())?;
+        if let Some(filter) = receiver.filter {
+            cx.oracle.check_filter(queue, read.number, filter)?;
+        }
         let held = HeldDelivery {
             handle,
             receiver: receiver.number,
@@ -894,7 +929,7 @@ impl ClientSession {
                 "message {number} was not accepted: {disposition:?}"
             ));
         }
-        cx.oracle.answered(queue, number, is_accepted);
+        cx.oracle.answered(cx.now, queue, number, is_accepted);
         Ok(())
     }
 

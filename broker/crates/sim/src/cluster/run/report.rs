@@ -72,8 +72,9 @@ pub struct Report {
     pub operations: u64,
     /// MQTT messages: published, acknowledged, received, received again.
     pub mqtt_messages: [u64; 4],
-    /// Of AMQP 1.0 clients: accepted publishes, messages that were published again, deliveries, finished drains.
-    pub amqp10: [u64; 4],
+    /// Of AMQP 1.0 clients: accepted publishes, messages that were published again, deliveries, finished drains, deliveries to receivers
+    /// with filters, their drains that ended beside messages of other parts.
+    pub amqp10: [u64; 6],
     /// Of streams: published, confirmed, read, stored more than once.
     pub streams: [u64; 4],
     /// Virtual time at the end.
@@ -115,6 +116,8 @@ impl Run {
                     oracle.repeats,
                     oracle.deliveries,
                     oracle.drains,
+                    oracle.filtered,
+                    oracle.drains_beside,
                 ]
             },
             streams: {
