@@ -78,7 +78,6 @@ bugs! {
         GroupOrderIgnored "group-order-ignored" "a quorum queue with message groups delivers messages as if they had no group",
         GroupOwnerForgotten "group-owner-forgotten" "a message group is free again once its consumer has settled one of its messages",
         ReturnedUnexamined "returned-unexamined" "a message that is ready again is not compared again with the filters of consumers",
-        UnassignedForgotten "unassigned-forgotten" "messages that a consumer with a filter had no room for are not compared again with its filter",
         FilterIgnored "filter-ignored" "every message satisfies the filter of a consumer",
         DelayedForgotten "delayed-forgotten" "a checkpoint of a quorum queue lacks the delayed messages",
         TimeoutForgotten "timeout-forgotten" "a quorum queue never ends the time of a consumer that does not acknowledge",

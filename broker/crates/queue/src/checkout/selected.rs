@@ -5,7 +5,6 @@
 
 use super::{Checkout, FlowWindow, MessageStore, Weighed};
 use crate::{BrowsePosition, ConsumerFilter};
-use env::planted::{self, Bug};
 
 impl<I: Weighed> Checkout<I> {
     /// The filter of a consumer.
@@ -49,9 +48,6 @@ impl<I: Weighed> Checkout<I> {
         let drain = self.drains.get(&number).map(|drain| drain.seq);
         if drained.is_some() && drain == drained && unassigned.is_empty() {
             self.finish_drain(store, number);
-        }
-        if planted::is(Bug::UnassignedForgotten) {
-            unassigned.clear();
         }
         unassigned
     }
