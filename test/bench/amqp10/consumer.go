@@ -48,7 +48,8 @@ func (c *Consumer) Take(messages int) error {
 			return fmt.Errorf("%d messages have not come: %w", goal-c.taken, err)
 		}
 		if c.taken-c.settled >= c.prefetch/2 || c.taken == goal {
-			if err := c.write(c.credit(c.accept(c.out[:0]))); err != nil {
+			c.out = c.credit(c.accept(c.out[:0]))
+			if err := c.write(c.out); err != nil {
 				return err
 			}
 		}
@@ -68,9 +69,8 @@ func (c *Consumer) accept(out []byte) []byte {
 
 // credit appends a flow that sets the credit to the prefetch.
 func (c *Consumer) credit(out []byte) []byte {
-	c.out = append(out, frame(frameAMQP, descFlow, number(c.transfers+c.taken), number(sessionWindow), number(0), number(sessionWindow),
+	return append(out, frame(frameAMQP, descFlow, number(c.transfers+c.taken), number(sessionWindow), number(0), number(sessionWindow),
 		number(0), number(c.deliveryCount+c.taken), number(c.prefetch))...)
-	return c.out
 }
 
 func (c *Consumer) note(descriptor byte, list []byte) error {
