@@ -10,6 +10,7 @@
 use crate::checkout::{Checkout, FlowWindow, Weighed};
 use crate::{BROWSE_PAGE_BYTES, BrowsePosition};
 use message::Message;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -330,7 +331,9 @@ impl Selection {
         };
         let after = checkout.filtered.range(self.last.saturating_add(1)..);
         let before = checkout.filtered.range(..=self.last);
-        let order: Vec<u64> = after.chain(before).copied().collect();
+        let mut order: Vec<u64> = after.chain(before).copied().collect();
+        // Those of equal priority take turns.
+        order.sort_by_key(|number| Reverse(checkout.priority(*number)));
         for number in order {
             let waits = |search: &Search| search.waits;
             let Some(room) = checkout.room_for_selected(number) else {
@@ -345,24 +348,31 @@ impl Selection {
             }
             self.last = number;
             let search = self.searches.entry(number).or_insert_with(|| {
-                let filter = checkout.filter(number);
-                Search::new(filter.and_then(compile))
+                let filter = checkout.filter(number).and_then(compile);
+                if filter.is_none() {
+                    // A later version wrote it.
+                    tracing::warn!(event = "consumer_filter_unknown", queue = %checkout.label, consumer = number);
+                }
+                Search::new(filter)
             });
             let mut found = Found::new(room);
-            let is_exhausted = search.run(ready, &mut found, now_ms, &mut budget)?;
+            let searched = search.run(ready, &mut found, now_ms, &mut budget);
+            let is_exhausted = searched.as_ref().is_ok_and(|is_exhausted| *is_exhausted);
             let messages = found.messages;
             let drain = checkout.drains.get(&number).filter(|_| is_exhausted);
             let drained = drain.map(|drain| drain.seq);
             if messages.is_empty() && drained.is_none() {
                 self.has_more |= !is_exhausted;
-                continue;
+            } else {
+                search.waits = true;
+                selected.push(Selected {
+                    consumer: number,
+                    messages,
+                    drained,
+                });
             }
-            search.waits = true;
-            selected.push(Selected {
-                consumer: number,
-                messages,
-                drained,
-            });
+            // The search has passed the messages that it found before the failure, so they must be assigned.
+            searched?;
         }
         Ok(())
     }

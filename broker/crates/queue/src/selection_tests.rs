@@ -2,7 +2,7 @@
 
 use crate::classic::ClassicQueue;
 use crate::model::{message, number, spec};
-use crate::quorum::QuorumQueue;
+use crate::quorum::{LogRead, QuorumQueue};
 use crate::{
     ConsumerFilter, ConsumerId, ConsumerSpec, FlowMode, MessageFilter, Queue, QueueEvent, QueueId,
     QueueMessage, QueueOutput, QueueReply, QueueSettings, QuorumFeatures, Request, RequestBody,
@@ -80,6 +80,16 @@ struct Replicated {
     log: Vec<Bytes>,
     term: u64,
     at: Timestamps,
+    /// Entries after this one cannot be read at the moment.
+    readable: u64,
+}
+
+/// Reads an entry of a log.
+fn entry(log: &[Bytes], index: u64, readable: u64) -> LogRead {
+    match index <= readable {
+        true => log.get(index as usize - 1).cloned().into(),
+        false => LogRead::Shortage,
+    }
 }
 
 impl Replicated {
@@ -91,6 +101,7 @@ impl Replicated {
             log: Vec::new(),
             term: 1,
             at: START,
+            readable: u64::MAX,
         }
     }
 }
@@ -113,8 +124,8 @@ impl Host for Replicated {
     fn run(&mut self) -> QueueOutput {
         let mut out = QueueOutput::default();
         loop {
-            let log = &self.log;
-            let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
+            let (log, readable) = (&self.log, self.readable);
+            let mut read = |index: u64| entry(log, index, readable);
             self.queue.resolve(&mut read, &mut out);
             self.queue.select(&mut read, compile);
             self.queue.flush(self.at, &mut out);
@@ -130,7 +141,7 @@ impl Host for Replicated {
     fn change_leader(&mut self) -> Option<QueueOutput> {
         self.apply();
         let (log, mut before) = (&self.log, QueueOutput::default());
-        let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
+        let mut read = |index: u64| entry(log, index, u64::MAX);
         self.queue.resolve(&mut read, &mut before);
         let checkpoint = self.queue.checkpoint();
         let settings = self.queue.machine().settings().clone();
@@ -330,7 +341,7 @@ impl<H: Host> World<H> {
                     self.request(PUBLISHER, RequestBody::Publish(message));
                 }
             }
-            Step::Consume(divisor) => self.consume(divisor),
+            Step::Consume(divisor) => self.consume(divisor, 0),
             Step::Credit {
                 client,
                 more,
@@ -381,7 +392,7 @@ impl<H: Host> World<H> {
         self.check();
     }
 
-    fn consume(&mut self, divisor: u8) {
+    fn consume(&mut self, divisor: u8, priority: i32) {
         let by = self.next_client;
         self.next_client += 1;
         let filter = match divisor {
@@ -401,7 +412,7 @@ impl<H: Host> World<H> {
         let spec = ConsumerSpec {
             flow_mode: FlowMode::Credit,
             filter,
-            ..spec(0, 0)
+            ..spec(0, priority)
         };
         let consumer = CONSUMER;
         self.request(by, RequestBody::Consume { consumer, spec });
@@ -727,4 +738,59 @@ fn delayed_messages_are_found_when_they_are_ready() {
     world.host.pass(400);
     world.run();
     assert_eq!(world.clients.get(&1).unwrap().last, 1);
+}
+
+/// Messages that were found before a read failed are delivered, and the others when they can be read.
+#[test]
+fn failed_read_loses_no_message_that_was_found() {
+    let mut world = World::new(Replicated::new(quorum_settings(Some(20))));
+    // An entry each, in the order of the search.
+    for number in 1..=300 {
+        world.ready.insert(number);
+        let message = message(number, None, None, 8);
+        world.request(PUBLISHER, RequestBody::Publish(message));
+        world.run();
+    }
+    world.host.readable = 150;
+    world.step(&Step::Consume(2));
+    world.step(&Step::Credit {
+        client: 0,
+        more: 200,
+        drain: false,
+    });
+    world.run();
+    let found = world.clients.get(&1).unwrap().last;
+    assert!((1..=75).contains(&found), "{found}");
+    world.host.readable = u64::MAX;
+    world.host.pass(1_000);
+    world.run_and_check();
+    assert_eq!(world.clients.get(&1).unwrap().last, 150);
+}
+
+/// A consumer of a higher priority gets the messages that both want.
+fn higher_priority_comes_first(host: impl Host) {
+    let mut world = World::new(host);
+    for priority in [0, 5] {
+        world.consume(2, priority);
+    }
+    for client in 0..2 {
+        world.step(&Step::Credit {
+            client,
+            more: 5,
+            drain: false,
+        });
+    }
+    world.steps(&[(Step::Publish(10), true)]);
+    let last = [1, 2].map(|by| world.clients.get(&by).unwrap().last);
+    assert_eq!(last, [0, 5]);
+}
+
+#[test]
+fn higher_priority_comes_first_on_a_quorum_queue() {
+    higher_priority_comes_first(Replicated::new(quorum_settings(Some(20))));
+}
+
+#[test]
+fn higher_priority_comes_first_on_a_classic_queue() {
+    higher_priority_comes_first(Single::new(classic_settings(None)));
 }

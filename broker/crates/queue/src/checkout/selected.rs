@@ -12,6 +12,12 @@ impl<I: Weighed> Checkout<I> {
         self.consumers.get(&number)?.spec.filter.as_ref()
     }
 
+    /// The priority of a consumer.
+    pub(crate) fn priority(&self, number: u64) -> i32 {
+        let consumer = self.consumers.get(&number);
+        consumer.map_or(0, |consumer| consumer.spec.priority)
+    }
+
     /// The messages that may be assigned to a consumer with a filter now. The message that exceeds the bytes is the last one.
     /// `None`: it can get none.
     pub(crate) fn room_for_selected(&self, number: u64) -> Option<FlowWindow> {

@@ -16,13 +16,6 @@ impl MessageFilter for CompiledFilter {
 
 /// `None`: this version does not understand the filter.
 pub(super) fn compile(filter: &ConsumerFilter) -> Option<Box<dyn MessageFilter>> {
-    let compiled = FilterSet::decode(filter.as_bytes());
-    if compiled.is_none() {
-        // A later version wrote it.
-        tracing::warn!(
-            event = "consumer_filter_unknown",
-            bytes = filter.as_bytes().len()
-        );
-    }
-    Some(Box::new(CompiledFilter(compiled?)))
+    let compiled = FilterSet::decode(filter.as_bytes())?;
+    Some(Box::new(CompiledFilter(compiled)))
 }
