@@ -16,7 +16,7 @@ use codec_amqp10::{
     Performative, Reader, Role, SenderSettleMode, Source, Symbol, Target, Value, list, map,
 };
 use message::Table;
-use metadata::{Change, ChangeError, ChangeResult, Name, QueueRecord, QueueType, Right};
+use metadata::{Change, ChangeError, ChangeResult, Name, QueueRecord, Right};
 use operations::{ErrorKind, OperationError, QueueDeclaration, Resource};
 use queue::{ConsumerSpec, FlowMode, QueueReply, RequestBody};
 use std::sync::Arc;
@@ -274,7 +274,7 @@ impl Amqp10Session {
             .queue_to_read(&queue)
             .map_err(|error| Self::unknown_or_refused(error, cx))?;
         let mode = source.distribution_mode.map(Symbol::as_str);
-        if record.kind != QueueType::Stream && mode == Some("copy") {
+        if !record.kind.descriptor().cursors && mode == Some("copy") {
             // A browser must not take messages from others.
             let text = "source: field 'distribution-mode': 'copy' is supported by streams only; \
                         consume the messages instead of browsing";
@@ -387,10 +387,10 @@ impl Amqp10Session {
             filter: filters
                 .as_deref()
                 .and_then(|encoded| Reader::new(encoded).read().ok()),
-            distribution_mode: Some(Symbol::from_static(match consumer.kind {
-                QueueType::Stream => "copy",
-                _ => "move",
-            })),
+            distribution_mode: Some(match consumer.kind.descriptor().cursors {
+                true => const { Symbol::from_static("copy") },
+                false => const { Symbol::from_static("move") },
+            }),
             default_outcome: Some(Outcome::Released),
             outcomes: match requested.outcomes.is_empty() {
                 true => Multiple::new(&OUTCOMES),

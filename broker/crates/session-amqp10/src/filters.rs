@@ -31,42 +31,24 @@ pub(crate) struct SourceFilters {
 impl SourceFilters {
     /// Reads the filters of a source.
     pub(crate) fn read(filters: Option<Map<'_>>) -> SourceFilters {
-        let mut read = SourceFilters::default();
-        let mut effective = Vec::new();
-        let mut answer = map(&mut effective);
-        let mut has_effect = false;
-        for (key, value) in filters.into_iter().flat_map(|filters| filters.iter()) {
-            if read.add(&value) {
-                answer.push(&key);
-                answer.push(&value);
-                has_effect = true;
-            }
-        }
-        answer.finish();
-        read.effective = has_effect.then(|| effective.into());
-        read
+        SourceFilters::collect(filters, SourceFilters::add)
     }
 
     /// Reads the filters of a source whose queue evaluates them itself: the conditions.
     pub(crate) fn read_conditions(filters: Option<Map<'_>>) -> SourceFilters {
-        let mut read = SourceFilters::default();
-        let mut described = Vec::new();
-        let mut effective = Vec::new();
-        let mut answer = map(&mut effective);
-        for (key, value) in filters.into_iter().flat_map(|filters| filters.iter()) {
-            if let Value::Described(filter) = value
-                && read.add_condition(&filter)
-            {
-                described.push(filter);
-                answer.push(&key);
-                answer.push(&value);
-            }
-        }
-        answer.finish();
-        if described.is_empty() {
+        let mut conditions = Vec::new();
+        let read = SourceFilters::collect(filters, |read, value| {
+            let Value::Described(filter) = value else {
+                return false;
+            };
+            let has_effect = read.add_condition(filter);
+            conditions.extend(has_effect.then_some(*filter));
+            has_effect
+        });
+        if conditions.is_empty() {
             return SourceFilters::default();
         }
-        let Some(filter) = ConsumerFilter::new(&FilterSet::encode(described)) else {
+        let Some(filter) = ConsumerFilter::new(&FilterSet::encode(conditions)) else {
             tracing::info!(
                 limit = MAX_FILTER_BYTES,
                 "filters of a receiver have no effect: they have too many bytes"
@@ -75,9 +57,30 @@ impl SourceFilters {
         };
         SourceFilters {
             consumer_filter: Some(filter),
-            effective: Some(effective.into()),
+            effective: read.effective,
             ..SourceFilters::default()
         }
+    }
+
+    /// Reads the filters for which `add` returns true. The others have no effect.
+    fn collect<'a>(
+        filters: Option<Map<'a>>,
+        mut add: impl FnMut(&mut SourceFilters, &Value<'a>) -> bool,
+    ) -> SourceFilters {
+        let mut read = SourceFilters::default();
+        let mut effective = Vec::new();
+        let mut answer = map(&mut effective);
+        let mut has_effect = false;
+        for (key, value) in filters.into_iter().flat_map(|filters| filters.iter()) {
+            if add(&mut read, &value) {
+                answer.push(&key);
+                answer.push(&value);
+                has_effect = true;
+            }
+        }
+        answer.finish();
+        read.effective = has_effect.then(|| effective.into());
+        read
     }
 
     /// Adds a filter. Returns false if it has no effect.

@@ -189,6 +189,7 @@ impl ConnectionState {
         let at = self.waits.iter().position(|wait| wait.key == key)?;
         let wait = self.waits.swap_remove(at);
         if self.waits.is_empty() {
+            // An idle connection keeps no room for them.
             self.waits = Vec::new();
         }
         Some(wait)

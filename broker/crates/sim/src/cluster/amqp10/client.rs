@@ -20,7 +20,7 @@ const WINDOW: u32 = 8;
 /// Smallest max-frame-size of the standard (section 2.4.1).
 const SMALLEST_FRAME: u64 = 512;
 
-/// What is left to do after the faults, when stricter rules hold.
+/// The number of each action that a client still takes after the faults, when stricter rules hold.
 #[derive(Clone, Copy, Debug)]
 struct LastActions {
     messages: u32,
