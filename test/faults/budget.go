@@ -78,7 +78,8 @@ func attacked(w *world) error {
 			if err == nil {
 				break
 			}
-			if errors.Is(err, errWeak) && during < longestAttack {
+			weak := errors.Is(err, errWeak) || errors.Is(err, hostile.ErrUnfinished)
+			if weak && during < longestAttack {
 				during *= 2
 				w.say("%s: %v; attacking again for %v", attack.Name, err, during)
 				continue

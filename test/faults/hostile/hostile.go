@@ -4,6 +4,7 @@ package hostile
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -240,6 +241,9 @@ func silentSubscriber(ctx context.Context, t Target) (int64, error) {
 	return 0, err
 }
 
+// ErrUnfinished reports that an attack needs more time on this machine.
+var ErrUnfinished = errors.New("the attack did not end in time")
+
 // flood publishes 200 MiB for the silent subscribers, evenly over most of the remaining time.
 func flood(ctx context.Context, t Target) error {
 	c, err := connect(t, "flood")
@@ -247,6 +251,8 @@ func flood(ctx context.Context, t Target) error {
 		return err
 	}
 	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
 	const size, count = 256 * kib, 800
 	publish := packet(0x30, text("flood"), make([]byte, size))
 	end, _ := ctx.Deadline()
@@ -255,10 +261,13 @@ func flood(ctx context.Context, t Target) error {
 	for n := range count {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("only %d of %d messages were published in time", n, count)
 		case <-pace.C:
 		}
-		if _, err := c.Write(publish); err != nil {
+		_, err := c.Write(publish)
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %d of %d messages were published", ErrUnfinished, n, count)
+		}
+		if err != nil {
 			return fmt.Errorf("message %d of the flood: %w", n, err)
 		}
 	}
