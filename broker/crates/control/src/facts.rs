@@ -220,6 +220,21 @@ pub struct LinkFacts {
     pub credit: u32,
     /// Deliveries without an outcome.
     pub unconfirmed: u64,
+    /// The filters of an outgoing link that have an effect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<LinkFilterFacts>,
+}
+
+/// A filter of a link, with the members of RabbitMQ's listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkFilterFacts {
+    /// The name that the client chose.
+    pub name: String,
+    /// The kind of filter: a name or a number.
+    pub descriptor: serde_json::Value,
+    /// The filter itself. A map is an array of objects with a `key` and a `value` each.
+    pub value: serde_json::Value,
 }
 
 /// A consumer of a queue, for listings.

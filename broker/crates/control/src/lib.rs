@@ -20,11 +20,12 @@ pub use browse::{
 };
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
-    ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts, MESSAGE_SIZE_BOUNDS, MessageCounts,
-    MessageSizeCounts, MqttCounters, ProtocolCounters, QueueTotals, RaftCounters, ShardFacts,
-    ShardQuery, StoredBytesFacts, StreamConsumerFacts, StreamFilter, StreamFollowerFacts,
-    StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts, StreamReplicaFacts,
-    StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts, TrafficFilter,
+    ExchangeCounts, LinkFacts, LinkFilterFacts, LinkSessionFacts, LoginCounts, MESSAGE_SIZE_BOUNDS,
+    MessageCounts, MessageSizeCounts, MqttCounters, ProtocolCounters, QueueTotals, RaftCounters,
+    ShardFacts, ShardQuery, StoredBytesFacts, StreamConsumerFacts, StreamFilter,
+    StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts,
+    StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts,
+    TrafficFilter,
 };
 pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, QueueRecovery, RecoveredGroup,

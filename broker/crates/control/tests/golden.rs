@@ -3,12 +3,12 @@
 
 use control::{
     BrowseFacts, BrowseFilter, ChannelFacts, ConnectionFacts, ConsumerFacts, Counters,
-    DeadLetterReasons, DeadLetterTotals, ExchangeCounts, LinkFacts, LinkSessionFacts, LoginCounts,
-    MessageCounts, MessageSizeCounts, MqttCounters, NodeResources, ProtocolCounters, QueueTotals,
-    RaftCounters, ShardFacts, ShardQuery, StoredBytesFacts, StreamConsumerFacts, StreamFilter,
-    StreamFollowerFacts, StreamProtocolCounters, StreamPublisherFacts, StreamReaderFacts,
-    StreamReplicaFacts, StreamSessionFacts, StreamTrackingFacts, TrafficCounts, TrafficFacts,
-    TrafficFilter,
+    DeadLetterReasons, DeadLetterTotals, ExchangeCounts, LinkFacts, LinkFilterFacts,
+    LinkSessionFacts, LoginCounts, MessageCounts, MessageSizeCounts, MqttCounters, NodeResources,
+    ProtocolCounters, QueueTotals, RaftCounters, ShardFacts, ShardQuery, StoredBytesFacts,
+    StreamConsumerFacts, StreamFilter, StreamFollowerFacts, StreamProtocolCounters,
+    StreamPublisherFacts, StreamReaderFacts, StreamReplicaFacts, StreamSessionFacts,
+    StreamTrackingFacts, TrafficCounts, TrafficFacts, TrafficFilter,
 };
 use env::{NodeId, WallTime};
 use message::{MessageBuilder, Protocol};
@@ -83,6 +83,8 @@ fn connection() -> ConnectionFacts {
         delivery_count: 8,
         credit: 9,
         unconfirmed: 10,
+        // They are in the frame only if there are any.
+        filters: Vec::new(),
     };
     let channel = ChannelFacts {
         number: u16::MAX,
@@ -138,6 +140,38 @@ fn connection() -> ConnectionFacts {
         pending_bytes: 3,
         channels: vec![channel, ChannelFacts::default()],
         stream: None,
+    }
+}
+
+fn filtered_connection() -> ConnectionFacts {
+    let filters = vec![
+        LinkFilterFacts {
+            name: "position".into(),
+            descriptor: json!("rabbitmq:stream-offset-spec"),
+            value: json!(7),
+        },
+        LinkFilterFacts {
+            name: "fields".into(),
+            descriptor: json!(0x0001_2345),
+            value: json!([{"key": "subject", "value": "a"}]),
+        },
+    ];
+    let link = LinkFacts {
+        name: "outgoing".into(),
+        filters,
+        ..LinkFacts::default()
+    };
+    let channel = ChannelFacts {
+        links: Some(LinkSessionFacts {
+            outgoing: vec![link],
+            ..LinkSessionFacts::default()
+        }),
+        ..ChannelFacts::default()
+    };
+    ConnectionFacts {
+        protocol: "amqp10".into(),
+        channels: vec![channel],
+        ..ConnectionFacts::default()
     }
 }
 
@@ -566,6 +600,7 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Counters(Box::new(quota_counters())),
         ShardFacts::Counters(Box::new(stored_bytes_counters())),
         ShardFacts::Counters(Box::new(size_counters())),
+        ShardFacts::Connections(vec![filtered_connection()]),
         ShardFacts::Browsed(None),
         ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Ok(browse_page()))))),
         ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Err("it is away".into()))))),

@@ -36,7 +36,7 @@ fn outgoing(link: &LinkFacts) -> Json {
         "max_message_size": limit(link.max_message_size),
         "delivery_count": link.delivery_count,
         "credit": link.credit,
-        "filter": [],
+        "filter": link.filters,
     })
 }
 

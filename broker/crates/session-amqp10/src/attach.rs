@@ -381,10 +381,10 @@ impl Amqp10Session {
             .as_deref()
             .map(address::queue_address);
         let properties = dynamic_node_properties();
-        let filters = consumer.effective_filters.take();
         let mut source = Source {
             // As in RabbitMQ, filters that are not supported are left out of the answer.
-            filter: filters
+            filter: consumer
+                .effective_filters
                 .as_deref()
                 .and_then(|encoded| Reader::new(encoded).read().ok()),
             distribution_mode: Some(match consumer.kind.descriptor().cursors {
@@ -420,6 +420,7 @@ impl Amqp10Session {
         let accepted = self
             .engine
             .accept_attach(held.pending, &reply, cx.out.tail());
+        consumer.keep_listed_filters();
         match accepted {
             Ok(attached) => match attached.credit {
                 Some(credit) if consumer.is_volatile => {

@@ -1,5 +1,6 @@
 //! Links on which a client consumes: credit, deliveries and their outcomes.
 
+use crate::details::MAX_LISTED_FILTER_BYTES;
 use crate::ended;
 use crate::filters;
 use crate::state::{ConnectionState, DeliveryOutcome, StepContext};
@@ -38,7 +39,7 @@ pub(crate) struct Consumer {
     pub is_volatile: bool,
     /// Messages that do not satisfy all of them are not sent. Of streams only.
     pub conditions: Vec<Filter>,
-    /// The filters for the answer to the attach, until it is sent.
+    /// The filters that have an effect, for the answer to the attach and for listings.
     pub effective_filters: Option<Box<[u8]>>,
     /// The last delivery that was not sent because of the conditions, and that the queue was not told yet.
     skipped: Option<u64>,
@@ -127,6 +128,12 @@ impl Consumer {
             unreported: LinkProperties::default(),
             reported: LinkProperties::default(),
         }
+    }
+
+    /// Forgets filters that are too large for a listing.
+    pub(crate) fn keep_listed_filters(&mut self) {
+        let filters = self.effective_filters.take();
+        self.effective_filters = filters.filter(|encoded| encoded.len() <= MAX_LISTED_FILTER_BYTES);
     }
 
     /// Returns true if the queue has sent deliveries. They may be settled.

@@ -1,19 +1,31 @@
 //! Sessions and links of a connection, for listings.
 
-use crate::address;
 use crate::connection::{Amqp10Session, Link};
+use crate::consume::Consumer;
 use crate::publish::PublishTarget;
+use crate::{address, filters};
 use amqp10::{LinkState, SessionState};
 use codec_amqp10::{Role, SenderSettleMode};
-use session::{ChannelDetails, LinkDetails, LinkSessionDetails};
+use session::{ChannelDetails, LinkDetails, LinkFilter, LinkSessionDetails};
 
 /// Most links of a connection that are listed.
 const MAX_LISTED_LINKS: usize = 1024;
+/// Most bytes of the encoded filters of a connection that are listed. Further links are listed without filters.
+pub(crate) const MAX_LISTED_FILTER_BYTES: usize = 64 << 10;
+
+/// The part of a listing that is left.
+struct Room {
+    links: usize,
+    filter_bytes: usize,
+}
 
 impl Amqp10Session {
     /// The sessions, sorted by channel.
     pub(crate) fn channel_details(&self) -> Vec<ChannelDetails> {
-        let mut room = MAX_LISTED_LINKS;
+        let mut room = Room {
+            links: MAX_LISTED_LINKS,
+            filter_bytes: MAX_LISTED_FILTER_BYTES,
+        };
         let mut channels = Vec::new();
         for state in self.engine.sessions() {
             if self.sessions.contains(&state.session) {
@@ -24,7 +36,7 @@ impl Amqp10Session {
         channels
     }
 
-    fn details_of(&self, state: &SessionState, room: &mut usize) -> ChannelDetails {
+    fn details_of(&self, state: &SessionState, room: &mut Room) -> ChannelDetails {
         let mut details = ChannelDetails {
             number: state.session.channel(),
             confirm: true,
@@ -54,13 +66,17 @@ impl Amqp10Session {
                 Link::Coordinator(_) => details.transactional = true,
                 Link::Management(_) => {}
             }
-            let Some(left) = room.checked_sub(1) else {
+            let Some(left) = room.links.checked_sub(1) else {
                 continue;
             };
-            *room = left;
+            room.links = left;
+            let mut listed = link_details(link, state);
+            if let Link::Consumer(consumer) = link {
+                listed.filters = listed_filters(consumer, room);
+            }
             match state.role {
-                Role::Sender => links.outgoing.push(link_details(link, state)),
-                Role::Receiver => links.incoming.push(link_details(link, state)),
+                Role::Sender => links.outgoing.push(listed),
+                Role::Receiver => links.incoming.push(listed),
             }
         }
         links.incoming.sort_unstable_by_key(|link| link.handle);
@@ -101,5 +117,15 @@ fn link_details(link: &Link, state: &LinkState) -> LinkDetails {
             Link::Publisher(publisher) => publisher.unconfirmed.len() as u64,
             _ => 0,
         },
+        filters: Vec::new(),
     }
+}
+
+fn listed_filters(consumer: &Consumer, room: &mut Room) -> Vec<LinkFilter> {
+    let encoded = consumer.effective_filters.as_deref().unwrap_or_default();
+    let Some(left) = room.filter_bytes.checked_sub(encoded.len()) else {
+        return Vec::new();
+    };
+    room.filter_bytes = left;
+    filters::list(encoded)
 }

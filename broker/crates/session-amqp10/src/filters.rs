@@ -2,10 +2,11 @@
 //! messages. A source that takes messages from a queue has conditions, which the queue evaluates.
 //! As in RabbitMQ, filters that are unknown or invalid have no effect and are left out of the answer.
 
-use codec_amqp10::{Described, Descriptor, Map, Value, map};
+use codec_amqp10::{Described, Descriptor, Map, Reader, Value, map};
 use filter::{Filter, FilterSet, StoredMessage};
 use message::{Message, Table, Value as Argument};
 use queue::{ConsumerFilter, MAX_FILTER_BYTES};
+use session::LinkFilter;
 
 const OFFSET: &str = "rabbitmq:stream-offset-spec";
 const VALUES: &str = "rabbitmq:stream-filter";
@@ -142,6 +143,52 @@ pub(crate) fn matches(conditions: &[Filter], message: &Message, now_ms: u64) -> 
         .all(|condition| condition.matches(&stored, now_ms))
 }
 
+/// The filters of an encoded map, for listings.
+pub(crate) fn list(encoded: &[u8]) -> Vec<LinkFilter> {
+    let Ok(Value::Map(filters)) = Reader::new(encoded).read() else {
+        return Vec::new();
+    };
+    filters
+        .iter()
+        .filter_map(|(key, value)| filter_of(&key, &value))
+        .collect()
+}
+
+fn filter_of(key: &Value<'_>, value: &Value<'_>) -> Option<LinkFilter> {
+    let Value::Described(filter) = value else {
+        return None;
+    };
+    Some(LinkFilter {
+        name: key.as_text()?.to_owned(),
+        descriptor: match filter.descriptor {
+            Descriptor::Symbol(name) => Argument::from(name.as_str()),
+            Descriptor::Code(code) => i64::try_from(code)
+                .map_or_else(|_| Argument::from(code.to_string().as_str()), Argument::I64),
+        },
+        value: listed(&filter.value()),
+    })
+}
+
+/// The value of a filter. A map is listed with its keys, which can be numbers.
+fn listed(value: &Value<'_>) -> Argument {
+    match value {
+        Value::Map(map) => {
+            Argument::Array(map.iter().map(|(key, value)| pair(&key, &value)).collect())
+        }
+        Value::List(list) => Argument::Array(list.iter().map(|value| listed(&value)).collect()),
+        Value::Timestamp(at) => Argument::I64(at.0),
+        Value::Described(described) => listed(&described.value()),
+        other => conversion::amqp10::decode_value(other).unwrap_or(Argument::Void),
+    }
+}
+
+fn pair(key: &Value<'_>, value: &Value<'_>) -> Argument {
+    let mut pair = Table::default();
+    pair.set("key", listed(key));
+    pair.set("value", listed(value));
+    Argument::Table(pair)
+}
+
 /// The argument for a position: a word, an interval, an instant or an offset.
 fn offset(value: &Value<'_>) -> Option<Argument> {
     let number = match *value {
@@ -273,6 +320,59 @@ mod tests {
             read.arguments.get("x-stream-filter"),
             Some(&Argument::Array(vec![Argument::from("asia")]))
         );
+    }
+
+    #[test]
+    fn filters_with_an_effect_are_listed_as_rabbitmq_does() {
+        let mut fields = Vec::new();
+        let mut entries = map(&mut fields);
+        entries.push(&Symbol::new("subject").expect("ASCII"));
+        entries.push(&Value::String("&p:a"));
+        entries.push(&Symbol::new("group-sequence").expect("ASCII"));
+        entries.push(&Value::Uint(7));
+        entries.finish();
+        let fields = Reader::new(&fields).read().expect("a map");
+        let encoded = filter_map(&[
+            ("by fields", "amqp:properties-filter", fields),
+            (
+                OFFSET,
+                OFFSET,
+                Value::Timestamp(Timestamp(1_700_000_000_123)),
+            ),
+            ("unknown", "com.example:filter", Value::String("x")),
+            (VALUES, VALUES, Value::String("europe")),
+        ]);
+        let requested = Reader::new(&encoded).read().expect("a map");
+        let effective = SourceFilters::read(Some(requested))
+            .effective
+            .expect("filters");
+        let pair = |key: &str, value: Argument| {
+            let mut pair = Table::default();
+            pair.set("key", Argument::from(key));
+            pair.set("value", value);
+            Argument::Table(pair)
+        };
+        let filter = |name: &str, descriptor: &str, value: Argument| LinkFilter {
+            name: name.to_owned(),
+            descriptor: Argument::from(descriptor),
+            value,
+        };
+        assert_eq!(
+            list(&effective),
+            [
+                filter(
+                    "by fields",
+                    "amqp:properties-filter",
+                    Argument::Array(vec![
+                        pair("subject", Argument::from("&p:a")),
+                        pair("group-sequence", Argument::U32(7)),
+                    ]),
+                ),
+                filter(OFFSET, OFFSET, Argument::I64(1_700_000_000_123)),
+                filter(VALUES, VALUES, Argument::from("europe")),
+            ]
+        );
+        assert_eq!(list(b"no map"), []);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use metadata::features::{
 };
 use metadata::{Change, ExchangeRecord, QueueId, QueueType};
 use queue::{DeduplicationId, GroupId, RequestBody};
-use session::{Broker, LoginConfig, Session, SessionState};
+use session::{Broker, LinkFilter, LoginConfig, Session, SessionState};
 use session_amqp10::Amqp10Config;
 use std::sync::Arc;
 use std::time::Duration;
@@ -605,4 +605,18 @@ fn queues_get_the_filters_of_receivers() {
         selector
     );
     assert_eq!(attach_with_filters(&mut client, "grouped", grouped), none);
+    let selector = LinkFilter {
+        name: "selector".to_owned(),
+        descriptor: "apache.org:selector-filter:string".into(),
+        value: "colour = 'red'".into(),
+    };
+    let listed = |queue: &str| {
+        let channels = client.session.details().channels.into_iter();
+        let links = channels.flat_map(|channel| channel.links.expect("a session").outgoing);
+        let mut links = links.filter(|link| link.queue == queue).collect::<Vec<_>>();
+        links.pop().expect("a link").filters
+    };
+    assert_eq!(listed("quorum"), [selector.clone()]);
+    assert_eq!(listed("classic"), [selector]);
+    assert_eq!(listed("grouped"), []);
 }

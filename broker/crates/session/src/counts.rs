@@ -2,7 +2,7 @@
 
 use auth::TlsPeer;
 use control::MESSAGE_SIZE_BOUNDS;
-use message::Table;
+use message::{Table, Value};
 use queue::{ByQueueType, DeliveryCounters, QueueType};
 use std::sync::Arc;
 
@@ -216,7 +216,7 @@ pub struct StreamConsumerDetails {
 }
 
 /// Details of a channel, for listings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChannelDetails {
     /// The channel number.
     pub number: u16,
@@ -252,7 +252,7 @@ pub struct ChannelDetails {
 }
 
 /// Windows and links of a session of AMQP 1.0, for listings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkSessionDetails {
     /// The highest handle that the client may use.
     pub handle_max: u32,
@@ -273,7 +273,7 @@ pub struct LinkSessionDetails {
 }
 
 /// Details of a link, for listings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkDetails {
     /// The client's handle.
     pub handle: u32,
@@ -294,6 +294,19 @@ pub struct LinkDetails {
     pub credit: u32,
     /// Messages on an incoming link that not all queues have confirmed.
     pub unconfirmed: u64,
+    /// The filters of an outgoing link that have an effect, in the order of the client.
+    pub filters: Vec<LinkFilter>,
+}
+
+/// A filter of a link, for listings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkFilter {
+    /// The name that the client gave.
+    pub name: String,
+    /// The kind of filter: a name or a number.
+    pub descriptor: Value,
+    /// The filter itself. A map is an array of tables with a `key` and a `value` each.
+    pub value: Value,
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ mod written;
 
 pub use audit::{Refusals, RefusedPermission};
 pub use counts::{
-    ChannelDetails, LinkDetails, LinkSessionDetails, MessageCounters, MessageSizes,
+    ChannelDetails, LinkDetails, LinkFilter, LinkSessionDetails, MessageCounters, MessageSizes,
     PublishCounters, SessionDetails, StreamConsumerDetails, StreamPublisherDetails,
     StreamSessionDetails, TrafficCounters,
 };

@@ -6,8 +6,8 @@ use crate::wake_times::{NEVER, WakeTimes};
 use crate::walks::COST_OF_CLIENT;
 use crate::{ConnectionInfo, ConnectionKey};
 use control::{
-    ChannelFacts, ConnectionFacts, LinkFacts, LinkSessionFacts, StreamConsumerFacts,
-    StreamPublisherFacts, StreamSessionFacts, WalkProgress,
+    ChannelFacts, ConnectionFacts, LinkFacts, LinkFilterFacts, LinkSessionFacts,
+    StreamConsumerFacts, StreamPublisherFacts, StreamSessionFacts, WalkProgress,
 };
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
@@ -304,6 +304,15 @@ fn link(link: session::LinkDetails) -> LinkFacts {
         delivery_count: link.delivery_count,
         credit: link.credit,
         unconfirmed: link.unconfirmed,
+        filters: link.filters.into_iter().map(link_filter).collect(),
+    }
+}
+
+fn link_filter(filter: session::LinkFilter) -> LinkFilterFacts {
+    LinkFilterFacts {
+        name: filter.name,
+        descriptor: control::json::value(&filter.descriptor),
+        value: control::json::value(&filter.value),
     }
 }
 

@@ -1,5 +1,7 @@
 use super::*;
-use control::{ChannelFacts, LinkFacts, LinkSessionFacts, MessageCounts, ProtocolCounters};
+use control::{
+    ChannelFacts, LinkFacts, LinkFilterFacts, LinkSessionFacts, MessageCounts, ProtocolCounters,
+};
 use queue::QueueType;
 
 fn connection(name: &str, user: &str, number: u64) -> ConnectionFacts {
@@ -87,6 +89,11 @@ fn sessions_of_an_amqp10_connection_are_listed_with_their_links() {
         ],
         outgoing: vec![LinkFacts {
             queue: "a b".into(),
+            filters: vec![LinkFilterFacts {
+                name: "sql".into(),
+                descriptor: json!("amqp:sql-filter"),
+                value: json!("properties.subject = 'a'"),
+            }],
             ..link(2, Some("/queues/a%20b"), "settled")
         }],
     };
@@ -142,7 +149,11 @@ fn sessions_of_an_amqp10_connection_are_listed_with_their_links() {
                 "max_message_size": "unlimited",
                 "delivery_count": 9,
                 "credit": 170,
-                "filter": [],
+                "filter": [{
+                    "name": "sql",
+                    "descriptor": "amqp:sql-filter",
+                    "value": "properties.subject = 'a'",
+                }],
             }],
         }])
     );

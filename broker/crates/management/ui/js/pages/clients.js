@@ -59,6 +59,12 @@ const channelColumns = [
   },
 ];
 
+/** A filter's value: a text, a list, or a map as a list of keys and values. */
+function filterText(value) {
+  if (!Array.isArray(value)) return String(value);
+  return value.map((v) => (v?.key === undefined ? filterText(v) : `${v.key} = ${filterText(v.value)}`)).join(', ');
+}
+
 const linkColumns = (terminus, more) => [
   { title: 'Handle', number: true, cell: (l) => l.handle },
   { title: 'Link', cell: (l) => l.link_name },
@@ -75,6 +81,7 @@ const incomingColumns = linkColumns('Target', [
 const outgoingColumns = linkColumns('Source', [
   { title: 'Queue', wide: true, cell: (l) => l.queue_name },
   { title: 'Settled', cell: (l) => (l.send_settled ? 'yes' : 'no') },
+  { title: 'Filters', wide: true, cell: (l) => l.filter.map((f) => `${f.name}: ${filterText(f.value)}`).join(', ') || '–' },
 ]);
 
 /** The sessions of an AMQP 1.0 connection with their links. */
