@@ -222,8 +222,19 @@ func (c *clientRun) confirmedAtLeast(count int) {
 			var err error
 			now, err = c.confirmed()
 			return now, err
-		}).Should(BeNumerically(">", last), "confirms of client %s, of which the test needs %d", c.name, count)
+		}).Should(BeNumerically(">", last), func() string { return c.describe(count) })
 	}
+}
+
+// describe returns why the test needs more confirms, and the end of the client's output. It begins with a short line, because
+// a summary shows the first lines only.
+func (c *clientRun) describe(count int) string {
+	lines, err := c.output()
+	if err != nil {
+		lines = append(lines, err.Error())
+	}
+	last := lines[max(0, len(lines)-5):]
+	return fmt.Sprintf("confirms of client %s, of which the test needs %d; its output ends with\n%s", c.name, count, strings.Join(last, "\n"))
 }
 
 // result returns the client's verdict, and whether it passes.

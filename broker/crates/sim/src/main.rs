@@ -214,7 +214,7 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
     };
     let describe = |report: &cluster::Report| {
         format!(
-            "hash {:016x}, {} events, {} faults, {} published, {} confirmed, {} delivered ({} again, {} after a delay), {} copies, {} known settled, \
+            "hash {:016x}, {} events, {} faults, {} published, {} confirmed ({} beside a cut), {} delivered ({} again, {} after a delay), {} copies, {} known settled, \
              {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {} flags turned on ({} nodes did not know one), MQTT: {} posted, {} acknowledged, {} received ({} again), \
              AMQP 1.0: {} confirmed, {} repeated, {} delivered, {} drained, {} filtered ({} drains beside other parts), streams: {} published, {} confirmed, {} read, {} repeated, {:.1} s",
             report.hash,
@@ -222,6 +222,7 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
             report.faults,
             report.published,
             report.confirmed,
+            report.confirmed_beside_cut,
             report.delivered,
             report.redelivered,
             report.after_delay,

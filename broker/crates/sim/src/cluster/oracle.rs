@@ -102,6 +102,13 @@ pub(super) struct QueuePlan {
     pub treatment: QueueTreatment,
 }
 
+impl QueuePlan {
+    /// Whether this is a quorum queue that accepts every message.
+    pub(super) fn is_plain_quorum(&self) -> bool {
+        self.quorum && self.treatment == QueueTreatment::Plain
+    }
+}
+
 /// The receiver of a delivery: a consumer of a client, or its `basic.get` requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Holder {

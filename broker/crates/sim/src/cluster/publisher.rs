@@ -44,6 +44,8 @@ pub(super) struct Publisher {
     channels: BTreeMap<u16, Channel>,
     /// Queues that must confirm another message after the faults have ended.
     unconfirmed_queues: BTreeSet<usize>,
+    /// Queues that messages are published to all the time, also after the faults have ended.
+    busy_queues: BTreeSet<usize>,
     /// Messages to publish again, with their queues.
     copies: VecDeque<(MessageId, usize)>,
     faults_ended: bool,
@@ -138,9 +140,17 @@ impl Publisher {
             next_stream: number << 16,
             channels: BTreeMap::new(),
             unconfirmed_queues: BTreeSet::new(),
+            busy_queues: BTreeSet::new(),
             copies: VecDeque::new(),
             faults_ended: false,
         }
+    }
+
+    /// Publishes to these queues all the time from now on, and at least one message that is confirmed to each that ceases to
+    /// be busy.
+    pub(super) fn make_busy(&mut self, queues: &BTreeSet<usize>) {
+        let before = std::mem::replace(&mut self.busy_queues, queues.clone());
+        self.unconfirmed_queues.extend(before);
     }
 
     fn open_channel(&mut self, number: u16, wire: &mut AmqpClient) {
@@ -351,6 +361,11 @@ impl Role for Publisher {
                     let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
                     self.publish(number, queue, wire, cx);
                 }
+            } else if !self.busy_queues.is_empty() {
+                let position = cx.rng.below(self.busy_queues.len() as u64) as usize;
+                if let Some(queue) = self.busy_queues.iter().nth(position).copied() {
+                    self.publish(number, queue, wire, cx);
+                }
             } else if channel.unconfirmed.is_empty()
                 && let Some(queue) = self.unconfirmed_queues.first().copied()
             {
@@ -370,6 +385,7 @@ impl Role for Publisher {
 
     fn has_work_left(&self) -> bool {
         !self.faults_ended
+            || !self.busy_queues.is_empty()
             || !self.unconfirmed_queues.is_empty()
             || self.channels.values().any(|c| !c.unconfirmed.is_empty())
     }

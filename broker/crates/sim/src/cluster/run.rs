@@ -1,6 +1,7 @@
 //! One run: a phase with faults, recovery, and the final checks.
 
 mod fault_schedule;
+mod minority_cut;
 mod node_death;
 mod report;
 mod setup;
@@ -20,6 +21,7 @@ use super::{amqp, consistency};
 use crate::faults::{self, FaultKind, calm};
 use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
 use env::{NodeId, Rng, SeededRng, Time};
+use minority_cut::MinorityCut;
 use node_death::NodeDeath;
 use setup::{clients, founding, limits, queues};
 use std::time::Duration;
@@ -29,7 +31,7 @@ pub use report::{Options, Report};
 /// Time for electing a leader and declaring queues.
 const FIRST_FAULT: Duration = Duration::from_millis(2500);
 /// Maximum time until the run must be done, after the faults.
-const RECOVERY: Duration = Duration::from_secs(90);
+const RECOVERY: Duration = Duration::from_secs(130);
 /// Faults that a connection does not have.
 const EXCLUDED: [FaultKind; 2] = [FaultKind::Duplication, FaultKind::Reordering];
 /// Number of members with which a queue survives the permanent loss of one.
@@ -101,6 +103,8 @@ struct Run {
     damaged: u64,
     faults_ended: bool,
     settled: bool,
+    cut: MinorityCut,
+    confirmed_beside_cut: u64,
     death: NodeDeath,
     next_connection: u64,
     starts: u64,
@@ -225,6 +229,8 @@ impl Run {
             damaged: 0,
             faults_ended: false,
             settled: false,
+            cut: MinorityCut::default(),
+            confirmed_beside_cut: 0,
             death: NodeDeath::default(),
             next_connection: 0,
             starts: 0,
@@ -377,7 +383,8 @@ impl Run {
                 }
             }
         }
-        let is_fault_free = is_fault_free && !self.death.has_effects();
+        let has_effects = self.death.has_effects() || self.cut.has_effects();
+        let is_fault_free = is_fault_free && !has_effects;
         // A process that is paused when faults end stays so for seconds more.
         if !is_fault_free || world.nodes().iter().any(|n| world.is_paused(*n)) {
             self.oracle.record_fault(now);
@@ -396,7 +403,16 @@ impl Run {
         self.oracle.check_timeouts(now)?;
         self.mqtt_clients.mqtt_oracle.faults_until = self.oracle.faults_until();
         self.mqtt_clients.check(world)?;
-        if self.faults_ended && self.is_settled(world) && self.death_is_over(world) {
+        let is_cutting = self.cut.has_begun();
+        if is_cutting {
+            self.cut_is_over(world)?;
+        }
+        if self.faults_ended
+            && !is_cutting
+            && self.is_settled(world)
+            && self.cut_is_over(world)?
+            && self.death_is_over(world)
+        {
             match self.mqtt_clients.begin_inspection(world) {
                 Some(new_clients) => {
                     new_clients.for_each(|n| world.timer_in(Duration::ZERO, Timer::ActMqtt(n)))

@@ -48,6 +48,8 @@ pub struct Report {
     pub published: u64,
     /// Number of confirmed messages.
     pub confirmed: u64,
+    /// Number of messages that were confirmed while one node was cut off after the faults.
+    pub confirmed_beside_cut: u64,
     /// Number of deliveries to AMQP clients.
     pub delivered: u64,
     /// Number of deliveries with the redelivered flag.
@@ -97,6 +99,7 @@ impl Run {
             connections: self.next_connection,
             starts: self.starts,
             damaged: self.damaged,
+            confirmed_beside_cut: self.confirmed_beside_cut,
             replaced: self.operator.replaced,
             operations: self.operator.operations,
             flags: self.versions.flag_counts(),
