@@ -1625,6 +1625,7 @@ impl<R: QueueUnderTest> Pair<R> {
             body_bytes: 10,
             body_start: 0,
             state: None,
+            unexpired_at: None,
         };
         self.listed.clear();
         loop {

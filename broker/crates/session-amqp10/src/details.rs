@@ -52,7 +52,8 @@ impl Amqp10Session {
                 }
                 Link::Consumer(_) => details.consumers += 1,
                 Link::Coordinator(_) => details.transactional = true,
-                Link::Management(_) => {}
+                // A browser is no consumer of its queue.
+                Link::Browser(_) | Link::Management(_) => {}
             }
             let Some(left) = room.checked_sub(1) else {
                 continue;
@@ -79,6 +80,10 @@ fn link_details(link: &Link, state: &LinkState) -> LinkDetails {
         },
         Link::Consumer(consumer) => {
             let queue = &*consumer.queue_name;
+            (Some(address::queue_address(queue)), queue)
+        }
+        Link::Browser(browser) => {
+            let queue = &*browser.queue_name;
             (Some(address::queue_address(queue)), queue)
         }
         Link::Management(_) => (Some(address::MANAGEMENT.to_owned()), ""),

@@ -62,6 +62,14 @@ impl SourceFilters {
         }
     }
 
+    /// Reads the filters of a source that is browsed: the conditions, which the session evaluates.
+    pub(crate) fn read_browsed(filters: Option<Map<'_>>) -> SourceFilters {
+        SourceFilters::collect(filters, |read, value| match value {
+            Value::Described(filter) => read.add_condition(filter),
+            _ => false,
+        })
+    }
+
     /// Reads the filters for which `add` returns true. The others have no effect.
     fn collect<'a>(
         filters: Option<Map<'a>>,

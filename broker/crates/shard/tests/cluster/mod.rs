@@ -327,6 +327,7 @@ impl Cluster {
             body_bytes: 100,
             body_start: 0,
             state: None,
+            unexpired_at: None,
         };
         let mut all = Vec::new();
         loop {
