@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 pub mod amqp10;
+pub mod browser;
 pub mod mqtt;
 
 use auth::{HashAlgorithm, hash_with};
