@@ -27,11 +27,13 @@ use std::time::Duration;
 
 /// The time until a link that has shown all messages looks for new ones. It doubles while there are none.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Most links of a connection that await or hold a page at a time. The others wait.
+pub(crate) const MAX_PAGES: usize = 16;
 /// Longest time until a link that has shown all messages looks for new ones.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The messages that a link has still to show.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Pass {
     /// The lowest number of this pass.
     least: u64,
@@ -115,6 +117,8 @@ pub(crate) struct Browser {
     /// The number of copies that were sent.
     sent: u64,
     pass: Pass,
+    /// The pass of the held messages.
+    held_pass: Pass,
     /// Messages of the last page that wait for the client. Only the last one can lack a part of its body.
     held: VecDeque<BrowsedMessage>,
     /// The first held message as far as it has arrived, if its body comes in parts.
@@ -131,6 +135,8 @@ pub(crate) struct Browser {
     failing_since: Option<Time>,
     /// The process that has sent the last page.
     owner: Option<(NodeId, Incarnation)>,
+    /// Other links of the connection have all pages.
+    waits_for_page: bool,
 }
 
 /// The reason why a link ends.
@@ -161,6 +167,7 @@ impl Browser {
             expected: ExpectedFlow::default(),
             sent: 0,
             pass: Pass::default(),
+            held_pass: Pass::default(),
             held: VecDeque::new(),
             partial: Vec::new(),
             part_from: None,
@@ -170,7 +177,18 @@ impl Browser {
             pause: FIRST_PAUSE,
             failing_since: None,
             owner: None,
+            waits_for_page: false,
         }
+    }
+
+    /// Returns true if the link awaits or holds a page.
+    pub(crate) fn has_page(&self) -> bool {
+        self.requested.is_some() || !self.held.is_empty()
+    }
+
+    /// Returns true if the link could request a page if other links had fewer.
+    pub(crate) fn waits_for_page(&self) -> bool {
+        self.waits_for_page
     }
 
     /// Takes over the credit of the client.
@@ -250,11 +268,14 @@ impl Browser {
         state: &ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), BrowseEnd> {
+        let mut held_pass = self.pass;
         let progress = self.pass.advance(&page);
         if progress == PassProgress::Outdated {
             return self.fail("the node that leads it has not applied its log", state, cx);
         }
         self.failing_since = None;
+        held_pass.most = held_pass.most.or(page.last_number);
+        self.held_pass = held_pass;
         let now_ms = cx.broker.wall().0;
         for browsed in page.messages {
             let is_shown = browsed.state == BrowsedState::Ready
@@ -358,9 +379,27 @@ impl Browser {
         Ok(())
     }
 
-    /// Sends held messages, answers the client's flow and requests more, as far as possible.
+    /// Forgets the held messages. The next page begins with the first of them.
+    fn rewind(&mut self) {
+        if let Some(first) = self.held.front() {
+            self.pass = Pass {
+                from: Some(first.at),
+                highest: self.pass.highest,
+                ..self.held_pass
+            };
+            self.held = VecDeque::new();
+            self.partial = Vec::new();
+            self.part_from = None;
+            self.is_exhausted = false;
+            self.paused_until = self.paused_until.filter(|_| self.failing_since.is_some());
+        }
+    }
+
+    /// Sends held messages, answers the client's flow and requests more, as far as possible. `may_request`: the link may request
+    /// a page if it has none.
     pub(crate) fn run(
         &mut self,
+        may_request: bool,
         engine: &mut Connection,
         state: &mut ConnectionState,
         cx: &mut StepContext<'_>,
@@ -378,8 +417,13 @@ impl Browser {
         if self.held.is_empty() && self.held.capacity() > BROWSE_PAGE_MESSAGES as usize {
             self.held.shrink_to(0);
         }
+        self.waits_for_page = false;
         self.answer_flow(engine, cx);
-        if self.requested.is_some() || self.credit == 0 {
+        if self.requested.is_some() {
+            return Ok(());
+        }
+        if self.credit == 0 {
+            self.rewind();
             return Ok(());
         }
         match engine.check_send(self.link, self.is_settled, cx.tail()) {
@@ -391,6 +435,10 @@ impl Browser {
         let is_waiting = self.held.is_empty() || self.failing_since.is_some();
         let pause = self.paused_until.filter(|_| is_waiting);
         if pause.is_some_and(|until| cx.broker.now() < until) {
+            return Ok(());
+        }
+        self.waits_for_page = !may_request && self.held.is_empty();
+        if self.waits_for_page {
             return Ok(());
         }
         self.paused_until = None;

@@ -1,6 +1,6 @@
 //! The connection: dispatches events of the protocol engine and of the node to links.
 
-use crate::browse::{BrowseEnd, Browser};
+use crate::browse::{BrowseEnd, Browser, MAX_PAGES};
 use crate::config::Settings;
 use crate::consume::Consumer;
 use crate::ended;
@@ -505,9 +505,35 @@ impl Amqp10Session {
     fn run_browsers(&mut self, cx: &mut StepContext<'_>) {
         // Round robin, so that a link that fills the outbox does not starve the others.
         self.browsers.rotate_left(1);
-        for number in self.browsers.clone() {
-            self.with_browser(number, cx, Browser::run);
+        let all = self.browsers.clone();
+        let waiting = self.run_some_browsers(all, cx);
+        // Those behind them may have sent their pages.
+        self.run_some_browsers(waiting, cx);
+    }
+
+    /// Serves links that browse. Returns those that wait for others to send their pages.
+    fn run_some_browsers(&mut self, numbers: Vec<u32>, cx: &mut StepContext<'_>) -> Vec<u32> {
+        let has_page = |this: &Self, number| match this.links.get(&number) {
+            Some(Link::Browser(browser)) => browser.has_page(),
+            _ => false,
+        };
+        let mut pages = self.browsers().filter(|browser| browser.has_page()).count();
+        let mut waiting = Vec::new();
+        for number in numbers {
+            pages -= usize::from(has_page(self, number));
+            let may_request = pages < MAX_PAGES;
+            self.with_browser(number, cx, |browser, engine, state, cx| {
+                browser.run(may_request, engine, state, cx)
+            });
+            pages += usize::from(has_page(self, number));
+            let waits = match self.links.get(&number) {
+                Some(Link::Browser(browser)) => browser.waits_for_page(),
+                _ => false,
+            };
+            waiting.extend(waits.then_some(number));
         }
+        debug_assert!(pages <= MAX_PAGES, "{pages}");
+        waiting
     }
 
     /// Runs a step of a link that browses. An error ends the link.

@@ -339,6 +339,58 @@ fn no_page_is_requested_while_the_client_does_not_read() {
 }
 
 #[test]
+fn links_of_a_connection_hold_few_pages_at_a_time() {
+    let (mut client, session, queue) = open(QueueType::Quorum);
+    let body = "x".repeat(1_000);
+    for _ in 0..100 {
+        publish(&mut client, queue, 0, &body);
+    }
+    let links: Vec<LinkId> = (0..40).map(|_| browse(&mut client, session)).collect();
+    client.broker.hold_pages = true;
+    for link in &links {
+        client.credit(*link, 100, false);
+    }
+    assert_eq!(client.broker.page_requests.len(), 16);
+    client.is_deaf = true;
+    while client.broker.answer_page() {
+        client.pump();
+    }
+    let held = client.session.held().unread;
+    assert!((1..16 * 100 * 1_300).contains(&held), "{held}");
+    (client.is_deaf, client.broker.hold_pages) = (false, false);
+    client.pump();
+    for link in &links {
+        client.credit(*link, 100, true);
+    }
+    let seen = std::mem::take(&mut client.seen).into_iter();
+    let copies = seen.filter(|seen| matches!(seen, Seen::Message { .. }));
+    assert_eq!(copies.count(), 40 * 100);
+}
+
+#[test]
+fn messages_without_credit_are_not_held_but_read_again() {
+    let (mut client, session, queue) = open(QueueType::Quorum);
+    publish_all(&mut client, queue, &["a", "b", "c"]);
+    let mut encoded = Vec::new();
+    let filters = [("apache.org:selector-filter:string", "colour = 'red'")];
+    let source = Source {
+        filter: Some(filter(&mut encoded, &filters)),
+        ..Source::default()
+    };
+    let link = try_browse(&mut client, session, source);
+    client.expect(Seen::Attached(link));
+    client.credit(link, 1, false);
+    client.expect_message("a");
+    assert_eq!(client.session.held().unread, 0);
+    // A consumer takes the next one.
+    let browsed = client.broker.browsed.get_mut(&queue).unwrap();
+    browsed.messages.remove(1);
+    publish(&mut client, queue, 9, "d");
+    client.credit(link, 5, true);
+    assert_eq!(bodies_and_end(&mut client, link), ["c", "d"]);
+}
+
+#[test]
 fn body_that_comes_in_parts_is_sent_as_one_message() {
     for kind in [QueueType::Classic, QueueType::Quorum] {
         let (mut client, session, queue) = open(kind);
@@ -527,9 +579,18 @@ impl Shown {
 
 proptest! {
     #[test]
-    fn each_message_is_shown_at_most_once_and_a_drain_leaves_none(steps in prop::collection::vec(step(), 1..80)) {
+    fn each_message_is_shown_at_most_once_and_a_drain_leaves_none(steps in prop::collection::vec(step(), 1..80), filters in any::<bool>()) {
         let (mut client, session, queue) = open(QueueType::Quorum);
-        let link = browse(&mut client, session);
+        let mut encoded = Vec::new();
+        let selector = [("apache.org:selector-filter:string", "colour = 'red'")];
+        let source = Source {
+            filter: filters.then(|| filter(&mut encoded, &selector)),
+            ..Source::default()
+        };
+        let link = try_browse(&mut client, session, source);
+        client.expect(Seen::Attached(link));
+        // Every third message has another colour.
+        let is_wanted = |number: u64| !filters || !number.is_multiple_of(3);
         client.broker.hold_pages = true;
         let mut shown = Shown::default();
         let mut credit = 0;
@@ -538,7 +599,8 @@ proptest! {
             let browsed = client.broker.browsed.entry(queue).or_default();
             let number = browsed.last_number + 1;
             let body = format!("{level}-{number}");
-            browsed.publish(level, stored(body.as_bytes(), "red"));
+            let colour = if number.is_multiple_of(3) { "blue" } else { "red" };
+            browsed.publish(level, stored(body.as_bytes(), colour));
         };
         for step in steps {
             let before = shown.numbers.len();
@@ -571,7 +633,9 @@ proptest! {
             if is_drained {
                 if let Some(last) = drains_since.take() && credit > 0 {
                     let ready = &client.broker.browsed[&queue].messages;
-                    let left = ready.iter().find(|m| m.at.number <= last && !shown.numbers.contains(&m.at.number));
+                    let left = ready.iter().find(|m| {
+                        m.at.number <= last && is_wanted(m.at.number) && !shown.numbers.contains(&m.at.number)
+                    });
                     prop_assert!(left.is_none(), "{left:?}");
                 }
                 credit = 0;
@@ -585,7 +649,8 @@ proptest! {
         client.credit(link, 1_000, true);
         shown.take(&mut client);
         let ready = &client.broker.browsed.entry(queue).or_default().messages;
-        let unseen = ready.iter().find(|m| !shown.numbers.contains(&m.at.number));
+        prop_assert!(shown.numbers.iter().all(|number| is_wanted(*number)));
+        let unseen = ready.iter().find(|m| is_wanted(m.at.number) && !shown.numbers.contains(&m.at.number));
         prop_assert!(unseen.is_none(), "{unseen:?}");
         prop_assert!(client.broker.requests.is_empty());
     }
