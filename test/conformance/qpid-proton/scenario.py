@@ -765,14 +765,21 @@ def transaction_coordinator_is_attached():
 
 
 @check
-def browser_is_refused_instead_of_taking_messages():
+def browser_gets_copies():
     with Client() as client:
-        queue = client.queue()
-        client.send(queue, "a")
-        expect_link_error(
-            lambda: client.connection.create_receiver(queue, credit=1, options=Copy()),
-            "amqp:not-implemented")
-        assert client.count(queue) == 1
+        for kind in KINDS:
+            queue = client.queue(kind)
+            client.send(queue, "a", "b")
+            receiver = client.connection.create_receiver(queue, credit=10, options=Copy())
+            assert [receiver.receive().body for _ in range(2)] == ["a", "b"]
+            receiver.accept()
+            receiver.release()
+            # It follows the queue.
+            client.send(queue, "c")
+            assert receiver.receive().body == "c"
+            receiver.close()
+            assert client.count(queue) == 3
+            assert [message.body for message in client.take(queue, 3)] == ["a", "b", "c"]
 
 
 # Recovery.

@@ -449,6 +449,31 @@ eachKind('selector filters messages', async (client, kind) => {
   assert.strictEqual((await client.next(receiver)).message.body, 'b');
 });
 
+// Browsing.
+
+eachKind('browser drains a queue and takes nothing', async (client, kind) => {
+  const queue = await client.queue(kind);
+  await client.send(queue, ...['a', 'b', 'c'].map((body) => ({ body, application_properties: { odd: body !== 'b' } })));
+  for (const [filter, expected] of [[undefined, ['a', 'b', 'c']], [rhea.filter.selector('odd = TRUE'), ['a', 'c']]]) {
+    const receiver = await client.receiver({ address: queue, distribution_mode: 'copy', filter }, 0);
+    assert.strictEqual(receiver.source.distribution_mode, 'copy');
+    const bodies = [];
+    receiver.on('message', ({ message, delivery }) => {
+      bodies.push(message.body);
+      assert.ok(!message.delivery_count);
+      delivery.release({ delivery_failed: true });
+    });
+    const drained = event(receiver, 'receiver_drained', 'receiver_error');
+    receiver.drain = true;
+    receiver.add_credit(10);
+    await drained;
+    assert.deepStrictEqual(bodies, expected);
+    receiver.close();
+  }
+  assert.strictEqual(await client.count(queue), 3);
+  assert.deepStrictEqual((await client.take(queue, 3)).map(({ body }) => body), ['a', 'b', 'c']);
+});
+
 // Recovery.
 
 check('confirmed messages survive a killed node', async () => {

@@ -5,7 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use message::Message;
 use metadata::{Name, QueueId};
-use queue::{BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState};
+use queue::{
+    BROWSE_BODY_BYTES, BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState,
+};
 use serde::{Deserialize, Serialize};
 
 /// A request for a page of the messages of a queue. Only the shard that leads or stores the queue answers it.
@@ -24,10 +26,17 @@ pub struct BrowseFilter {
     /// `None`: any. Older versions do not know it and list messages of any state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<State>,
+    /// Leave out expired messages. Older versions do not know it and list them too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    unexpired: bool,
 }
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A page of the messages of a queue, or the reason why there is none.
@@ -36,6 +45,9 @@ pub struct BrowseFacts {
     messages: Vec<MessageFacts>,
     next: Option<Position>,
     error: Option<String>,
+    /// Older versions do not send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_number: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,19 +136,21 @@ impl BrowseFilter {
             body_bytes: request.body_bytes,
             body_start: request.body_start,
             state: request.state.map(State::from),
+            unexpired: request.unexpired_at.is_some(),
         }
     }
 
-    /// The request, without its queue.
-    pub fn request(&self) -> BrowseRequest {
+    /// The request, without its queue. `now_ms`: the wall clock of the queue in milliseconds.
+    pub fn request(&self, now_ms: u64) -> BrowseRequest {
         BrowseRequest {
             from: self.from.map(BrowsePosition::from),
             least: self.least,
             most: self.most,
             messages: self.messages,
-            body_bytes: self.body_bytes,
+            body_bytes: self.body_bytes.min(BROWSE_BODY_BYTES),
             body_start: self.body_start,
             state: self.state.map(BrowsedState::from),
+            unexpired_at: self.unexpired.then_some(now_ms),
         }
     }
 }
@@ -162,6 +176,7 @@ impl BrowseFacts {
         BrowseFacts {
             messages: page.messages.into_iter().map(facts).collect(),
             next: page.next.map(Position::from),
+            last_number: page.last_number,
             error,
         }
     }
@@ -189,6 +204,7 @@ impl BrowseFacts {
         Ok(BrowsePage {
             messages: messages.collect::<Result<_, String>>()?,
             next: self.next.map(BrowsePosition::from),
+            last_number: self.last_number,
         })
     }
 }

@@ -14,7 +14,8 @@ use env::{NodeId, WallTime};
 use message::{MessageBuilder, Protocol};
 use metadata::QueueId;
 use queue::{
-    BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState, ByQueueType, QueueType,
+    BROWSE_BODY_BYTES, BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState,
+    ByQueueType, QueueType,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -476,6 +477,7 @@ fn browse_request() -> BrowseRequest {
         body_bytes: 4096,
         body_start: 0,
         state: None,
+        unexpired_at: None,
     }
 }
 
@@ -518,6 +520,7 @@ fn browse_page() -> BrowsePage {
     BrowsePage {
         messages: states.map(message).into(),
         next: Some(browse_position()),
+        last_number: None,
     }
 }
 
@@ -533,13 +536,43 @@ fn browsed_page_is_restored() {
     }
     let facts = BrowseFacts::new(Ok(part.clone()));
     assert_eq!(facts.into_page(), Ok(part));
+    let page = page_for_client();
+    let facts = BrowseFacts::new(Ok(page.clone()));
+    assert_eq!(facts.into_page(), Ok(page));
     for (state, body_start) in [(None, 0), (Some(BrowsedState::Delayed), 4096)] {
         let request = BrowseRequest {
             state,
             body_start,
             ..browse_request()
         };
-        assert_eq!(BrowseFilter::new(QueueId(9), &request).request(), request);
+        assert_eq!(BrowseFilter::new(QueueId(9), &request).request(7), request);
+    }
+}
+
+#[test]
+fn clock_of_the_queue_and_the_limit_of_bodies_hold_for_browse_queries() {
+    let request = BrowseRequest {
+        body_bytes: u32::MAX,
+        ..request_for_client()
+    };
+    let decoded = BrowseFilter::new(QueueId(9), &request).request(7);
+    assert_eq!(decoded.unexpired_at, Some(7));
+    assert_eq!(decoded.body_bytes, BROWSE_BODY_BYTES);
+}
+
+/// The request for a page that a client of AMQP 1.0 browses.
+fn request_for_client() -> BrowseRequest {
+    BrowseRequest {
+        state: Some(BrowsedState::Ready),
+        unexpired_at: Some(1_700_000_000_000),
+        ..browse_request()
+    }
+}
+
+fn page_for_client() -> BrowsePage {
+    BrowsePage {
+        last_number: Some(1 << 41),
+        ..browse_page()
     }
 }
 
@@ -560,6 +593,7 @@ fn queries_of_version_0_2_are_decoded() {
         }),
         ShardQuery::Streams(StreamFilter::default()),
         ShardQuery::Browse(BrowseFilter::new(QueueId(9), &browse_request())),
+        ShardQuery::Browse(BrowseFilter::new(QueueId(9), &request_for_client())),
         ShardQuery::Close {
             name: "a -> b".into(),
             reason: "closed by an operator".into(),
@@ -604,6 +638,7 @@ fn facts_of_version_0_2_are_decoded() {
         ShardFacts::Browsed(None),
         ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Ok(browse_page()))))),
         ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Err("it is away".into()))))),
+        ShardFacts::Browsed(Some(Box::new(BrowseFacts::new(Ok(page_for_client()))))),
     ];
     golden::verify(CRATE, "0.2/shard-facts", |files| {
         let decode = |raw: &[u8]| ShardFacts::decode(raw).ok_or("not an answer");

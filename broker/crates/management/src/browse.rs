@@ -36,6 +36,7 @@ pub(crate) fn all_messages() -> BrowseRequest {
         body_bytes: 0,
         body_start: 0,
         state: None,
+        unexpired_at: None,
     }
 }
 

@@ -97,6 +97,7 @@ async fn complete(
             body_bytes: BROWSE_BODY_BYTES,
             body_start: start,
             state: None,
+            unexpired_at: None,
         };
         let part = loop {
             let page = page(api, queue.id, &request).await?;

@@ -10,7 +10,7 @@ use message::Message;
 pub const BROWSE_PAGE_MESSAGES: u32 = 100;
 /// Bytes of messages that one page reads; it may exceed them by its last message. As much as a classic queue reads ahead.
 pub const BROWSE_PAGE_BYTES: usize = 256 << 10;
-/// Most bytes of the body of one message in a page.
+/// Most bytes of the body of one message in a page for another shard or node.
 pub const BROWSE_BODY_BYTES: u32 = 4 << 20;
 
 /// A message of a queue, or the place where a listing continues.
@@ -27,7 +27,7 @@ pub struct BrowsePosition {
 }
 
 /// Which messages to list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrowseRequest {
     /// Where to begin. `None`: at the head of the queue.
     pub from: Option<BrowsePosition>,
@@ -37,18 +37,26 @@ pub struct BrowseRequest {
     pub most: u64,
     /// Most messages, up to [`BROWSE_PAGE_MESSAGES`].
     pub messages: u32,
-    /// Most bytes of each body, up to [`BROWSE_BODY_BYTES`].
+    /// Most bytes of each body. Another shard or node sends at most [`BROWSE_BODY_BYTES`].
     pub body_bytes: u32,
     /// Bytes of each body that are left out before them.
     pub body_start: u32,
     /// The state of the messages to list. `None`: any.
     pub state: Option<BrowsedState>,
+    /// List only messages that do not expire up to this wall clock of the queue in milliseconds, and fail while a new leader
+    /// has not applied its log: the copies are for a client that browses. `None`: list expired messages too.
+    pub unexpired_at: Option<u64>,
 }
 
 impl BrowseRequest {
     /// Returns true if messages of this state are listed.
     pub(crate) fn lists(&self, state: BrowsedState) -> bool {
         self.state.is_none_or(|wanted| wanted == state)
+    }
+
+    /// Returns true if messages are listed that expire at this wall clock in milliseconds (0: never).
+    pub(crate) fn lists_expiry(&self, expires: u64) -> bool {
+        expires == 0 || self.unexpired_at.is_none_or(|now| expires > now)
     }
 }
 
@@ -93,6 +101,8 @@ pub struct BrowsePage {
     pub messages: Vec<BrowsedMessage>,
     /// Where the next page begins. `None`: there are no further messages.
     pub next: Option<BrowsePosition>,
+    /// Messages that are published after this page was read have higher numbers. `None`: an older version has read it.
+    pub last_number: Option<u64>,
 }
 
 /// Collects the messages of a page.
@@ -110,7 +120,7 @@ impl PageBuilder {
         PageBuilder {
             page: BrowsePage::default(),
             limit,
-            body_bytes: request.body_bytes.min(BROWSE_BODY_BYTES) as usize,
+            body_bytes: request.body_bytes as usize,
             body_start: request.body_start,
             bytes: 0,
         }
@@ -141,8 +151,12 @@ impl PageBuilder {
         }
     }
 
-    pub(crate) fn finish(self, next: Option<BrowsePosition>) -> BrowsePage {
-        BrowsePage { next, ..self.page }
+    pub(crate) fn finish(self, next: Option<BrowsePosition>, last_number: u64) -> BrowsePage {
+        BrowsePage {
+            next,
+            last_number: Some(last_number),
+            ..self.page
+        }
     }
 }
 

@@ -960,6 +960,15 @@ impl ModelQueue {
         all
     }
 
+    /// Ready messages that do not expire up to this time.
+    fn unexpired(&self, at: u64) -> Vec<u64> {
+        let ready = self.returned.iter().chain(&self.waiting);
+        let unexpired = ready.filter(|w| w.expires.is_none_or(|expires| expires > at));
+        let mut all: Vec<u64> = unexpired.map(|w| w.n).collect();
+        all.sort_unstable();
+        all
+    }
+
     fn finish(&mut self) {
         self.refresh();
         // A classic queue applies TTLs and limits before it delivers, a quorum queue after.
@@ -1625,6 +1634,7 @@ impl<R: QueueUnderTest> Pair<R> {
             body_bytes: 10,
             body_start: 0,
             state: None,
+            unexpired_at: None,
         };
         self.listed.clear();
         loop {
@@ -1672,7 +1682,22 @@ impl<R: QueueUnderTest> Pair<R> {
         let expected: Vec<u64> = expected.map(|b| b.at.number).collect();
         let of_state: Vec<u64> = of_state.iter().map(|b| b.at.number).collect();
         prop_assert_eq!(of_state, expected);
-        request.state = None;
+        // The copies for a client that browses.
+        let at = self.model.clock + u64::from(self.next_consumer % 3) * 50;
+        request.state = Some(BrowsedState::Ready);
+        (request.from, request.unexpired_at) = (None, Some(at));
+        let mut copies = Vec::new();
+        loop {
+            let page = self.real.browse(&request);
+            let last = page.last_number.unwrap_or(0);
+            prop_assert!(self.listed.iter().all(|b| b.at.number <= last));
+            copies.extend(page.messages.iter().map(|b| number(&b.message)));
+            let Some(next) = page.next else { break };
+            request.from = Some(next);
+        }
+        copies.sort_unstable();
+        prop_assert_eq!(copies, self.model.unexpired(at));
+        (request.state, request.unexpired_at) = (None, None);
         // One of them, by its number alone.
         let nth = self.next_consumer as usize % self.listed.len().max(1);
         if let Some(wanted) = self.listed.get(nth) {

@@ -552,6 +552,7 @@ impl AmqpSession {
             // This session has no cursors.
             QueueNotification::Removed { .. }
             | QueueNotification::Cursor { .. }
+            | QueueNotification::Browsed { .. }
             | QueueNotification::Activity { .. } => {}
         }
     }

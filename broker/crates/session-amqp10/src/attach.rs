@@ -1,10 +1,11 @@
 //! Attaching of links: checks of the terminus, and the consumer of a source.
 
 use crate::address;
+use crate::browse::Browser;
 use crate::connection::{Amqp10Session, Link};
 use crate::consume::Consumer;
 use crate::ended;
-use crate::filters::SourceFilters;
+use crate::filters::{self, SourceFilters};
 use crate::publish::{PublishTarget, Publisher};
 use crate::refusal::{Refusal, from_queue_reply};
 use crate::state::StepContext;
@@ -36,6 +37,11 @@ const TEMPORARY_QUEUE_CAPABILITIES: [Symbol<'static>; 1] = [Symbol::from_static(
 /// The capability of a dynamic source: direct reply-to.
 const VOLATILE_QUEUE: &str = "rabbitmq:volatile-queue";
 const VOLATILE_QUEUE_CAPABILITIES: [Symbol<'static>; 1] = [Symbol::from_static(VOLATILE_QUEUE)];
+
+/// Each receiver gets a copy of each message (part 3, section 3.5.3).
+const COPY: Symbol<'static> = Symbol::from_static("copy");
+/// Each message goes to one receiver.
+const MOVE: Symbol<'static> = Symbol::from_static("move");
 
 /// Prefix of the names of queues for dynamic termini.
 const DYNAMIC_PREFIX: &str = "amq.dyn-";
@@ -245,6 +251,11 @@ impl Amqp10Session {
             Ok(found) => found,
             Err(error) => return Err((held, error)),
         };
+        let mode = source.distribution_mode.map(Symbol::as_str);
+        if mode == Some(COPY.as_str()) && !record.kind.descriptor().cursors {
+            self.browse(link, attach, &record, held, cx);
+            return Ok(());
+        }
         self.consume(link, attach, &record, priority, None, held, cx);
         Ok(())
     }
@@ -273,13 +284,6 @@ impl Amqp10Session {
         let record = caller
             .queue_to_read(&queue)
             .map_err(|error| Self::unknown_or_refused(error, cx))?;
-        let mode = source.distribution_mode.map(Symbol::as_str);
-        if !record.kind.descriptor().cursors && mode == Some("copy") {
-            // A browser must not take messages from others.
-            let text = "source: field 'distribution-mode': 'copy' is supported by streams only; \
-                        consume the messages instead of browsing";
-            return Err(Refusal::new(Condition::NotImplemented, text).into());
-        }
         caller
             .check_available(record, cx.broker.unreachable_home(record))
             .map_err(AttachError::from)?;
@@ -375,29 +379,17 @@ impl Amqp10Session {
         else {
             return;
         };
-        let requested = attach.source.clone().unwrap_or_default();
         let dynamic = consumer
             .dynamic_queue
             .as_deref()
             .map(address::queue_address);
         let properties = dynamic_node_properties();
-        let mut source = Source {
-            // As in RabbitMQ, filters that are not supported are left out of the answer.
-            filter: consumer
-                .effective_filters
-                .as_deref()
-                .and_then(|encoded| Reader::new(encoded).read().ok()),
-            distribution_mode: Some(match consumer.kind.descriptor().cursors {
-                true => const { Symbol::from_static("copy") },
-                false => const { Symbol::from_static("move") },
-            }),
-            default_outcome: Some(Outcome::Released),
-            outcomes: match requested.outcomes.is_empty() {
-                true => Multiple::new(&OUTCOMES),
-                false => requested.outcomes,
-            },
-            ..requested
+        let mode = match consumer.kind.descriptor().cursors {
+            true => COPY,
+            false => MOVE,
         };
+        let filters = consumer.effective_filters.as_deref();
+        let mut source = answer_source(&attach, mode, filters);
         if let Some(address) = &dynamic {
             source.address = Some(Value::String(address));
             source.expiry_policy = ExpiryPolicy::LinkDetach;
@@ -408,19 +400,11 @@ impl Amqp10Session {
                 false => &TEMPORARY_QUEUE_CAPABILITIES,
             });
         }
-        let reply = AttachReply {
-            source: Some(source),
-            target: attach.target.clone(),
-            snd_settle_mode: Some(match consumer.is_settled {
-                true => SenderSettleMode::Settled,
-                false => SenderSettleMode::Unsettled,
-            }),
-            ..AttachReply::default()
-        };
+        let reply = answer_receiver(&attach, source, consumer.is_settled);
         let accepted = self
             .engine
             .accept_attach(held.pending, &reply, cx.out.tail());
-        consumer.keep_listed_filters();
+        consumer.effective_filters = filters::keep_listed(consumer.effective_filters.take());
         match accepted {
             Ok(attached) => match attached.credit {
                 Some(credit) if consumer.is_volatile => {
@@ -431,6 +415,34 @@ impl Amqp10Session {
             },
             // The engine has detached the link.
             Err(_) => self.remove_link(link.number(), cx),
+        }
+    }
+
+    /// Accepts a link that browses the queue. The queue does not know of it.
+    fn browse(
+        &mut self,
+        link: LinkId,
+        attach: &Attach<'_>,
+        record: &QueueRecord,
+        held: HeldAttach,
+        cx: &mut StepContext<'_>,
+    ) {
+        let requested = attach.source.as_ref().and_then(|source| source.filter);
+        let filters = SourceFilters::read_browsed(requested);
+        let is_settled = attach.snd_settle_mode == SenderSettleMode::Settled;
+        let source = answer_source(attach, COPY, filters.effective.as_deref());
+        let reply = answer_receiver(attach, source, is_settled);
+        let accepted = self.engine.accept_attach(held.pending, &reply, cx.tail());
+        // Otherwise the engine has detached the link.
+        if let Ok(attached) = accepted {
+            let mut browser = Browser::new(link, record, is_settled, filters);
+            if let Some(credit) = attached.credit {
+                browser.set_credit(credit);
+            }
+            cx.broker.watch(record.id);
+            let number = link.number();
+            self.links.insert(number, Link::Browser(Box::new(browser)));
+            self.browsers.push(number);
         }
     }
 
@@ -593,6 +605,42 @@ fn check_volatile(source: &Source<'_>, mode: SenderSettleMode) -> Result<(), Ref
     Err(invalid(format!(
         "source with the capability '{VOLATILE_QUEUE}': {wrong}"
     )))
+}
+
+/// The source as the answer to the attach of a receiver has it. `filters`: those that have an effect, as an encoded map. As
+/// in RabbitMQ, the others are left out.
+fn answer_source<'a>(
+    attach: &Attach<'a>,
+    mode: Symbol<'static>,
+    filters: Option<&'a [u8]>,
+) -> Source<'a> {
+    let requested = attach.source.clone().unwrap_or_default();
+    Source {
+        filter: filters.and_then(|encoded| Reader::new(encoded).read().ok()),
+        distribution_mode: Some(mode),
+        default_outcome: Some(Outcome::Released),
+        outcomes: match requested.outcomes.is_empty() {
+            true => Multiple::new(&OUTCOMES),
+            false => requested.outcomes,
+        },
+        ..requested
+    }
+}
+
+fn answer_receiver<'a>(
+    attach: &Attach<'a>,
+    source: Source<'a>,
+    is_settled: bool,
+) -> AttachReply<'a> {
+    AttachReply {
+        source: Some(source),
+        target: attach.target.clone(),
+        snd_settle_mode: Some(match is_settled {
+            true => SenderSettleMode::Settled,
+            false => SenderSettleMode::Unsettled,
+        }),
+        ..AttachReply::default()
+    }
 }
 
 fn encode(attach: &Attach<'_>) -> Bytes {

@@ -1,5 +1,6 @@
 //! The connection: dispatches events of the protocol engine and of the node to links.
 
+use crate::browse::{BrowseEnd, Browser, MAX_PAGES};
 use crate::config::Settings;
 use crate::consume::Consumer;
 use crate::ended;
@@ -25,9 +26,9 @@ use message::{Message, Table};
 use metadata::{Change, Name, QueueId};
 use queue::{QueueReply, RejectReason, RequestBody, SettlementOutcome};
 use session::{
-    Broker, ChannelLimit, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox, PublishTag,
-    QueueNotification, ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent,
-    SessionInfo, SessionState,
+    Broker, BrowseAnswer, ChannelLimit, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox,
+    PublishTag, QueueNotification, ServiceNotification, ServiceStates, Session, SessionDetails,
+    SessionEvent, SessionInfo, SessionState,
 };
 use std::any::Any;
 use std::net::SocketAddr;
@@ -49,6 +50,7 @@ pub(crate) enum Phase {
 pub(crate) enum Link {
     Publisher(Box<Publisher>),
     Consumer(Box<Consumer>),
+    Browser(Box<Browser>),
     Management(ManagementLink),
     Coordinator(Box<Coordinator>),
 }
@@ -58,6 +60,7 @@ impl Link {
         match self {
             Link::Publisher(publisher) => publisher.link,
             Link::Consumer(consumer) => consumer.link,
+            Link::Browser(browser) => browser.link,
             Link::Management(management) => management.link,
             Link::Coordinator(coordinator) => coordinator.link,
         }
@@ -71,6 +74,8 @@ pub struct Amqp10Session {
     pub(crate) state: ConnectionState,
     /// By the engine's number.
     pub(crate) links: HashMap<u32, Link, FixedState>,
+    /// Numbers of the links that browse.
+    pub(crate) browsers: Vec<u32>,
     /// Pairs of links of the management node.
     pub(crate) pairs: Vec<Pair>,
     pub(crate) transactions: Transactions,
@@ -115,6 +120,7 @@ impl Amqp10Session {
             frame_max: settings.limits.frame,
             state: ConnectionState::new(settings),
             links: HashMap::with_hasher(FixedState::default()),
+            browsers: Vec::new(),
             pairs: Vec::new(),
             transactions: Transactions::default(),
             sessions: Vec::new(),
@@ -147,6 +153,9 @@ impl Amqp10Session {
         self.update_output(cx);
         self.read_buffered(cx);
         self.send_held(cx);
+        if !self.browsers.is_empty() {
+            self.run_browsers(cx);
+        }
         if !self.pairs.is_empty() {
             self.send_responses(cx);
         }
@@ -249,14 +258,15 @@ impl Amqp10Session {
                 deliveries,
                 ..
             } => self.handle_disposition(session, state.as_ref(), settled, &deliveries, cx),
-            Event::CreditChanged { link, state } => {
-                if let Some(Link::Consumer(consumer)) = self.links.get_mut(&link.number()) {
-                    match consumer.is_volatile {
-                        true => consumer.set_volatile_credit(state, &mut self.engine, cx),
-                        false => consumer.set_credit(state, &mut self.state, cx),
-                    }
-                }
-            }
+            Event::CreditChanged { link, state } => match self.links.get_mut(&link.number()) {
+                Some(Link::Consumer(consumer)) => match consumer.is_volatile {
+                    true => consumer.set_volatile_credit(state, &mut self.engine, cx),
+                    false => consumer.set_credit(state, &mut self.state, cx),
+                },
+                // It is served at the end of the step.
+                Some(Link::Browser(browser)) => browser.set_credit(state),
+                _ => {}
+            },
             Event::LinkDetached { link, cause, .. } => {
                 self.log_fault("link detached", &cause);
                 self.release_unsettled(link.number(), cx);
@@ -490,6 +500,87 @@ impl Amqp10Session {
         }
     }
 
+    /// Serves the links that browse.
+    #[cold]
+    fn run_browsers(&mut self, cx: &mut StepContext<'_>) {
+        // Round robin, so that a link that fills the outbox does not starve the others.
+        self.browsers.rotate_left(1);
+        let all = self.browsers.clone();
+        let waiting = self.run_some_browsers(all, cx);
+        // Those behind them may have sent their pages.
+        self.run_some_browsers(waiting, cx);
+    }
+
+    /// Serves links that browse. Returns those that wait for others to send their pages.
+    fn run_some_browsers(&mut self, numbers: Vec<u32>, cx: &mut StepContext<'_>) -> Vec<u32> {
+        let has_page = |this: &Self, number| match this.links.get(&number) {
+            Some(Link::Browser(browser)) => browser.has_page(),
+            _ => false,
+        };
+        let mut pages = self.browsers().filter(|browser| browser.has_page()).count();
+        let mut waiting = Vec::new();
+        for number in numbers {
+            pages -= usize::from(has_page(self, number));
+            let may_request = pages < MAX_PAGES;
+            self.with_browser(number, cx, |browser, engine, state, cx| {
+                browser.run(may_request, engine, state, cx)
+            });
+            pages += usize::from(has_page(self, number));
+            let waits = match self.links.get(&number) {
+                Some(Link::Browser(browser)) => browser.waits_for_page(),
+                _ => false,
+            };
+            waiting.extend(waits.then_some(number));
+        }
+        debug_assert!(pages <= MAX_PAGES, "{pages}");
+        waiting
+    }
+
+    /// Runs a step of a link that browses. An error ends the link.
+    fn with_browser(
+        &mut self,
+        number: u32,
+        cx: &mut StepContext<'_>,
+        step: impl FnOnce(
+            &mut Browser,
+            &mut Connection,
+            &mut ConnectionState,
+            &mut StepContext<'_>,
+        ) -> Result<(), BrowseEnd>,
+    ) {
+        let Some(Link::Browser(browser)) = self.links.get_mut(&number) else {
+            return;
+        };
+        let link = browser.link;
+        match step(browser, &mut self.engine, &mut self.state, cx) {
+            Ok(()) => {}
+            Err(BrowseEnd::Deleted) => {
+                let refusal = self.source_deleted();
+                self.detach(link, &refusal, cx);
+            }
+            Err(BrowseEnd::Refused(refusal)) => self.detach(link, &refusal, cx),
+            Err(BrowseEnd::Send(error @ SendError::MessageTooLarge { .. })) => {
+                let refusal = Refusal::new(Condition::MessageSizeExceeded, error.to_string());
+                self.detach(link, &refusal, cx);
+            }
+            Err(BrowseEnd::Send(_)) => self.remove_link(number, cx),
+        }
+    }
+
+    /// Handles a page for a link that browses. It is served at the end of the step.
+    fn handle_browsed(&mut self, answer: BrowseAnswer, cx: &mut StepContext<'_>) {
+        let awaits = |number: &&u32| match self.links.get(*number) {
+            Some(Link::Browser(browser)) => browser.awaits(answer.token),
+            _ => false,
+        };
+        // The link may have ended.
+        if let Some(number) = self.browsers.iter().find(awaits).copied() {
+            self.with_browser(number, cx, |browser, _, state, cx| {
+                browser.handle_answer(answer, state, cx)
+            });
+        }
+    }
+
     /// Requeues the deliveries of a link that is detached. As in RabbitMQ, they do not count as failed attempts, unlike
     /// those of a session or connection that ends.
     fn release_unsettled(&mut self, number: u32, cx: &mut StepContext<'_>) {
@@ -518,6 +609,7 @@ impl Amqp10Session {
             return;
         };
         self.state.holding.retain(|&holding| holding != number);
+        self.browsers.retain(|&browser| browser != number);
         let dynamic_queue = match link {
             Link::Publisher(publisher) => {
                 self.state.remove_in_flight(publisher.unconfirmed.bytes());
@@ -533,6 +625,7 @@ impl Amqp10Session {
                 self.state.count_links(0, -1, cx);
                 consumer.dynamic_queue
             }
+            Link::Browser(_) => None,
             Link::Management(management) => {
                 self.remove_management(management.link);
                 None
@@ -698,7 +791,11 @@ impl Amqp10Session {
                 consumer.handle_activity(is_active, owner, engine, cx);
                 Ok(())
             }),
-            QueueNotification::Removed { .. } => self.detach_from_removed_queues(cx),
+            QueueNotification::Browsed { answer, .. } => self.handle_browsed(*answer, cx),
+            QueueNotification::Removed { queue } => {
+                self.detach_browsers(queue, cx);
+                self.detach_from_removed_queues(cx);
+            }
             // This session has no cursors.
             QueueNotification::Cursor { .. } => {}
         }
@@ -829,6 +926,22 @@ impl Amqp10Session {
         self.detach(link, &refusal, cx);
     }
 
+    /// Ends the links that browse a queue that was deleted.
+    fn detach_browsers(&mut self, queue: QueueId, cx: &mut StepContext<'_>) {
+        let links = self
+            .browsers
+            .iter()
+            .filter_map(|number| self.links.get(number));
+        let of_queue = links.filter_map(|link| match link {
+            Link::Browser(browser) if browser.queue == queue => Some(browser.link),
+            _ => None,
+        });
+        let refusal = self.source_deleted();
+        for link in of_queue.collect::<Vec<_>>() {
+            self.detach(link, &refusal, cx);
+        }
+    }
+
     /// Ends the links whose target is a queue that was deleted, as RabbitMQ does, so that a client hears of it before its
     /// next message.
     fn detach_from_removed_queues(&mut self, cx: &mut StepContext<'_>) {
@@ -939,7 +1052,17 @@ impl Amqp10Session {
             Some(Link::Consumer(consumer)) => Some(consumer),
             _ => None,
         });
-        consumers.flat_map(|consumer| consumer.held.iter().map(|delivery| &delivery.message))
+        let held = consumers.flat_map(|consumer| consumer.held.iter());
+        let copies = self.browsers().flat_map(|browser| browser.held());
+        held.map(|delivery| &delivery.message).chain(copies)
+    }
+
+    fn browsers(&self) -> impl Iterator<Item = &Browser> {
+        let links = self.browsers.iter();
+        links.filter_map(|number| match self.links.get(number) {
+            Some(Link::Browser(browser)) => Some(&**browser),
+            _ => None,
+        })
     }
 }
 
@@ -1013,7 +1136,9 @@ impl Session for Amqp10Session {
             .map(|ms| Time::ZERO + Duration::from_millis(ms));
         let waits = self.state.waits.iter();
         let waits = waits.filter(|wait| wait.has_deadline());
-        waits.map(|wait| wait.deadline).chain(engine).min()
+        let browsers = self.browsers().filter_map(Browser::wake_at);
+        let deadlines = waits.map(|wait| wait.deadline).chain(browsers);
+        deadlines.chain(engine).min()
     }
 
     fn gone(&mut self, broker: &mut dyn Broker) {
@@ -1057,6 +1182,7 @@ impl Session for Amqp10Session {
             unread: self
                 .held_deliveries()
                 .map(|message| message.as_bytes().len())
+                .chain(self.browsers().map(Browser::partial_bytes))
                 .sum(),
             finished: self.state.finished,
         }

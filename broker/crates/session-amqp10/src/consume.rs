@@ -1,6 +1,5 @@
 //! Links on which a client consumes: credit, deliveries and their outcomes.
 
-use crate::details::MAX_LISTED_FILTER_BYTES;
 use crate::ended;
 use crate::filters;
 use crate::state::{ConnectionState, DeliveryOutcome, StepContext};
@@ -128,12 +127,6 @@ impl Consumer {
             unreported: LinkProperties::default(),
             reported: LinkProperties::default(),
         }
-    }
-
-    /// Forgets filters that are too large for a listing.
-    pub(crate) fn keep_listed_filters(&mut self) {
-        let filters = self.effective_filters.take();
-        self.effective_filters = filters.filter(|encoded| encoded.len() <= MAX_LISTED_FILTER_BYTES);
     }
 
     /// Returns true if the queue has sent deliveries. They may be settled.
@@ -348,12 +341,7 @@ impl Consumer {
                         self.trace(&delivery, true, state, cx);
                     }
                 }
-                Err(
-                    SendError::WindowClosed
-                    | SendError::OutputFull
-                    | SendError::TooManyUnsettled
-                    | SendError::NoCredit,
-                ) => {}
+                Err(error) if is_temporary(&error) => {}
                 Err(error) => return Err(error),
             }
             let outcome = DeliveryOutcome::Settled(SettlementOutcome::Accepted);
@@ -372,12 +360,7 @@ impl Consumer {
         while let Some(delivery) = self.held.front() {
             match self.send(delivery, engine, state, cx) {
                 Ok(()) => {}
-                Err(
-                    SendError::WindowClosed
-                    | SendError::OutputFull
-                    | SendError::TooManyUnsettled
-                    | SendError::NoCredit,
-                ) => return Ok(()),
+                Err(error) if is_temporary(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }
             let Some(delivery) = self.held.pop_front() else {
@@ -426,29 +409,7 @@ impl Consumer {
         state: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), SendError> {
-        engine.check_send(self.link, self.is_settled, cx.tail())?;
-        let sends_time = state.settings.limits.interceptors.sent_time;
-        let sent = sends_time.then(|| cx.broker.wall());
-        let parts = encode_delivery(delivery, sent, &mut state.scratch);
-        let (short, long);
-        let tag: &[u8] = match u32::try_from(delivery.id) {
-            Ok(id) => {
-                short = id.to_be_bytes();
-                &short
-            }
-            Err(_) => {
-                long = delivery.id.to_be_bytes();
-                &long
-            }
-        };
-        let outgoing = OutgoingDelivery {
-            tag,
-            message_format: 0,
-            settled: self.is_settled,
-            parts: &parts,
-            token: delivery.id,
-        };
-        engine.send(self.link, &outgoing, cx.tail()).map(|_| ())
+        send_delivery(self.link, self.is_settled, delivery, engine, state, cx)
     }
 
     #[cold]
@@ -459,18 +420,77 @@ impl Consumer {
         state: &ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let Some(record) = cx.broker.tree().queue_by_id(self.queue).cloned() else {
-            return;
-        };
-        let what = TraceEvent::Delivered {
-            queue: &record.name,
-            redelivered: delivery.redelivered,
-            delivery: (!is_settled).then_some(DeliveryKey {
-                queue: self.queue,
-                consumer: self.id,
-                id: delivery.id,
-            }),
-        };
-        state.trace(self.link.channel(), &delivery.message, what, cx);
+        let key = (!is_settled).then_some(DeliveryKey {
+            queue: self.queue,
+            consumer: self.id,
+            id: delivery.id,
+        });
+        trace_delivery(self.link, self.queue, delivery, key, state, cx);
     }
+}
+
+/// Returns true if the message can be sent later.
+pub(crate) fn is_temporary(error: &SendError) -> bool {
+    matches!(
+        error,
+        SendError::WindowClosed
+            | SendError::OutputFull
+            | SendError::TooManyUnsettled
+            | SendError::NoCredit
+    )
+}
+
+/// Encodes and sends a delivery if the client can be sent one now.
+pub(crate) fn send_delivery(
+    link: LinkId,
+    is_settled: bool,
+    delivery: &Delivery,
+    engine: &mut Connection,
+    state: &mut ConnectionState,
+    cx: &mut StepContext<'_>,
+) -> Result<(), SendError> {
+    engine.check_send(link, is_settled, cx.tail())?;
+    let sends_time = state.settings.limits.interceptors.sent_time;
+    let sent = sends_time.then(|| cx.broker.wall());
+    let parts = encode_delivery(delivery, sent, &mut state.scratch);
+    let (short, long);
+    let tag: &[u8] = match u32::try_from(delivery.id) {
+        Ok(id) => {
+            short = id.to_be_bytes();
+            &short
+        }
+        Err(_) => {
+            long = delivery.id.to_be_bytes();
+            &long
+        }
+    };
+    let outgoing = OutgoingDelivery {
+        tag,
+        message_format: 0,
+        settled: is_settled,
+        parts: &parts,
+        token: delivery.id,
+    };
+    engine.send(link, &outgoing, cx.tail()).map(|_| ())
+}
+
+/// Reports a delivery while tracing is enabled for some vhost. `key`: the delivery that the session settles later.
+#[cold]
+pub(crate) fn trace_delivery(
+    link: LinkId,
+    queue: QueueId,
+    delivery: &Delivery,
+    key: Option<DeliveryKey>,
+    state: &ConnectionState,
+    cx: &mut StepContext<'_>,
+) {
+    let Some(record) = cx.broker.tree().queue_by_id(queue).cloned() else {
+        return;
+    };
+    let what = TraceEvent::Delivered {
+        queue: &record.name,
+        redelivered: delivery.redelivered,
+        delivery: key,
+    };
+    state.trace(link.channel(), &delivery.message, what, cx);
 }

@@ -1,7 +1,6 @@
 //! Sessions and links of a connection, for listings.
 
 use crate::connection::{Amqp10Session, Link};
-use crate::consume::Consumer;
 use crate::publish::PublishTarget;
 use crate::{address, filters};
 use amqp10::{LinkState, SessionState};
@@ -10,13 +9,22 @@ use session::{ChannelDetails, LinkDetails, LinkFilter, LinkSessionDetails};
 
 /// Most links of a connection that are listed.
 const MAX_LISTED_LINKS: usize = 1024;
-/// Most bytes of the encoded filters of a connection that are listed. Further links are listed without filters.
-pub(crate) const MAX_LISTED_FILTER_BYTES: usize = 64 << 10;
 
 /// The part of a listing that is left.
 struct Room {
     links: usize,
+    /// Links that need more are listed without filters.
     filter_bytes: usize,
+}
+
+impl Room {
+    fn take_filters(&mut self, encoded: &[u8]) -> Vec<LinkFilter> {
+        let Some(left) = self.filter_bytes.checked_sub(encoded.len()) else {
+            return Vec::new();
+        };
+        self.filter_bytes = left;
+        filters::list(encoded)
+    }
 }
 
 impl Amqp10Session {
@@ -24,7 +32,7 @@ impl Amqp10Session {
     pub(crate) fn channel_details(&self) -> Vec<ChannelDetails> {
         let mut room = Room {
             links: MAX_LISTED_LINKS,
-            filter_bytes: MAX_LISTED_FILTER_BYTES,
+            filter_bytes: filters::MAX_LISTED_FILTER_BYTES,
         };
         let mut channels = Vec::new();
         for state in self.engine.sessions() {
@@ -64,16 +72,20 @@ impl Amqp10Session {
                 }
                 Link::Consumer(_) => details.consumers += 1,
                 Link::Coordinator(_) => details.transactional = true,
-                Link::Management(_) => {}
+                // A browser is no consumer of its queue.
+                Link::Browser(_) | Link::Management(_) => {}
             }
             let Some(left) = room.links.checked_sub(1) else {
                 continue;
             };
             room.links = left;
             let mut listed = link_details(link, state);
-            if let Link::Consumer(consumer) = link {
-                listed.filters = listed_filters(consumer, room);
-            }
+            let filters = match link {
+                Link::Consumer(consumer) => consumer.effective_filters.as_deref(),
+                Link::Browser(browser) => browser.listed_filters.as_deref(),
+                Link::Publisher(_) | Link::Coordinator(_) | Link::Management(_) => None,
+            };
+            listed.filters = room.take_filters(filters.unwrap_or_default());
             match state.role {
                 Role::Sender => links.outgoing.push(listed),
                 Role::Receiver => links.incoming.push(listed),
@@ -95,6 +107,10 @@ fn link_details(link: &Link, state: &LinkState) -> LinkDetails {
         },
         Link::Consumer(consumer) => {
             let queue = &*consumer.queue_name;
+            (Some(address::queue_address(queue)), queue)
+        }
+        Link::Browser(browser) => {
+            let queue = &*browser.queue_name;
             (Some(address::queue_address(queue)), queue)
         }
         Link::Management(_) => (Some(address::MANAGEMENT.to_owned()), ""),
@@ -119,13 +135,4 @@ fn link_details(link: &Link, state: &LinkState) -> LinkDetails {
         },
         filters: Vec::new(),
     }
-}
-
-fn listed_filters(consumer: &Consumer, room: &mut Room) -> Vec<LinkFilter> {
-    let encoded = consumer.effective_filters.as_deref().unwrap_or_default();
-    let Some(left) = room.filter_bytes.checked_sub(encoded.len()) else {
-        return Vec::new();
-    };
-    room.filter_bytes = left;
-    filters::list(encoded)
 }

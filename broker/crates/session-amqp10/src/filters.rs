@@ -16,6 +16,9 @@ const MAX_CONDITIONS: usize = 8;
 /// Most filter values of a link. A filter with more has no effect.
 const MAX_VALUES: usize = 128;
 
+/// Most bytes of the encoded filters of a link, and of a connection, that are listed.
+pub(crate) const MAX_LISTED_FILTER_BYTES: usize = 16 << 10;
+
 /// The filters of a link.
 #[derive(Debug, Default)]
 pub(crate) struct SourceFilters {
@@ -61,6 +64,14 @@ impl SourceFilters {
             effective: read.effective,
             ..SourceFilters::default()
         }
+    }
+
+    /// Reads the filters of a source that is browsed: the conditions, which the session evaluates.
+    pub(crate) fn read_browsed(filters: Option<Map<'_>>) -> SourceFilters {
+        SourceFilters::collect(filters, |read, value| match value {
+            Value::Described(filter) => read.add_condition(filter),
+            _ => false,
+        })
     }
 
     /// Reads the filters for which `add` returns true. The others have no effect.
@@ -141,6 +152,11 @@ pub(crate) fn matches(conditions: &[Filter], message: &Message, now_ms: u64) -> 
     conditions
         .iter()
         .all(|condition| condition.matches(&stored, now_ms))
+}
+
+/// Forgets filters that are too large for a listing.
+pub(crate) fn keep_listed(encoded: Option<Box<[u8]>>) -> Option<Box<[u8]>> {
+    encoded.filter(|encoded| encoded.len() <= MAX_LISTED_FILTER_BYTES)
 }
 
 /// The filters of an encoded map, for listings.

@@ -11,6 +11,7 @@
 
 mod address;
 mod attach;
+mod browse;
 mod config;
 mod connection;
 mod consume;

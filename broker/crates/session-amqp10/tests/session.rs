@@ -3,8 +3,7 @@
 use crate::fake::{Client, Seen, message};
 use amqp10::LinkId;
 use codec_amqp10::{
-    AnyTarget, Attach, DeliveryState, Map, Modified, Outcome, Reader, Role, Sections,
-    SenderSettleMode, Source, Symbol, Target, Value, map,
+    DeliveryState, Map, Modified, Outcome, Reader, Sections, SenderSettleMode, Symbol, map,
 };
 use metadata::QueueType;
 use metadata::features::STREAM_QUEUES;
@@ -744,41 +743,6 @@ fn source_names_its_distribution_mode() {
         let source = client.answer(link).source.unwrap();
         assert_eq!(source.distribution_mode.map(Symbol::as_str), Some(mode));
     }
-}
-
-#[test]
-fn browser_is_refused() {
-    let (mut client, session) = Client::open();
-    let queue = client.declare("q");
-    let attach = Attach {
-        source: Some(Source {
-            address: Some(Value::String("/queues/q")),
-            distribution_mode: Some(Symbol::from_static("copy")),
-            ..Source::default()
-        }),
-        target: Some(AnyTarget::Target(Target::default())),
-        ..crate::fake::link("browser", Role::Receiver)
-    };
-    let link = client.attach(session, &attach);
-    expect_refused(&mut client, link, "amqp:not-implemented");
-    let mut requests = client.broker.requests.iter();
-    assert!(
-        !requests.any(|(to, body)| *to == queue && matches!(body, RequestBody::Consume { .. }))
-    );
-    // Every receiver of a stream gets a copy.
-    enable_streams(&mut client);
-    client.declare_type("s", QueueType::Stream);
-    let attach = Attach {
-        source: Some(Source {
-            address: Some(Value::String("/queues/s")),
-            distribution_mode: Some(Symbol::from_static("copy")),
-            ..Source::default()
-        }),
-        target: Some(AnyTarget::Target(Target::default())),
-        ..crate::fake::link("reader", Role::Receiver)
-    };
-    let link = client.attach(session, &attach);
-    client.expect(Seen::Attached(link));
 }
 
 #[test]

@@ -458,6 +458,7 @@ impl MqttSession {
             // This session has no cursors, and its consumers have neither credit nor a timeout.
             QueueNotification::Removed { .. }
             | QueueNotification::Cursor { .. }
+            | QueueNotification::Browsed { .. }
             | QueueNotification::TimedOut { .. }
             | QueueNotification::Activity { .. } => {}
         }

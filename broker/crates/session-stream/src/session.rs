@@ -562,7 +562,8 @@ impl StreamSession {
                 self.handle_cursor_event(queue, event, cx);
             }
             // Streams have no other consumers than cursors.
-            QueueNotification::Deliver { .. }
+            QueueNotification::Browsed { .. }
+            | QueueNotification::Deliver { .. }
             | QueueNotification::Cancelled { .. }
             | QueueNotification::Removed { .. }
             | QueueNotification::TimedOut { .. }

@@ -39,11 +39,13 @@ pub use service::{
 pub use written::WrittenDeliveries;
 
 use bytes::BytesMut;
-use env::{Time, WallTime};
+use env::{Incarnation, NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, ChangeError, ChangeResult, Identity, Name, QueueId, SessionId, Tree};
 use queue::cursor::{CursorEvent, CursorSend, StreamBatch};
-use queue::{ConsumerId, Delivery, QueueReply, RejectReason, RequestBody};
+use queue::{
+    BrowsePage, BrowseRequest, ConsumerId, Delivery, QueueReply, RejectReason, RequestBody,
+};
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -204,6 +206,15 @@ pub trait Broker {
     /// Sends a request of a cursor to a replica. It may be lost; its events arrive as
     /// [`QueueNotification::Cursor`].
     fn cursor(&mut self, queue: QueueId, send: CursorSend);
+    /// Requests a page of the messages of a queue, which stays as it is. `owner`: the node that gave the session its last page.
+    /// Returns the token of [`BrowseAnswer`]; [`QueueNotification::Browsed`] follows. The session must [watch](Self::watch) the
+    /// queue.
+    fn browse(&mut self, _queue: QueueId, _request: &BrowseRequest, _owner: Option<NodeId>) -> u64 {
+        0
+    }
+    /// Notifies the session with [`QueueNotification::Removed`] when the queue is deleted, although it sends the queue no
+    /// requests.
+    fn watch(&mut self, _queue: QueueId) {}
     /// The node that leads a queue, or has it, as far as this node knows.
     fn leader_of(&self, queue: &metadata::QueueRecord) -> Option<env::NodeId>;
     /// Returns true if this node has a connection to the other one, or is it.
@@ -437,6 +448,13 @@ pub enum QueueNotification {
         /// The answer.
         answer: QueueReply,
     },
+    /// The answer to [`Broker::browse`].
+    Browsed {
+        /// The queue.
+        queue: QueueId,
+        /// The answer.
+        answer: Box<BrowseAnswer>,
+    },
     /// Messages for a consumer of this session.
     Deliver {
         /// The queue.
@@ -446,7 +464,8 @@ pub enum QueueNotification {
         /// The messages, in order.
         deliveries: Vec<Delivery>,
     },
-    /// The queue was deleted. A session gets this for each queue that it has used, after its last answer.
+    /// The queue was deleted. A session gets this for each queue that it has used or [watched](Broker::watch), after its last
+    /// answer.
     Removed {
         /// The queue.
         queue: QueueId,
@@ -490,6 +509,26 @@ pub enum QueueNotification {
         /// The consumer.
         consumer: ConsumerId,
     },
+}
+
+/// The answer to [`Broker::browse`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct BrowseAnswer {
+    /// The number that [`Broker::browse`] returned.
+    pub token: u64,
+    /// The page. The error says why there is none now; a later request may succeed.
+    pub page: Result<BrowsedPage, String>,
+}
+
+/// A page of the messages of a queue, and the process that has read it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BrowsedPage {
+    /// The node that leads the queue, or has it.
+    pub owner: NodeId,
+    /// The incarnation of this node.
+    pub incarnation: Incarnation,
+    /// The page.
+    pub page: BrowsePage,
 }
 
 /// An answer or notification from the node itself.

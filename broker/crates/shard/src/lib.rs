@@ -6,6 +6,7 @@
 #![deny(missing_docs, unreachable_pub)]
 
 mod audit_trail;
+mod browsers;
 mod clients;
 mod cluster;
 pub mod config;

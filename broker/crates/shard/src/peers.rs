@@ -85,6 +85,12 @@ impl Peers {
         self.lives.contains_key(&node)
     }
 
+    /// The incarnation of a node that is up.
+    pub fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        let peer = self.lives.get(&node).filter(|peer| peer.up)?;
+        Some(peer.incarnation)
+    }
+
     /// Nodes whose life is known, up or down.
     pub fn lives(&self) -> impl Iterator<Item = (NodeId, Peer)> + '_ {
         self.lives.iter().map(|(n, p)| (*n, *p))

@@ -1,6 +1,7 @@
 //! The step function: what happened comes in, is carried through sessions, queues and groups until nothing is left
 //! to do, and leaves as effects.
 
+mod browsing;
 mod budget;
 mod control_requests;
 mod dead_letters;
@@ -22,6 +23,7 @@ pub(crate) use evictions::RemovedAccount;
 pub(crate) use state::ShardState;
 
 use crate::audit_trail::AuditTrail;
+use crate::browsers::Browsers;
 use crate::frame::{AlarmReason, Frame};
 use crate::listings::ListingTarget;
 use crate::members::Plan;
@@ -341,6 +343,10 @@ impl Shard {
                         true,
                     ),
                 }
+            }
+            Frame::ControlAnswer { token, facts, .. } if Browsers::is_token(token) => {
+                self.state
+                    .take_page(from, token, ShardFacts::decode(&facts));
             }
             Frame::ControlAnswer { token, last, facts } => {
                 let facts = ShardFacts::decode(&facts);

@@ -216,7 +216,7 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
         format!(
             "hash {:016x}, {} events, {} faults, {} published, {} confirmed ({} beside a cut), {} delivered ({} again, {} after a delay), {} copies, {} known settled, \
              {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {} flags turned on ({} nodes did not know one), MQTT: {} posted, {} acknowledged, {} received ({} again), \
-             AMQP 1.0: {} confirmed, {} repeated, {} delivered, {} drained, {} filtered ({} drains beside other parts), streams: {} published, {} confirmed, {} read, {} repeated, {:.1} s",
+             AMQP 1.0: {} confirmed, {} repeated, {} delivered, {} drained, {} filtered ({} drains beside other parts), {} browsed ({} drained), streams: {} published, {} confirmed, {} read, {} repeated, {:.1} s",
             report.hash,
             report.events,
             report.faults,
@@ -245,6 +245,8 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
             report.amqp10[3],
             report.amqp10[4],
             report.amqp10[5],
+            report.amqp10[6],
+            report.amqp10[7],
             report.streams[0],
             report.streams[1],
             report.streams[2],

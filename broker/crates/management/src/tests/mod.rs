@@ -317,7 +317,11 @@ impl FakeNode {
             number,
             ..BrowsePosition::default()
         });
-        BrowsePage { messages, next }
+        BrowsePage {
+            messages,
+            next,
+            last_number: None,
+        }
     }
 
     fn move_messages(&mut self, request: MoveRequest) -> MoveOutcome {

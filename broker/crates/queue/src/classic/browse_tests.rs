@@ -19,13 +19,14 @@ fn request(least: u64, most: u64) -> BrowseRequest {
         body_bytes: 8,
         body_start: 0,
         state: None,
+        unexpired_at: None,
     }
 }
 
 fn list(rig: &mut Rig, mut request: BrowseRequest) -> Vec<BrowsedMessage> {
     let mut all = Vec::new();
     loop {
-        let BrowsePage { messages, next } = rig.queue.browse(&request).unwrap();
+        let BrowsePage { messages, next, .. } = rig.queue.browse(&request).unwrap();
         let bytes: u64 = messages.iter().map(|b| b.body_len).sum();
         assert!(bytes <= (BROWSE_PAGE_BYTES + BODY) as u64, "{bytes}");
         all.extend(messages);

@@ -27,6 +27,7 @@ impl ReadyMessages for ClassicStore {
             body_bytes: BROWSE_BODY_BYTES,
             body_start: 0,
             state: Some(BrowsedState::Ready),
+            unexpired_at: None,
         };
         let page = self
             .browse(&request, PAGE_MESSAGES, &|_| {})

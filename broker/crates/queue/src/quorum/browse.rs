@@ -24,15 +24,14 @@ struct Candidate {
 }
 
 /// The first messages of a listing.
-struct FirstMessages {
+struct FirstMessages<'a> {
+    request: &'a BrowseRequest,
     from: ListingKey,
-    least: u64,
-    most: u64,
     limit: usize,
     found: BTreeMap<ListingKey, Candidate>,
 }
 
-impl FirstMessages {
+impl FirstMessages<'_> {
     fn offer(&mut self, held: LogMessage, counts: DeliveryCounts, state: BrowsedState) {
         self.add(held, counts, state, None);
     }
@@ -46,7 +45,9 @@ impl FirstMessages {
     ) {
         let number = held.location().number();
         let key = (Reverse(held.level), number);
-        let is_listed = number != 0 && (self.least..=self.most).contains(&number);
+        let is_listed = number != 0
+            && (self.request.least..=self.request.most).contains(&number)
+            && self.request.lists_expiry(held.expires);
         let is_full = self.found.len() >= self.limit;
         let is_too_late = is_full && self.found.last_key_value().is_some_and(|(k, _)| *k < key);
         if !is_listed || key < self.from || is_too_late {
@@ -76,15 +77,23 @@ impl LogLocation {
 }
 
 impl Machine {
+    /// No message has a higher number yet.
+    pub(super) fn last_number(&self) -> u64 {
+        let next = LogLocation {
+            index: self.applied + 1,
+            offset: 0,
+        };
+        next.number().saturating_sub(1)
+    }
+
     /// The first messages that match the request, and one more.
-    fn listing(&self, request: &BrowseRequest) -> FirstMessages {
+    fn listing<'a>(&self, request: &'a BrowseRequest) -> FirstMessages<'a> {
         let from = request.from;
         let mut first = FirstMessages {
+            request,
             from: from.map_or((Reverse(HIGHEST_LEVEL), 0), |from| {
                 (Reverse(from.level), from.number)
             }),
-            least: request.least,
-            most: request.most,
             limit: page_limit(request) + 1,
             found: BTreeMap::new(),
         };
@@ -108,7 +117,7 @@ impl Machine {
         first
     }
 
-    fn list_ready(&self, request: &BrowseRequest, first: &mut FirstMessages) {
+    fn list_ready(&self, request: &BrowseRequest, first: &mut FirstMessages<'_>) {
         for level in self.ready.levels() {
             let number = match request.from.filter(|from| from.level == level) {
                 Some(from) => from.number.max(request.least),
@@ -116,7 +125,9 @@ impl Machine {
             };
             let fresh = self.ready.fresh_from(level, LogLocation::of_number(number));
             let is_listed = |held: &LogMessage| held.location().number() <= request.most;
-            for held in fresh.take_while(is_listed).take(first.limit) {
+            let listed = fresh.take_while(is_listed);
+            let unexpired = listed.filter(|held| request.lists_expiry(held.expires));
+            for held in unexpired.take(first.limit) {
                 first.offer(held, DeliveryCounts::default(), BrowsedState::Ready);
             }
         }
@@ -130,12 +141,19 @@ impl Machine {
 
 impl QuorumQueue {
     /// A page of the messages of the queue, as far as this member has applied its log; for the leader. `read` returns the
-    /// command of a log entry. Messages that are lost are left out. Fails if messages cannot be read at the moment.
+    /// command of a log entry. Messages that are lost are left out. Fails if messages cannot be read at the moment, and for a
+    /// client that browses if the leader has not applied its log.
     pub fn browse(
         &self,
         request: &BrowseRequest,
         read: &mut dyn FnMut(u64) -> LogRead,
     ) -> Result<BrowsePage, String> {
+        if request.unexpired_at.is_some() && !self.caught_up {
+            let label = &self.machine.checkout.label;
+            return Err(format!(
+                "{label} has a new leader, which has not applied its log: try again later"
+            ));
+        }
         self.machine().browse(request, read)
     }
 }
@@ -149,6 +167,7 @@ impl Machine {
     ) -> Result<BrowsePage, String> {
         let mut page = PageBuilder::new(request, page_limit(request));
         let mut log = CommandReader::new(read);
+        let last = self.last_number();
         for ((Reverse(level), number), candidate) in self.listing(request).found {
             let at = BrowsePosition {
                 level,
@@ -156,7 +175,7 @@ impl Machine {
                 ..BrowsePosition::default()
             };
             if page.is_full() {
-                return Ok(page.finish(Some(at)));
+                return Ok(page.finish(Some(at), last));
             }
             let location = candidate.held.location();
             let message = match log.message(location) {
@@ -185,6 +204,6 @@ impl Machine {
                 message: annotated(message, self.annotations.get(location)),
             });
         }
-        Ok(page.finish(None))
+        Ok(page.finish(None, last))
     }
 }

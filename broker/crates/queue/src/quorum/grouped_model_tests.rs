@@ -547,6 +547,7 @@ impl Model {
             body_bytes: 8,
             body_start: 0,
             state: None,
+            unexpired_at: None,
         };
         loop {
             let page = self.rig.machine.browse(&request, &mut read);

@@ -40,11 +40,7 @@ impl LogMessages<'_, '_> {
 
 impl ReadyMessages for LogMessages<'_, '_> {
     fn last_number(&self) -> u64 {
-        let next = LogLocation {
-            index: self.machine.applied + 1,
-            offset: 0,
-        };
-        next.number().saturating_sub(1)
+        self.machine.last_number()
     }
 
     /// The messages of a level that were never delivered are read from the position on. Those that were requeued have no order by

@@ -43,6 +43,7 @@ fn list(rig: &Rig, state: Option<BrowsedState>) -> Vec<BrowsedMessage> {
         body_bytes: 8,
         body_start: 0,
         state,
+        unexpired_at: None,
     };
     let page = rig.machine.browse(&request, &mut read);
     page.expect("a page").messages

@@ -8,12 +8,13 @@ use metadata::{
     Tree, UserRecord,
 };
 use queue::{
-    ConsumerId, ConsumerSpec, Delivery, FLOW_WINDOW, FlowMode, QueueReply, RejectReason,
-    RequestBody, SettlementOutcome,
+    BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState, ConsumerId,
+    ConsumerSpec, Delivery, FLOW_WINDOW, FlowMode, QueueReply, RejectReason, RequestBody,
+    SettlementOutcome,
 };
 use session::{
-    Broker, ControlEvent, FlowState, PasswordCheck, PublishTag, QueueNotification, RequestSeq,
-    SessionEvent,
+    Broker, BrowseAnswer, BrowsedPage, ControlEvent, FlowState, PasswordCheck, PublishTag,
+    QueueNotification, RequestSeq, SessionEvent,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -94,6 +95,95 @@ pub struct FakeBroker {
     /// The requests to queues, in order.
     pub requests: Vec<(QueueId, RequestBody)>,
     pub changes: Vec<Change>,
+    /// The queues that are browsed.
+    pub browsed: BTreeMap<QueueId, BrowsedQueue>,
+    /// The requests for pages, in order.
+    pub page_requests: Vec<(QueueId, BrowseRequest)>,
+    /// The error instead of pages.
+    pub page_error: Option<&'static str>,
+    /// Pages are answered by `answer_page` only.
+    pub hold_pages: bool,
+    held_pages: VecDeque<(u64, QueueId, BrowseRequest)>,
+}
+
+/// The messages of a queue for clients that browse it.
+#[derive(Default)]
+pub struct BrowsedQueue {
+    /// By descending level and then by number, as in listings.
+    pub messages: Vec<BrowsedMessage>,
+    pub last_number: u64,
+    /// The incarnation of the node that has the queue.
+    pub incarnation: u64,
+    /// Most bytes of a body in a page. 0: no limit.
+    pub body_bytes: usize,
+}
+
+impl BrowsedQueue {
+    /// Publishes a message; returns its number.
+    pub fn publish(&mut self, level: u8, message: Message) -> u64 {
+        self.last_number += 1;
+        let at = BrowsePosition {
+            level,
+            number: self.last_number,
+            ..BrowsePosition::default()
+        };
+        self.messages.push(BrowsedMessage {
+            at,
+            state: BrowsedState::Ready,
+            due_at: None,
+            redelivered: false,
+            failed: None,
+            acquired: 0,
+            body_len: message.body_len() as u64,
+            body_start: 0,
+            message,
+        });
+        self.messages.sort_by_key(|m| key(&m.at));
+        self.last_number
+    }
+
+    fn page(&self, request: &BrowseRequest) -> BrowsePage {
+        let from = request.from.as_ref().map(key);
+        let is_listed = |message: &&BrowsedMessage| {
+            (request.least..=request.most).contains(&message.at.number)
+                && from.is_none_or(|from| key(&message.at) >= from)
+                && request.state.is_none_or(|state| message.state == state)
+        };
+        let mut listed = self.messages.iter().filter(is_listed);
+        let limit = match self.body_bytes {
+            0 => usize::MAX,
+            limit => limit,
+        };
+        let cut = |browsed: &BrowsedMessage| BrowsedMessage {
+            body_start: request.body_start,
+            message: (browsed.message)
+                .with_body_part(
+                    request.body_start as usize,
+                    limit.min(request.body_bytes as usize),
+                )
+                .unwrap(),
+            ..browsed.clone()
+        };
+        let mut messages: Vec<BrowsedMessage> = Vec::new();
+        let is_full = |messages: &Vec<BrowsedMessage>| {
+            let is_cut = |m: &BrowsedMessage| (m.message.body_len() as u64) < m.body_len;
+            messages.len() == request.messages as usize || messages.last().is_some_and(is_cut)
+        };
+        while !is_full(&messages)
+            && let Some(browsed) = listed.next()
+        {
+            messages.push(cut(browsed));
+        }
+        BrowsePage {
+            messages,
+            next: listed.next().map(|browsed| browsed.at),
+            last_number: Some(self.last_number),
+        }
+    }
+}
+
+fn key(at: &BrowsePosition) -> (std::cmp::Reverse<u8>, u64) {
+    (std::cmp::Reverse(at.level), at.number)
 }
 
 pub const ME: SessionId = SessionId {
@@ -112,6 +202,28 @@ fn user(name: &str, tags: &[&str]) -> UserRecord {
 }
 
 impl FakeBroker {
+    /// Answers the oldest request for a page. Returns false if there is none.
+    pub fn answer_page(&mut self) -> bool {
+        let Some((token, queue, request)) = self.held_pages.pop_front() else {
+            return false;
+        };
+        let page = match self.page_error {
+            Some(error) => Err(error.to_owned()),
+            None => {
+                let browsed = self.browsed.entry(queue).or_default();
+                Ok(BrowsedPage {
+                    owner: NodeId(1),
+                    incarnation: Incarnation(browsed.incarnation),
+                    page: browsed.page(&request),
+                })
+            }
+        };
+        let answer = Box::new(BrowseAnswer { token, page });
+        self.notices
+            .push_back(QueueNotification::Browsed { queue, answer }.into());
+        true
+    }
+
     pub fn new() -> FakeBroker {
         let mut broker = FakeBroker {
             protocol: "amqp091",
@@ -142,6 +254,11 @@ impl FakeBroker {
             reject: None,
             requests: Vec::new(),
             changes: Vec::new(),
+            browsed: BTreeMap::new(),
+            page_requests: Vec::new(),
+            page_error: None,
+            hold_pages: false,
+            held_pages: VecDeque::new(),
         };
         broker.must(Change::Bootstrap {
             cluster: "test".into(),
@@ -583,6 +700,15 @@ impl Broker for FakeBroker {
             self.push(queue);
         }
         seq
+    }
+    fn browse(&mut self, queue: QueueId, request: &BrowseRequest, _: Option<NodeId>) -> u64 {
+        self.page_requests.push((queue, *request));
+        let token = self.page_requests.len() as u64;
+        self.held_pages.push_back((token, queue, *request));
+        if !self.hold_pages {
+            self.answer_page();
+        }
+        token
     }
     fn received(&mut self, queue: QueueId, consumer: ConsumerId, up_to: u64) {
         let q = self.queues.get_mut(&queue);

@@ -97,6 +97,10 @@ impl Amqp10Session {
                     consumer.link,
                     caller.check(Right::Read, Resource::Queue(&consumer.queue_name)),
                 ),
+                Link::Browser(browser) => (
+                    browser.link,
+                    caller.check(Right::Read, Resource::Queue(&browser.queue_name)),
+                ),
                 Link::Consumer(_) | Link::Management(_) | Link::Coordinator(_) => continue,
             };
             if let (Err(error), Some(session)) = (result, self.session_of(id)) {

@@ -227,6 +227,7 @@ pub(super) fn queue_notification(host: &mut dyn ServiceHost, notification: Queue
         // The service has no cursors, and its consumers have no credit.
         QueueNotification::Removed { .. }
         | QueueNotification::Cursor { .. }
+        | QueueNotification::Browsed { .. }
         | QueueNotification::Activity { .. } => {}
     }
 }

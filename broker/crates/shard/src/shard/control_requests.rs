@@ -391,7 +391,8 @@ impl ShardState {
             },
             ShardQuery::Browse(of) => {
                 let queue = QueueId(of.queue);
-                let page = self.queues.local_mut().browse(queue, &of.request());
+                let now_ms = self.ctx.wall().0;
+                let page = self.queues.local_mut().browse(queue, &of.request(now_ms));
                 let facts = page.map(|page| Box::new(BrowseFacts::new(page)));
                 self.reports
                     .tell_facts(&mut self.ctx, to, ShardFacts::Browsed(facts), true);

@@ -470,6 +470,8 @@ impl ShardState {
         self.queues.local_mut().peer_down(node);
         self.queues.handle_node_down(&mut self.ctx, node);
         self.route_queue_outputs();
+        let failed = self.browsers.handle_node_down(node);
+        self.notify_browsers(failed);
         self.each_service(|service, view| service.node_down(view, node));
         self.limits.handle_node_down(self.ctx.now(), node);
     }

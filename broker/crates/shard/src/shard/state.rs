@@ -12,9 +12,11 @@
 //! | [`InternalClient`], [`Firehose`] | messages of the control plane; copies of traced messages |
 //! | [`Limits`] | logins, limit usage, counters, the memory account |
 //! | [`Cluster`] | other nodes, alarms, changes of group members, maintenance |
+//! | [`Browsers`] | requests of sessions for pages of queues that they browse |
 //! | [`Reports`] | statistics and listings that are gathered from all shards |
 //! | [`Services`] | parts of protocols with state on every shard |
 
+use crate::browsers::Browsers;
 use crate::clients::QueueClients;
 use crate::cluster::Cluster;
 use crate::context::Context;
@@ -43,6 +45,7 @@ pub struct ShardState {
     pub(super) limits: Limits,
     pub(super) cluster: Cluster,
     pub(super) reports: Reports,
+    pub(super) browsers: Browsers,
     pub(super) services: Services,
 }
 

@@ -1,6 +1,7 @@
 //! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
 
 use super::ShardState;
+use crate::browsers::Browsers;
 use crate::cluster::{Cluster, Topology};
 use crate::config::{RecoveredShard, ShardConfig};
 use crate::confirm_sampler::ConfirmSampler;
@@ -77,6 +78,7 @@ impl Shard {
             queues: Queues::new(local_queues, confirm_sampler),
             dead_letters: DeadLetters::default(),
             reports: Reports::default(),
+            browsers: Browsers::default(),
             internal_client: InternalClient::default(),
             firehose: Firehose::default(),
             client_addresses,
@@ -200,6 +202,8 @@ impl ShardState {
     pub fn end_queue_clients(&mut self, queue: QueueId) {
         self.queues.handle_queue_removed(&mut self.ctx, queue);
         self.route_queue_outputs();
+        let told = self.browsers.handle_queue_removed(queue);
+        self.notify_browsers(told);
         self.internal_client.handle_queue_removed(queue);
         self.route_internal_client();
     }
@@ -215,6 +219,7 @@ impl ShardState {
         }
         self.queues
             .handle_session_end(&mut self.ctx, self.metadata.tree(), number);
+        self.browsers.handle_session_end(number);
         self.route_queue_outputs();
     }
 
@@ -353,6 +358,9 @@ impl ShardState {
         self.queues.tick_clients(&mut self.ctx);
         self.route_queue_outputs();
         self.tick_metadata();
+        if !self.browsers.is_empty() {
+            self.tick_browsers();
+        }
         self.reports.tick(self.ctx.now(), self.metadata.tree());
         self.route_reports();
         self.internal_client.tick(self.ctx.now());
@@ -398,6 +406,7 @@ impl ShardState {
             self.services.wake_at(),
             self.metadata.wake_at(self.ctx.now()),
             self.reports.wake_at(self.ctx.now()),
+            self.browsers.wake_at(self.ctx.now()),
             self.internal_client.wake_at(),
             self.cluster.wake_at(self.ctx.now()),
         ];

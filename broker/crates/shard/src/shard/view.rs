@@ -9,7 +9,7 @@ use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, Name, QueueId, QueueRecord, QueueType, SessionId, Tree};
 use queue::cursor::{CursorSend, StreamBatch};
-use queue::{ConsumerId, RequestBody};
+use queue::{BrowseRequest, ConsumerId, RequestBody};
 use session::{
     AnnounceOutcome, Broker, ChannelLimit, FlowState, LoginAttempt, MessageCounters, PasswordCheck,
     PublishTag, Refusals, RequestSeq, ServiceId, ServiceStates, SessionOwner, TracedMessage,
@@ -151,6 +151,14 @@ impl Broker for View<'_> {
         state
             .queues
             .send_cursor(&state.ctx, self.number, queue, send);
+    }
+
+    fn browse(&mut self, queue: QueueId, request: &BrowseRequest, owner: Option<NodeId>) -> u64 {
+        self.state.request_page(self.number, queue, request, owner)
+    }
+
+    fn watch(&mut self, queue: QueueId) {
+        self.state.browsers.watch(self.number, queue);
     }
 
     fn leader_of(&self, queue: &QueueRecord) -> Option<NodeId> {

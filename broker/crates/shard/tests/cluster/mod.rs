@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 pub mod amqp10;
+pub mod browser;
 pub mod mqtt;
 
 use auth::{HashAlgorithm, hash_with};
@@ -327,6 +328,7 @@ impl Cluster {
             body_bytes: 100,
             body_start: 0,
             state: None,
+            unexpired_at: None,
         };
         let mut all = Vec::new();
         loop {

@@ -3,6 +3,7 @@
 //! The client side has an implementation of the protocol of its own ([`wire`], [`session`]), on the codec alone. It shares no
 //! state machine with the broker, and checks every frame of the broker: windows, credit, delivery ids, tags and outcomes.
 
+mod browsers;
 mod client;
 mod clients;
 mod connection;

@@ -66,6 +66,7 @@ impl ClassicStore {
         let top = self.levels.len().saturating_sub(1);
         let top = u8::try_from(top).unwrap_or(u8::MAX);
         let mut page = PageBuilder::new(request, limit);
+        let last = self.next_number().saturating_sub(1);
         let mut from = request.from.unwrap_or(BrowsePosition {
             level: top,
             ..BrowsePosition::default()
@@ -75,14 +76,14 @@ impl ClassicStore {
             let mut has_read = false;
             let next = self.browse_level(request, &from, unsettled, &mut page, &mut has_read)?;
             if next.is_some() || from.level == 0 {
-                return Ok(page.finish(next));
+                return Ok(page.finish(next, last));
             }
             from = BrowsePosition {
                 level: from.level - 1,
                 ..BrowsePosition::default()
             };
             if page.is_full() || has_read {
-                return Ok(page.finish(Some(from)));
+                return Ok(page.finish(Some(from), last));
             }
         }
     }
@@ -109,7 +110,8 @@ impl ClassicStore {
         };
         *has_read = !backlog.messages.is_empty() || backlog.rest.is_some();
         for loaded in backlog.messages {
-            if (first..=request.most).contains(&loaded.seq) {
+            let is_listed = request.lists_expiry(loaded.expires);
+            if is_listed && (first..=request.most).contains(&loaded.seq) {
                 let candidate = Candidate::Stored(loaded.location, loaded.message);
                 listed.insert(loaded.seq, candidate);
             }
@@ -203,7 +205,9 @@ impl ClassicStore {
         let Some(messages) = messages.filter(|_| request.lists(BrowsedState::Ready)) else {
             return first;
         };
-        for (number, (item, redelivered)) in messages.returned.range(numbers.clone()).take(limit) {
+        let returned = messages.returned.range(numbers.clone());
+        let returned = returned.filter(|(_, (item, _))| request.lists_expiry(item.expires));
+        for (number, (item, redelivered)) in returned.take(limit) {
             let candidate = Candidate::Held {
                 item: *item,
                 state: BrowsedState::Ready,
@@ -214,23 +218,29 @@ impl ClassicStore {
         let window = messages
             .window
             .partition_point(|loaded| loaded.seq < *numbers.start());
-        let window = messages.window.iter().skip(window).take(limit);
+        let window = messages.window.iter().skip(window);
+        let window = window.filter(|loaded| request.lists_expiry(loaded.expires));
+        let window = window.take(limit);
         for loaded in window.filter(|loaded| numbers.contains(&loaded.seq)) {
             offer(loaded.seq, Candidate::Kept(loaded.message.clone()));
         }
         let fresh = messages
             .fresh
             .partition_point(|number| number < numbers.start());
-        for number in messages.fresh.iter().skip(fresh).take(limit) {
-            let at = number.checked_sub(self.base).map(|at| at as usize);
-            let slot = at.and_then(|at| self.slots.get(at));
-            if let Some(slot) = slot.filter(|_| numbers.contains(number)) {
+        let slots = messages.fresh.iter().skip(fresh).filter_map(|number| {
+            let at = number.checked_sub(self.base)?;
+            self.slots.get(usize::try_from(at).ok()?)
+        });
+        let slots = slots.filter(|slot| request.lists_expiry(slot.item.expires));
+        for slot in slots.take(limit) {
+            let number = slot.item.seq;
+            if numbers.contains(&number) {
                 let candidate = Candidate::Held {
                     item: slot.item,
                     state: BrowsedState::Ready,
                     redelivered: false,
                 };
-                offer(*number, candidate);
+                offer(number, candidate);
             }
         }
         first

@@ -40,11 +40,20 @@ const LAST_ACTIONS: LastActions = LastActions {
     hang_ups: 1,
 };
 
+/// What the links of a client do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClientRole {
+    Publish,
+    /// `first_part`: the part of the messages that its first receiver takes, if the queue has parts.
+    Consume {
+        first_part: u64,
+    },
+    Browse,
+}
+
 pub(super) struct Amqp10Client {
     pub queue: Amqp10Queue,
-    pub publishes: bool,
-    /// The part of the messages that its first receiver takes, if the queue has parts.
-    first_part: u64,
+    pub role: ClientRole,
     pub rng: SeededRng,
     pub link: Option<Link<Connection>>,
     /// Messages to publish again.
@@ -56,16 +65,10 @@ pub(super) struct Amqp10Client {
 }
 
 impl Amqp10Client {
-    pub(super) fn new(
-        queue: Amqp10Queue,
-        publishes: bool,
-        first_part: u64,
-        rng: SeededRng,
-    ) -> Amqp10Client {
+    pub(super) fn new(queue: Amqp10Queue, role: ClientRole, rng: SeededRng) -> Amqp10Client {
         Amqp10Client {
             queue,
-            publishes,
-            first_part,
+            role,
             rng,
             link: None,
             repeats: VecDeque::new(),
@@ -82,9 +85,9 @@ impl Amqp10Client {
         for session in 0..1 + rng.below(2) {
             let mut links = Vec::new();
             for link in 0..1 + rng.below(2) {
-                links.push(match self.publishes {
+                links.push(match self.role {
                     // The first link learns outcomes.
-                    true => LinkPlan::Publish(
+                    ClientRole::Publish => LinkPlan::Publish(
                         self.queue,
                         match rng.below(if session + link == 0 { 5 } else { 6 }) {
                             0..3 => SenderSettleMode::Unsettled,
@@ -92,7 +95,15 @@ impl Amqp10Client {
                             _ => SenderSettleMode::Settled,
                         },
                     ),
-                    false => LinkPlan::Receive(
+                    ClientRole::Browse => LinkPlan::Browse(
+                        self.queue,
+                        // Some show all parts.
+                        (self.queue.is_filtered() && rng.chance(1, 2)).then(|| PartFilter {
+                            part: rng.below(PARTS),
+                            language: FilterLanguage::Selector,
+                        }),
+                    ),
+                    ClientRole::Consume { first_part } => LinkPlan::Receive(
                         self.queue,
                         match rng.chance(1, 4) {
                             true => ReceiverSettleMode::Second,
@@ -101,7 +112,7 @@ impl Amqp10Client {
                         self.queue.is_filtered().then(|| PartFilter {
                             // The first receivers of all clients take all parts together.
                             part: match session + link {
-                                0 => self.first_part,
+                                0 => first_part,
                                 _ => rng.below(PARTS),
                             },
                             language: match rng.chance(1, 2) {
@@ -207,9 +218,9 @@ impl Amqp10Client {
         let attached = session.links().filter(|(_, link)| link.is_attached());
         let attached: Vec<u32> = attached.map(|(handle, _)| handle).collect();
         for handle in &attached {
-            match self.publishes {
-                true => self.publish(session, *handle, cx),
-                false => self.grant(session, *handle, cx),
+            match self.role {
+                ClientRole::Publish => self.publish(session, *handle, cx),
+                ClientRole::Consume { .. } | ClientRole::Browse => self.grant(session, *handle, cx),
             }
         }
         self.settle(session, cx);
@@ -283,7 +294,9 @@ impl Amqp10Client {
         let left = receiver.credit_left();
         // After the faults, one part is drained first, so that the drain finds messages of the other parts.
         let receivers = &cx.oracle.filtered_receivers;
-        let waits_for_drain = self.faults_ended && receivers.awaits_last_drain(self.queue);
+        let waits_for_drain = self.faults_ended
+            && self.role != ClientRole::Browse
+            && receivers.awaits_last_drain(self.queue);
         let is_first = receiver
             .filter
             .is_some_and(|filter| filter.part == FIRST_PART);
@@ -441,7 +454,8 @@ impl Amqp10Client {
                     LinkEnd::Receiver(receiver) => receiver.awaits_answer(),
                 })
         };
-        let has_messages = self.publishes && (self.last.messages > 0 || !self.repeats.is_empty());
+        let publishes = self.role == ClientRole::Publish;
+        let has_messages = publishes && (self.last.messages > 0 || !self.repeats.is_empty());
         self.faults_ended
             && link.wire.is_complete()
             && !has_messages
@@ -452,9 +466,9 @@ impl Amqp10Client {
         let sessions = self.link.iter().flat_map(|link| &link.wire.sessions);
         let sessions: Vec<String> = sessions.map(ClientSession::describe_wait).collect();
         format!(
-            "{:?}, publishes {}, {:?}, {} to repeat: {sessions:?}",
+            "{:?}, {:?}, {:?}, {} to repeat: {sessions:?}",
             self.queue,
-            self.publishes,
+            self.role,
             self.last,
             self.repeats.len()
         )

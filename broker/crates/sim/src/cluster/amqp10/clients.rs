@@ -1,7 +1,7 @@
 //! All AMQP 1.0 clients of a run, and their connections.
 
 use super::Amqp10Queue;
-use super::client::Amqp10Client;
+use super::client::{Amqp10Client, ClientRole};
 use super::connection::Connection;
 use super::oracle::Amqp10Oracle;
 use crate::cluster::byte_stream::StreamPiece;
@@ -45,8 +45,16 @@ impl Amqp10Clients {
             queues.push(Amqp10Queue::SingleActive);
         }
         for queue in queues {
-            for (publishes, first_part) in [(true, 0), (false, 0), (false, 1)] {
-                clients.push(Amqp10Client::new(queue, publishes, first_part, rng.fork()));
+            for role in [
+                ClientRole::Publish,
+                ClientRole::Consume { first_part: 0 },
+                ClientRole::Consume { first_part: 1 },
+            ] {
+                clients.push(Amqp10Client::new(queue, role, rng.fork()));
+            }
+            if choices.chance(1, 2) {
+                let role = ClientRole::Browse;
+                clients.push(Amqp10Client::new(queue, role, choices.fork()));
             }
         }
         Amqp10Clients {

@@ -1,6 +1,7 @@
 //! The rules for messages of AMQP 1.0 clients.
 
 use super::Amqp10Queue;
+use super::browsers::Browsers;
 use super::filters::{FilteredReceivers, PartFilter};
 use super::message;
 use super::message::ReadMessage;
@@ -61,6 +62,8 @@ struct Published {
     is_settled: bool,
     /// When the deliveries came that a client settled for good.
     settled_deliveries: Vec<Time>,
+    /// When a client settled it for good last.
+    settled_at: Time,
     holders: Vec<Holder>,
     /// Its classic queue may have lost it with a machine, or with the power: classic queues confirm before fsync.
     may_be_lost: bool,
@@ -95,6 +98,7 @@ pub(crate) struct Amqp10Oracle {
     /// Drains of these receivers that ended while the queue had messages of other parts.
     pub drains_beside: u64,
     pub(super) filtered_receivers: FilteredReceivers,
+    pub(crate) browsers: Browsers,
     /// Messages that were published more than once.
     pub repeats: u64,
 }
@@ -281,6 +285,7 @@ impl Amqp10Oracle {
         if outcome.is_final() {
             message.is_settled = true;
             message.settled_deliveries.push(since);
+            message.settled_at = now;
         }
         if let ReceiverOutcome::Modified {
             value: value @ 1.., ..
@@ -313,6 +318,36 @@ impl Amqp10Oracle {
         if has_returns {
             self.unordered_until = self.unordered_until.max(now + END_EFFECT_TIME);
         }
+    }
+
+    /// A copy has come to a receiver that browses.
+    pub(super) fn browsed(
+        &mut self,
+        queue: Amqp10Queue,
+        browser: u64,
+        number: u64,
+    ) -> Result<(), String> {
+        let Some(message) = self.messages.get(&(queue, number)) else {
+            return Err(format!("message {number} of {queue:?} was not published"));
+        };
+        let attached_at = self.browsers.copied(browser, number, message.sends)?;
+        // Without faults, the queue has no message that was settled before the browser came.
+        let is_calm = |delivered: &&Time| self.faults_until < **delivered;
+        let settled = message.settled_deliveries.iter().filter(is_calm).count();
+        let is_gone = settled >= message.sends
+            && self.calm_since(message.settled_at)
+            && message.settled_at + END_EFFECT_TIME < attached_at;
+        if is_gone {
+            return Err(format!(
+                "browser {browser} got message {number} of {queue:?}, which was settled at {:?}",
+                message.settled_at
+            ));
+        }
+        if message.sends == 1 && self.faults_until < message.sent_at {
+            self.browsers
+                .check_order(browser, number, message.position)?;
+        }
+        Ok(())
     }
 
     /// A delivery has come to a receiver with a filter.
@@ -486,6 +521,25 @@ mod tests {
         oracle.filtered_receivers.attach(9, queue, part);
         let shared = oracle.check_drain(queue, 7, filter(part), late);
         shared.expect("another receiver");
+    }
+
+    #[test]
+    fn browser_gets_each_message_once_in_order_and_none_that_is_gone() {
+        let mut oracle = with_messages(QUEUE, 4);
+        oracle.browsers.attach(9, at(1));
+        oracle.browsed(QUEUE, 9, 1).expect("a copy");
+        oracle.browsed(QUEUE, 9, 3).expect("a copy");
+        assert!(oracle.browsed(QUEUE, 9, 1).is_err(), "shown twice");
+        assert!(oracle.browsed(QUEUE, 9, 5).is_err(), "not published");
+        let earlier = oracle.browsed(QUEUE, 9, 2);
+        assert!(earlier.is_err_and(|error| error.contains("after a later one")));
+        let delivered = oracle.delivered(at(2), QUEUE, 7, plain(4));
+        delivered.expect("a delivery");
+        oracle.settled(at(3), QUEUE, 7, 4, ReceiverOutcome::Accepted);
+        oracle.browsed(QUEUE, 9, 4).expect("an old copy");
+        oracle.browsers.attach(10, at(5_000));
+        let gone = oracle.browsed(QUEUE, 10, 4);
+        assert!(gone.is_err_and(|error| error.contains("which was settled")));
     }
 
     #[test]

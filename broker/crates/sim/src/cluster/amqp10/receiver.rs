@@ -38,6 +38,8 @@ pub(super) struct Receiver {
     pub number: u64,
     /// `None`: it gets all messages of its queue.
     pub filter: Option<PartFilter>,
+    /// It browses: it gets copies, which are settled, and takes no messages.
+    pub browses: bool,
     /// Deliveries are settled after the broker has settled them (receiver settle mode second).
     pub settles_second: bool,
     delivery_count: u32,
@@ -63,6 +65,7 @@ impl Receiver {
             queue,
             number,
             filter: None,
+            browses: false,
             settles_second,
             delivery_count: 0,
             last_count: 0,
@@ -203,14 +206,17 @@ impl Receiver {
         let known = self.take_over_grants(flow, count, credit)?;
         let drain = known.iter().rfind(|grant| grant.drain);
         if let (true, Some(last)) = (is_drained, drain) {
-            oracle.drains += 1;
+            match self.browses {
+                true => oracle.browsers.drains += 1,
+                false => oracle.drains += 1,
+            }
             let is_calm = oracle.calm_since(last.at);
             let may_be_inactive = self.queue == Some(Amqp10Queue::SingleActive);
             let available = flow.available.unwrap_or(0);
             // The flow may answer the first one of several.
             let first = known.iter().find(|grant| grant.drain);
-            if let (1.., Some(queue), Some(filter), Some(first)) =
-                (unused, self.queue, self.filter, first)
+            if let (1.., Some(queue), Some(filter), Some(first), false) =
+                (unused, self.queue, self.filter, first, self.browses)
             {
                 oracle.check_drain(queue, self.number, filter, first.at)?;
             }

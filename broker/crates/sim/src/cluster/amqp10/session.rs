@@ -22,6 +22,8 @@ const FIRST_DELIVERY_ID: u32 = u32::MAX - 5;
 const FIRST_DELIVERY_COUNT: u32 = u32::MAX - 2;
 /// More deliveries than any disposition concerns.
 const LARGEST_RANGE: i64 = 10_000;
+/// The distribution mode of a receiver that browses.
+const COPY: Symbol<'static> = Symbol::from_static("copy");
 /// Deliveries that a receiver of the management node grants.
 const RESPONSE_CREDIT: u32 = 1;
 
@@ -80,6 +82,7 @@ impl ClientLink {
                 None => LinkPlan::Requests,
             },
             LinkEnd::Receiver(receiver) => match (receiver.queue, receiver.settles_second) {
+                (Some(queue), _) if receiver.browses => LinkPlan::Browse(queue, receiver.filter),
                 (Some(queue), true) => {
                     LinkPlan::Receive(queue, ReceiverSettleMode::Second, receiver.filter)
                 }
@@ -99,6 +102,7 @@ pub(super) enum LinkPlan {
     Responses,
     Publish(Amqp10Queue, SenderSettleMode),
     Receive(Amqp10Queue, ReceiverSettleMode, Option<PartFilter>),
+    Browse(Amqp10Queue, Option<PartFilter>),
 }
 
 /// A delivery that came and that the client has not settled.
@@ -247,7 +251,9 @@ impl ClientSession {
         let number = cx.oracle.next_link();
         let name = match plan {
             LinkPlan::Requests | LinkPlan::Responses => MANAGEMENT.to_owned(),
-            LinkPlan::Publish(..) | LinkPlan::Receive(..) => format!("link-{handle}"),
+            LinkPlan::Publish(..) | LinkPlan::Receive(..) | LinkPlan::Browse(..) => {
+                format!("link-{handle}")
+            }
         };
         let end = match plan {
             LinkPlan::Requests => LinkEnd::Publisher(Publisher::new(
@@ -271,6 +277,12 @@ impl ClientSession {
                 }
                 let mut receiver = Receiver::new(Some(queue), number, settles_second);
                 receiver.filter = filter;
+                LinkEnd::Receiver(receiver)
+            }
+            LinkPlan::Browse(queue, filter) => {
+                cx.oracle.browsers.attach(number, cx.now);
+                let mut receiver = Receiver::new(Some(queue), number, false);
+                (receiver.filter, receiver.browses) = (filter, true);
                 LinkEnd::Receiver(receiver)
             }
         };
@@ -299,7 +311,11 @@ impl ClientSession {
                     true => ReceiverSettleMode::Second,
                     false => ReceiverSettleMode::First,
                 };
-                (receiver.queue, SenderSettleMode::Mixed, settle_mode, None)
+                let mode = match receiver.browses {
+                    true => SenderSettleMode::Settled,
+                    false => SenderSettleMode::Mixed,
+                };
+                (receiver.queue, mode, settle_mode, None)
             }
         };
         let address = match queue {
@@ -309,9 +325,11 @@ impl ClientSession {
         let address = Some(Value::String(&address));
         let is_publisher = link.role() == Role::Sender;
         let properties = pair_properties();
-        let filter = match &link.end {
-            LinkEnd::Receiver(receiver) => receiver.filter.map(PartFilter::encode),
-            LinkEnd::Publisher(_) => None,
+        let (filter, browses) = match &link.end {
+            LinkEnd::Receiver(receiver) => {
+                (receiver.filter.map(PartFilter::encode), receiver.browses)
+            }
+            LinkEnd::Publisher(_) => (None, false),
         };
         let filter = filter.as_deref().map(|filter| Reader::new(filter).read());
         let attach = Attach {
@@ -323,6 +341,7 @@ impl ClientSession {
             source: Some(Source {
                 address: if is_publisher { None } else { address },
                 filter: filter.and_then(Result::ok),
+                distribution_mode: browses.then_some(COPY),
                 ..Source::default()
             }),
             target: Some(AnyTarget::Target(Target {
@@ -637,7 +656,7 @@ impl ClientSession {
                 has_returns |= !receiver.is_stopped();
                 receiver.partial = None;
                 cx.oracle.filtered_receivers.end(receiver.number, cx.now);
-                if receiver.queue == Some(Amqp10Queue::SingleActive) {
+                if receiver.queue == Some(Amqp10Queue::SingleActive) && !receiver.browses {
                     cx.oracle
                         .receiver_ended(cx.now, receiver.number, has_returns);
                 }
@@ -725,12 +744,19 @@ impl ClientSession {
                     return Ok(());
                 }
                 let mode = match receiver.queue {
-                    Some(_) => SenderSettleMode::Unsettled,
-                    None => SenderSettleMode::Settled,
+                    Some(_) if !receiver.browses => SenderSettleMode::Unsettled,
+                    _ => SenderSettleMode::Settled,
                 };
                 let is_second = attach.rcv_settle_mode == ReceiverSettleMode::Second;
                 if attach.snd_settle_mode != mode || is_second != receiver.settles_second {
                     return Err(format!("other settle modes: {attach:?}"));
+                }
+                let mode = attach
+                    .source
+                    .as_ref()
+                    .and_then(|source| source.distribution_mode);
+                if (mode == Some(COPY)) != receiver.browses && receiver.queue.is_some() {
+                    return Err(format!("the mode of '{}' is {mode:?}", link.name));
                 }
                 let filter = receiver.filter.map(PartFilter::encode);
                 let expected = filter.as_deref().map(|filter| Reader::new(filter).read());
@@ -828,7 +854,7 @@ impl ClientSession {
                 return Err(format!("delivery {id} comes after {last:?}"));
             }
             let is_settled = transfer.settled.unwrap_or(false);
-            if is_settled != receiver.queue.is_none() {
+            if is_settled != (receiver.queue.is_none() || receiver.browses) {
                 return Err(format!("delivery {id} is settled: {is_settled}"));
             }
             receiver.begin(id, tag)?;
@@ -857,6 +883,11 @@ impl ClientSession {
         let read = message::read(&delivery.payload, queue.is_filtered())?;
         if let Some(filter) = receiver.filter {
             cx.oracle.check_filter(queue, read.number, filter)?;
+        }
+        if receiver.browses {
+            let browser = receiver.number;
+            cx.oracle.browsed(queue, browser, read.number)?;
+            return Ok(None);
         }
         let held = HeldDelivery {
             handle,

@@ -75,8 +75,8 @@ pub struct Report {
     /// MQTT messages: published, acknowledged, received, received again.
     pub mqtt_messages: [u64; 4],
     /// Of AMQP 1.0 clients: accepted publishes, messages that were published again, deliveries, finished drains, deliveries to receivers
-    /// with filters, their drains that ended beside messages of other parts.
-    pub amqp10: [u64; 6],
+    /// with filters, their drains that ended beside messages of other parts, copies for browsers, their finished drains.
+    pub amqp10: [u64; 8],
     /// Of streams: published, confirmed, read, stored more than once.
     pub streams: [u64; 4],
     /// Virtual time at the end.
@@ -121,6 +121,8 @@ impl Run {
                     oracle.drains,
                     oracle.filtered,
                     oracle.drains_beside,
+                    oracle.browsers.copies,
+                    oracle.browsers.drains,
                 ]
             },
             streams: {

@@ -71,7 +71,14 @@ final class Scenario {
         one("the death of a queue ends its consumers", Scenario::deletedQueue);
         one("a JMSContext sends and receives", (c, s) -> context());
         one("sessions of a connection are independent", Scenario::sessions);
-        one("browsing does not take messages", Scenario::browser);
+        each("a browser shows all messages and takes none", Scenario::browser);
+        each("a browser with a small prefetch shows all messages", Scenario::browserPrefetch);
+        each("a browser with a selector shows the messages that match", Scenario::browserWithSelector);
+        each("a browser shows messages by priority", Scenario::browserOfPriorities);
+        each("a browser shows large messages", Scenario::browserOfLargeMessages);
+        each("a browser shows the messages that no consumer has", Scenario::browserBesideConsumer);
+        each("a browser of a transacted session takes no part in the transaction", Scenario::browserOfTransactedSession);
+        one("a browser of a missing queue is refused", Scenario::browserOfMissingQueue);
         one("a transacted session commits", Scenario::committed);
         one("a transacted session rolls back", Scenario::rolledBack);
         each("a selector filters messages", Scenario::selector);
@@ -545,17 +552,131 @@ final class Scenario {
         Checks.same(take(session, queue, 1), List.of("b"));
     }
 
-    /** Posthorn refuses browsers, because it cannot show messages without taking them. */
-    private static void browser(Connection connection, Session session) throws Exception {
-        String name = Broker.queue("classic");
-        send(session, queue(session, name), "a");
-        try (QueueBrowser browser = session.createBrowser(queue(session, name))) {
-            browser.getEnumeration().hasMoreElements();
-            throw new AssertionError("attached");
-        } catch (JMSException expected) {
-            Checks.holds(expected.getMessage().contains("distribution-mode"), "the reason, got: " + expected.getMessage());
+    /** The bodies of the messages that a browser enumerates. */
+    private static List<String> browse(Session session, Queue queue, String selector) throws JMSException {
+        List<String> bodies = new ArrayList<>();
+        try (QueueBrowser browser = session.createBrowser(queue, selector)) {
+            var messages = browser.getEnumeration();
+            while (messages.hasMoreElements()) {
+                bodies.add(text((Message) messages.nextElement()));
+            }
         }
-        Checks.same(take(session, queue(session, name), 1), List.of("a"));
+        return bodies;
+    }
+
+    private static void browser(Connection connection, Session session, String kind) throws Exception {
+        Queue queue = queue(session, Broker.queue(kind));
+        Checks.same(browse(session, queue, null), List.of());
+        List<String> sent = new ArrayList<>();
+        for (int n = 0; n < 1500; n++) {
+            sent.add("message " + n);
+        }
+        send(session, queue, sent.toArray(new String[0]));
+        for (int round = 0; round < 2; round++) {
+            Checks.same(browse(session, queue, null), sent);
+        }
+        try (MessageConsumer consumer = session.createConsumer(queue)) {
+            for (String body : sent) {
+                Message message = consumer.receive(PATIENCE);
+                Checks.same(text(message), body);
+                Checks.same(message.getJMSRedelivered(), false);
+            }
+        }
+        Checks.same(browse(session, queue, null), List.of());
+    }
+
+    private static void browserPrefetch(Connection connection, Session session, String kind) throws Exception {
+        String name = Broker.queue(kind);
+        List<String> sent = List.of("a", "b", "c", "d", "e");
+        send(session, queue(session, name), sent.toArray(new String[0]));
+        for (int prefetch : List.of(0, 1, 3)) {
+            String options = OPTIONS + "&jms.prefetchPolicy.queueBrowserPrefetch=" + prefetch;
+            var factory = new JmsConnectionFactory("guest", "guest", "amqp://127.0.0.1:5672" + options);
+            try (Connection other = factory.createConnection()) {
+                other.start();
+                Session browsing = other.createSession(Session.AUTO_ACKNOWLEDGE);
+                Checks.same(browse(browsing, queue(browsing, name), null), sent);
+            }
+        }
+        Checks.same(Broker.ready(name), sent.size());
+    }
+
+    private static void browserWithSelector(Connection connection, Session session, String kind) throws Exception {
+        Queue queue = queue(session, Broker.queue(kind));
+        sendColours(session, queue, 600, "blue", "red");
+        List<String> expected = new ArrayList<>();
+        for (int n = 501; n < 600; n += 2) {
+            expected.add("red" + n);
+        }
+        Checks.same(browse(session, queue, "colour = 'red' AND size > 500"), expected);
+        Checks.same(browse(session, queue, "colour = 'green'"), List.of());
+    }
+
+    private static void browserOfPriorities(Connection connection, Session session, String kind) throws Exception {
+        Map<String, Object> arguments = kind.equals("classic") ? Map.of("x-max-priority", 9) : Map.of();
+        Queue queue = queue(session, Broker.queue(kind, arguments));
+        try (MessageProducer producer = session.createProducer(queue)) {
+            for (int priority : List.of(1, 9, 5)) {
+                producer.setPriority(priority);
+                producer.send(session.createTextMessage("" + priority));
+            }
+        }
+        Checks.same(browse(session, queue, null), List.of("9", "5", "1"));
+    }
+
+    private static void browserOfLargeMessages(Connection connection, Session session, String kind) throws Exception {
+        Queue queue = queue(session, Broker.queue(kind));
+        String large = "0123456789abcdef".repeat(400_000);
+        send(session, queue, "a", large, "b");
+        Checks.same(browse(session, queue, null), List.of("a", large, "b"));
+    }
+
+    private static void browserBesideConsumer(Connection connection, Session session, String kind) throws Exception {
+        String name = Broker.queue(kind);
+        send(session, queue(session, name), "a", "b", "c", "d", "e");
+        var factory = new JmsConnectionFactory(
+            "guest", "guest", "amqp://127.0.0.1:5672" + OPTIONS + "&jms.prefetchPolicy.queuePrefetch=0");
+        try (Connection other = factory.createConnection()) {
+            other.start();
+            Session working = other.createSession(Session.CLIENT_ACKNOWLEDGE);
+            MessageConsumer consumer = working.createConsumer(queue(working, name));
+            Message first = consumer.receive(PATIENCE);
+            Checks.same(text(first), "a");
+            Checks.same(browse(session, queue(session, name), null), List.of("b", "c", "d", "e"));
+            first.acknowledge();
+            Checks.same(text(consumer.receive(PATIENCE)), "b");
+            Checks.same(browse(session, queue(session, name), null), List.of("c", "d", "e"));
+        }
+        // The second message returns when the connection ends.
+        List<String> expected = List.of("b", "c", "d", "e");
+        Checks.until("the second message", () ->
+                browse(session, queue(session, name), null).equals(expected) ? expected : null);
+    }
+
+    private static void browserOfTransactedSession(Connection connection, Session session, String kind) throws Exception {
+        String name = Broker.queue(kind);
+        try (Session transacted = connection.createSession(Session.SESSION_TRANSACTED)) {
+            Queue queue = queue(transacted, name);
+            send(transacted, queue, "a", "b");
+            Checks.same(browse(transacted, queue, null), List.of());
+            transacted.commit();
+            Checks.same(browse(transacted, queue, null), List.of("a", "b"));
+            transacted.rollback();
+            Checks.same(browse(transacted, queue, null), List.of("a", "b"));
+            Checks.same(take(transacted, queue, 2), List.of("a", "b"));
+            Checks.same(browse(transacted, queue, null), List.of());
+            transacted.commit();
+        }
+        Checks.same(Broker.ready(name), 0);
+    }
+
+    private static void browserOfMissingQueue(Connection connection, Session session) throws Exception {
+        try (QueueBrowser browser = session.createBrowser(session.createQueue("/queues/missing"))) {
+            browser.getEnumeration();
+        } catch (InvalidDestinationException expected) {
+            return;
+        }
+        throw new AssertionError("attached");
     }
 
     private static void committed(Connection connection, Session session) throws Exception {
