@@ -209,12 +209,10 @@ pub trait Broker {
     /// Requests a page of the messages of a queue, which stays as it is. `owner`: the node that gave the session its last page.
     /// Returns the token of [`BrowseAnswer`]; [`QueueNotification::Browsed`] follows. The session must [watch](Self::watch) the
     /// queue.
-    fn browse(&mut self, _queue: QueueId, _request: &BrowseRequest, _owner: Option<NodeId>) -> u64 {
-        0
-    }
+    fn browse(&mut self, queue: QueueId, request: &BrowseRequest, owner: Option<NodeId>) -> u64;
     /// Notifies the session with [`QueueNotification::Removed`] when the queue is deleted, although it sends the queue no
     /// requests.
-    fn watch(&mut self, _queue: QueueId) {}
+    fn watch(&mut self, queue: QueueId);
     /// The node that leads a queue, or has it, as far as this node knows.
     fn leader_of(&self, queue: &metadata::QueueRecord) -> Option<env::NodeId>;
     /// Returns true if this node has a connection to the other one, or is it.

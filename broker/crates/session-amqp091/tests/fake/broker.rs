@@ -701,6 +701,8 @@ impl Broker for FakeBroker {
         }
         seq
     }
+    // Tests send the notification of a deleted queue to every session.
+    fn watch(&mut self, _: QueueId) {}
     fn browse(&mut self, queue: QueueId, request: &BrowseRequest, _: Option<NodeId>) -> u64 {
         self.page_requests.push((queue, *request));
         let token = self.page_requests.len() as u64;

@@ -286,6 +286,12 @@ impl Broker for Node {
     ) -> FlowState {
         unreachable!("no client of this protocol publishes batches")
     }
+    fn browse(&mut self, _: QueueId, _: &queue::BrowseRequest, _: Option<NodeId>) -> u64 {
+        unreachable!("no client of this protocol browses")
+    }
+    fn watch(&mut self, _: QueueId) {
+        unreachable!("no client of this protocol browses")
+    }
     fn cursor(&mut self, _: QueueId, _: queue::cursor::CursorSend) {
         unreachable!("no client of this protocol has cursors")
     }

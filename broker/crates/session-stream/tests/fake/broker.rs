@@ -506,6 +506,12 @@ impl Broker for FakeBroker {
             false => FlowState::Steady,
         }
     }
+    fn browse(&mut self, _: QueueId, _: &queue::BrowseRequest, _: Option<NodeId>) -> u64 {
+        unreachable!("no client of this protocol browses")
+    }
+    fn watch(&mut self, _: QueueId) {
+        unreachable!("no client of this protocol browses")
+    }
     fn cursor(&mut self, queue: QueueId, send: CursorSend) {
         let session = self.id.number;
         let Some(stream) = self.streams.get_mut(&queue) else {
