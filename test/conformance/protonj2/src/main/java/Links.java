@@ -17,6 +17,7 @@ import org.apache.qpid.protonj2.test.driver.codec.primitives.DescribedType;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.Symbol;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnknownDescribedType;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnsignedLong;
+import org.apache.qpid.protonj2.test.driver.codec.transport.Role;
 import org.apache.qpid.protonj2.test.driver.codec.transport.SenderSettleMode;
 
 /** Attach and detach, handles and names, and the fields of source and target (part 2, 2.6 and 2.7.3; part 3, 3.5). */
@@ -56,6 +57,7 @@ final class Links {
         handles(suite);
         refused(suite);
         sources(suite);
+        smallFrames(suite);
         unsettled(suite);
         dynamic(suite);
         detaches(suite);
@@ -476,6 +478,57 @@ final class Links {
         return filters;
     }
 
+    /** Answers that do not fit in the frames of the client. Whatever the broker does, its frames are allowed. */
+    private static void smallFrames(Suite suite) {
+        suite.group("small frames");
+        Peer.Opener small = () -> {
+            Peer peer = Peer.opened(open -> open.withMaxFrameSize(512));
+            peer.begin(0);
+            return peer;
+        };
+        suite.check("a name of 400 bytes is answered in one frame", Peer.with(small, peer -> {
+            peer.expectAttach().withName("n".repeat(400)).ofReceiver().withTarget(notNullValue());
+            peer.expectFlow();
+            peer.send(0, Peer.ATTACH, sending(Peer.queue(), NAME, "n".repeat(400)));
+            peer.await();
+            peer.publish(0, 0);
+            peer.finish();
+        }));
+        for (boolean sends : new boolean[] {true, false}) {
+            String who = sends ? "sender" : "receiver";
+            suite.check("a " + who + " with a source of 300 bytes and a name of 200 is refused", Peer.with(small, peer -> {
+                Object[] fields = sends ? sending(Peer.queue(), NAME, "n".repeat(200)) : receiving(Peer.queue(), NAME, "n".repeat(200));
+                fields[sends ? SOURCE : TARGET] = sends ? Peer.described(Peer.SOURCE, "a".repeat(300)) : Peer.described(Peer.TARGET, "a".repeat(300));
+                peer.send(0, Peer.ATTACH, fields);
+                peer.refused(0, sends, "amqp:frame-size-too-small", Peer.INVALID);
+                peer.finish();
+            }));
+            // No attach with this name fits, and a detach needs an attach.
+            suite.check("a " + who + " with a name of 600 bytes ends the session", Peer.with(small, peer -> {
+                Object[] fields = sends ? sending(Peer.queue(), NAME, "n".repeat(600)) : receiving(Peer.queue(), NAME, "n".repeat(600));
+                peer.send(0, Peer.ATTACH, fields);
+                peer.ended("amqp:frame-size-too-small", "amqp:resource-limit-exceeded", Peer.INVALID);
+            }));
+            suite.check("a refused " + who + " with a name of 600 bytes ends the session", Peer.with(small, peer -> {
+                Object[] fields = sends ? sending("there-is-none", NAME, "n".repeat(600)) : receiving("there-is-none", NAME, "n".repeat(600));
+                peer.send(0, Peer.ATTACH, fields);
+                peer.ended("amqp:frame-size-too-small", "amqp:resource-limit-exceeded", Peer.INVALID);
+            }));
+        }
+        suite.check("a rejection that repeats long names fits", Peer.with(small, peer -> {
+            String name = "q".repeat(200);
+            peer.expectAttach().ofReceiver();
+            peer.expectFlow();
+            peer.send(0, Peer.ATTACH, sending("none", TARGET, Peer.described(Peer.TARGET)));
+            peer.await();
+            peer.expectDisposition().withRole(Role.RECEIVER).withFirst(0).withSettled(true);
+            peer.remoteTransfer().withHandle(0).withDeliveryId(0).withDeliveryTag(Peer.tag(0)).withProperties().withTo("/queues/" + name).also()
+                    .withBody().withValue("x").also().now();
+            peer.await();
+            peer.finish();
+        }));
+    }
+
     /** The broker has no link recovery and says so (docs/compatibility.md). */
     private static void unsettled(Suite suite) {
         suite.group("unsettled map");
@@ -531,6 +584,23 @@ final class Links {
             peer.remoteDetach().withHandle(0).withClosed(true).now();
             peer.await();
             peer.finish();
+        }));
+        suite.check("a link with the same name is new after a detach", Peer.with(Peer::begun, peer -> {
+            String queue = Peer.filled(1);
+            for (int i = 0; i < 3; i++) {
+                peer.expectAttach().ofSender().withName("r").withInitialDeliveryCount(0).withUnsettled(nullValue());
+                peer.remoteAttach().withName("r").withHandle(0).ofReceiver().withSource(new Source().setAddress(Peer.address(queue)))
+                        .withTarget(new Target()).now();
+                peer.await();
+                peer.expectMessage(0).withDeliveryId(i);
+                peer.credit(0, 0, 1);
+                peer.await();
+                peer.expectDetach().withClosed(anyOf(nullValue(), equalTo(false))).withError(nullValue());
+                peer.remoteDetach().withHandle(0).withClosed(false).now();
+                peer.await();
+            }
+            peer.finish();
+            Peer.holds(queue, 0);
         }));
         suite.check("a hundred targets are attached and detached", Peer.with(Peer::begun, peer -> {
             for (int i = 0; i < 100; i++) {

@@ -16,6 +16,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.apache.qpid.protonj2.test.driver.AMQPTestDriver;
 import org.apache.qpid.protonj2.test.driver.ProtonTestClient;
+import org.apache.qpid.protonj2.test.driver.ProtonTestClientOptions;
 import org.apache.qpid.protonj2.test.driver.actions.OpenInjectAction;
 import org.apache.qpid.protonj2.test.driver.actions.ScriptCompleteAction;
 import org.apache.qpid.protonj2.test.driver.actions.TransferInjectAction;
@@ -83,6 +84,12 @@ final class Peer extends ProtonTestClient {
         } catch (ReflectiveOperationException error) {
             throw new IllegalStateException("another version of the test driver", error);
         }
+    }
+
+    Peer() {}
+
+    Peer(ProtonTestClientOptions options) {
+        super(options);
     }
 
     @Override

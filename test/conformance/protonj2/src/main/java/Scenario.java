@@ -18,6 +18,7 @@ final class Scenario {
         Transfers.register(suite);
         Deliveries.register(suite);
         Transactions.register(suite);
+        WebSockets.register(suite);
         Engines.register(suite);
         suite.end("protonj2");
     }

@@ -203,6 +203,35 @@ final class Sessions {
                     peer.await();
                     peer.finish();
                 }));
+        suite.check("transfer ids of the client wrap after 2^32 - 1", Peer.with(Peer::opened, peer -> {
+            String queue = Peer.queue();
+            peer.expectBegin();
+            peer.remoteBegin().withNextOutgoingId(0xFFFFFFFEL).withIncomingWindow(100).withOutgoingWindow(100).onChannel(0).now();
+            peer.await();
+            peer.sender(0, queue);
+            for (int id = 0; id < 5; id++) {
+                peer.publish(0, id);
+            }
+            // A flow without its own count of the transfers shows that of the broker.
+            peer.expectFlow().withHandle(nullValue()).withNextIncomingId(3);
+            peer.remoteFlow().withNullHandle().withNextOutgoingId(3).withEcho(true).now();
+            peer.await();
+            peer.finish();
+        }));
+        suite.check("delivery counts of the client wrap after 2^32 - 1", Peer.with(Peer::begun, peer -> {
+            peer.expectAttach().ofReceiver();
+            peer.expectFlow().withDeliveryCount(0xFFFFFFFEL);
+            peer.remoteAttach().withName("l").withHandle(0).ofSender().withInitialDeliveryCount(0xFFFFFFFEL).withSource(new Source())
+                    .withTarget(new Target().setAddress(Peer.address(Peer.queue()))).now();
+            peer.await();
+            for (int id = 0; id < 5; id++) {
+                peer.publish(0, id);
+            }
+            peer.expectFlow().withHandle(0).withDeliveryCount(3);
+            peer.remoteFlow().withHandle(0).withEcho(true).now();
+            peer.await();
+            peer.finish();
+        }));
         suite.check("a message of 1000 transfers fits, because the broker renews its window", Peer.with(Peer::begun, peer -> {
             String queue = Peer.queue();
             peer.sender(0, queue);

@@ -195,6 +195,50 @@ final class Transactions {
                 }
             }));
         }
+        suite.check("a commit settles the deliveries that the client has not settled", coordinated((peer, queue) -> {
+            byte[] transaction = acceptUnsettled(peer, queue);
+            peer.expectDisposition().withRole(Role.SENDER).withFirst(0).withSettled(true).withState(Accepted.getInstance());
+            discharge(peer, 2, transaction, false);
+            peer.finish();
+            Peer.holds(queue);
+        }));
+        suite.check("a rollback leaves the deliveries that the client has not settled to it", coordinated((peer, queue) -> {
+            byte[] transaction = acceptUnsettled(peer, queue);
+            discharge(peer, 2, transaction, true);
+            peer.remoteDisposition().withRole(Role.RECEIVER).withFirst(0).withSettled(true).withState().accepted().now();
+            peer.sync();
+            peer.finish();
+            Peer.holds(queue);
+        }));
+        suite.check("a rollback of a delivery that is then released brings it back", coordinated((peer, queue) -> {
+            byte[] transaction = acceptUnsettled(peer, queue);
+            discharge(peer, 2, transaction, true);
+            peer.remoteDisposition().withRole(Role.RECEIVER).withFirst(0).withSettled(true).withState().released().now();
+            peer.sync();
+            peer.finish();
+            Peer.holds(queue, 0);
+        }));
+        suite.check("a delivery that is settled twice in it is settled once", coordinated((peer, queue) -> {
+            byte[] transaction = acceptUnsettled(peer, queue);
+            for (int i = 0; i < 3; i++) {
+                peer.remoteDisposition().withRole(Role.RECEIVER).withFirst(0).withSettled(true)
+                        .withState(new TransactionalState().setTxnId(new Binary(transaction)).setOutcome(Accepted.getInstance())).now();
+            }
+            peer.sync();
+            discharge(peer, 2, transaction, false);
+            peer.finish();
+            Peer.holds(queue);
+        }));
+        suite.check("a delivery of it that is settled outside before the commit does not come twice", coordinated((peer, queue) -> {
+            byte[] transaction = acceptUnsettled(peer, queue);
+            peer.remoteDisposition().withRole(Role.RECEIVER).withFirst(0).withSettled(true).withState().released().now();
+            peer.sync();
+            peer.expectDisposition().withRole(Role.RECEIVER).withFirst(2).withSettled(true);
+            request(peer, 2, new Discharge().setTxnId(new Binary(transaction)).setFail(false));
+            peer.await();
+            peer.finish();
+            Peer.holds(queue, 0);
+        }));
         suite.check("64 are open at the same time, and no more", coordinated((peer, queue) -> {
             for (int id = 0; id < 64; id++) {
                 declare(peer, id);
@@ -204,6 +248,20 @@ final class Transactions {
             peer.await();
             peer.finish();
         }));
+    }
+
+    /** Receives a message with delivery id 0, and accepts it in a transaction without settling it. */
+    private static byte[] acceptUnsettled(Peer peer, String queue) {
+        peer.publish(1, 0);
+        peer.receiver(2, queue);
+        peer.expectMessage(0);
+        peer.credit(2, 0, 1);
+        peer.await();
+        byte[] transaction = declare(peer, 1);
+        peer.remoteDisposition().withRole(Role.RECEIVER).withFirst(0).withSettled(false)
+                .withState(new TransactionalState().setTxnId(new Binary(transaction)).setOutcome(Accepted.getInstance())).now();
+        peer.sync();
+        return transaction;
     }
 
     private static void wrongRequests(Suite suite) {
