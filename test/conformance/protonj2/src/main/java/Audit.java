@@ -1,10 +1,13 @@
 import java.io.ByteArrayOutputStream;
 import java.nio.ByteBuffer;
+import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
+import java.util.Queue;
 import java.util.Set;
+import java.util.function.BiConsumer;
 import org.apache.qpid.protonj2.buffer.ProtonBuffer;
 import org.apache.qpid.protonj2.buffer.ProtonBufferAllocator;
 import org.apache.qpid.protonj2.codec.CodecFactory;
@@ -30,6 +33,8 @@ import org.apache.qpid.protonj2.types.transport.Transfer;
  * those that the codec does not accept permit nothing.
  */
 final class Audit {
+    /** Frames that the text of a fault shows. */
+    private static final int MAX_TRACE = 50;
     private static final byte[] MAGIC = {'A', 'M', 'Q', 'P'};
     /** Bytes of a protocol header, and of the header of a frame. */
     static final int HEADER_SIZE = 8;
@@ -45,6 +50,8 @@ final class Audit {
     /** By the channel of the client, and by that of the broker. */
     private final Map<Integer, SessionState> ours = new HashMap<>();
     private final Map<Integer, SessionState> theirs = new HashMap<>();
+    /** Sessions whose begin the broker has not answered, in order, by the channel of the client. */
+    private final Map<Integer, Queue<SessionState>> beginning = new HashMap<>();
     private long maxFrameSize = Long.MAX_VALUE;
     private int channelMax = 0xFFFF;
     private boolean isHeaderDue = true;
@@ -52,15 +59,28 @@ final class Audit {
     private boolean isClosed;
     /** A frame of the client, perhaps an attach, did not decode. */
     private boolean isPermitUnknown;
+    /** The last frames of both peers. */
+    private final Queue<TracedFrame> frames = new ArrayDeque<>();
     private String fault;
+    private BiConsumer<Integer, Object> observer = (channel, performative) -> {};
+
+    private record TracedFrame(boolean isBroker, int channel, Object performative) {
+        @Override
+        public String toString() {
+            return "\n  " + (isBroker ? "< " : "> ") + channel + " " + performative;
+        }
+    }
 
     /** A session of both peers. */
     private static final class SessionState {
         private long window;
         private long handleMax = 0xFFFFFFFFL;
-        /** Transfer id of the next transfer of the broker, and the first id that is outside of the window. */
+        /** Transfer id of the first and of the next transfer of the broker. */
+        private int firstTransfer;
         private int nextTransfer;
-        private int windowEnd;
+        /** Flows before the begin of the broker is known count from its first transfer. */
+        private final Grant windows = new Grant();
+        private long earlyWindow;
         private Integer nextDelivery;
         private final Map<Long, LinkState> theirs = new HashMap<>();
         private final Map<Long, Grant> byHandle = new HashMap<>();
@@ -69,20 +89,18 @@ final class Audit {
         private final Set<Integer> receivedDeliveries = new HashSet<>();
     }
 
-    /**
-     * The credit that the client granted on a link. Deliveries may be on their way when it takes credit back, so each grant counts.
-     */
+    /** What the client granted: a number of steps from a count. Steps may be on their way when it takes some back, so each grant counts. */
     private static final class Grant {
-        private final Map<Integer, Long> creditByCount = new HashMap<>();
+        private final Map<Integer, Long> stepsByCount = new HashMap<>();
 
-        void add(long deliveryCount, long credit) {
-            creditByCount.merge((int) deliveryCount, credit, Math::max);
+        void add(long count, long steps) {
+            stepsByCount.merge((int) count, steps, Math::max);
         }
 
-        /** Returns true if the credit allows this many deliveries. */
-        boolean allows(int deliveryCount) {
-            return creditByCount.entrySet().stream()
-                    .anyMatch(grant -> Integer.toUnsignedLong(deliveryCount - grant.getKey()) <= grant.getValue());
+        /** Returns true if a grant allows this count to be reached. A client may also claim counts that are ahead of the broker's. */
+        boolean allows(int count) {
+            return stepsByCount.entrySet().stream().anyMatch(grant -> grant.getKey() - count > 0
+                    || Integer.toUnsignedLong(count - grant.getKey()) <= grant.getValue());
         }
     }
 
@@ -104,6 +122,11 @@ final class Audit {
         sent.add(bytes);
     }
 
+    /** Passes each performative of the broker on with its channel. */
+    synchronized void observe(BiConsumer<Integer, Object> observer) {
+        this.observer = observer;
+    }
+
     /** Fails if a frame of the broker was wrong. */
     synchronized void verify() {
         if (fault != null) {
@@ -117,6 +140,7 @@ final class Audit {
             for (Object part : context) {
                 text.append(", ").append(part);
             }
+            frames.forEach(text::append);
             fault = text.toString();
         }
     }
@@ -192,8 +216,13 @@ final class Audit {
                 isPermitUnknown |= !isBroker;
                 return;
             }
+            frames.add(new TracedFrame(isBroker, channel, value));
+            if (frames.size() > MAX_TRACE) {
+                frames.remove();
+            }
             if (isBroker) {
                 judge(type, channel, value, body);
+                observer.accept(channel, value);
             } else {
                 permit(channel, value);
             }
@@ -211,15 +240,19 @@ final class Audit {
             session.window = begin.getIncomingWindow();
             session.handleMax = begin.hasHandleMax() ? begin.getHandleMax() : 0xFFFFFFFFL;
             ours.put(channel, session);
+            beginning.computeIfAbsent(channel, number -> new ArrayDeque<>()).add(session);
         } else if (session == null) {
             return;
         } else if (value instanceof Attach attach) {
-            Grant grant = new Grant();
+            // The earlier link with the name may still have deliveries on their way.
+            Grant grant = session.byName.computeIfAbsent(key(attach.getName(), attach.getRole() == Role.RECEIVER), name -> new Grant());
             session.byHandle.put(attach.getHandle(), grant);
-            session.byName.put(key(attach.getName(), attach.getRole() == Role.RECEIVER), grant);
         } else if (value instanceof Flow flow) {
             if (flow.hasNextIncomingId()) {
-                session.windowEnd = later(session.windowEnd, (int) (flow.getNextIncomingId() + flow.getIncomingWindow()));
+                session.windows.add(flow.getNextIncomingId(), flow.getIncomingWindow());
+            } else {
+                session.windows.add(session.firstTransfer, flow.getIncomingWindow());
+                session.earlyWindow = Math.max(session.earlyWindow, flow.getIncomingWindow());
             }
             Grant grant = flow.hasHandle() ? session.byHandle.get(flow.getHandle()) : null;
             if (grant != null && flow.hasLinkCredit()) {
@@ -232,10 +265,6 @@ final class Audit {
 
     private static String key(String name, boolean brokerSends) {
         return (brokerSends ? "to the client: " : "to the broker: ") + name;
-    }
-
-    private static int later(int one, int other) {
-        return one - other > 0 ? one : other;
     }
 
     private void judge(int type, int channel, Object value, ProtonBuffer rest) {
@@ -257,11 +286,13 @@ final class Audit {
             isClosed = true;
         } else if (value instanceof Begin begin) {
             require(channel <= channelMax, "channels are within channel-max", channel);
-            SessionState session = begin.hasRemoteChannel() ? ours.get(begin.getRemoteChannel()) : null;
+            Queue<SessionState> sessions = begin.hasRemoteChannel() ? beginning.get(begin.getRemoteChannel()) : null;
+            SessionState session = sessions == null ? null : sessions.poll();
             require(session != null && !theirs.containsKey(channel), "a begin answers one of the client, on a free channel", begin);
             if (session != null) {
-                session.nextTransfer = (int) begin.getNextOutgoingId();
-                session.windowEnd = (int) (begin.getNextOutgoingId() + session.window);
+                session.firstTransfer = (int) begin.getNextOutgoingId();
+                session.nextTransfer = session.firstTransfer;
+                session.windows.add(session.firstTransfer, Math.max(session.window, session.earlyWindow));
                 theirs.put(channel, session);
             }
         } else if (value instanceof End) {
@@ -307,7 +338,10 @@ final class Audit {
             int count = disposition.hasLast() ? (int) disposition.getLast() - first + 1 : 1;
             require(count > 0 && count < MAX_RANGE, "a disposition has a range of ids", disposition);
             for (int i = 0; i < Math.min(count, MAX_RANGE); i++) {
-                require(isPermitUnknown || known.contains(first + i), "a disposition concerns deliveries of the session", disposition);
+                boolean isKnown = disposition.getSettled() ? known.remove(first + i) : known.contains(first + i);
+                // A range of the sender may have settled deliveries inside.
+                isKnown |= disposition.getRole() == Role.SENDER && i > 0 && i < count - 1;
+                require(isPermitUnknown || isKnown, "a disposition concerns deliveries that the broker has not settled", disposition);
             }
         } else {
             require(false, "the performative belongs to a session", value);
@@ -322,7 +356,7 @@ final class Audit {
 
     private void judge(SessionState session, Transfer transfer, ProtonBuffer payload) {
         session.nextTransfer++;
-        require(session.windowEnd - session.nextTransfer >= 0, "transfers are within the incoming window", transfer);
+        require(isPermitUnknown || session.windows.allows(session.nextTransfer), "transfers are within the incoming window", transfer);
         LinkState link = session.theirs.get(transfer.getHandle());
         require(link != null && link.isSender, "a transfer has the handle of a sending link", transfer);
         if (link == null) {

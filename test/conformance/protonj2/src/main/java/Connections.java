@@ -1,10 +1,13 @@
 import static org.hamcrest.Matchers.notNullValue;
 import static org.hamcrest.Matchers.nullValue;
 
+import java.io.ByteArrayOutputStream;
+import java.nio.ByteBuffer;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.qpid.protonj2.test.driver.codec.primitives.Symbol;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnknownDescribedType;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnsignedLong;
 import org.apache.qpid.protonj2.test.driver.codec.transport.ErrorCondition;
@@ -103,8 +106,8 @@ final class Connections {
         })));
     }
 
-    private static org.apache.qpid.protonj2.test.driver.codec.primitives.Symbol[] symbols(String... names) {
-        return Arrays.stream(names).map(Peer::symbol).toArray(org.apache.qpid.protonj2.test.driver.codec.primitives.Symbol[]::new);
+    private static Symbol[] symbols(String... names) {
+        return Arrays.stream(names).map(Peer::symbol).toArray(Symbol[]::new);
     }
 
     private static void closes(Suite suite) {
@@ -122,7 +125,7 @@ final class Connections {
         })));
         suite.check("frames after the close have no answer", Peer.with(Peer::begun, peer -> {
             peer.expectClose().withError(nullValue());
-            java.io.ByteArrayOutputStream all = new java.io.ByteArrayOutputStream();
+            ByteArrayOutputStream all = new ByteArrayOutputStream();
             all.writeBytes(Peer.encodedFrame(0, 0, Peer.hex("00 53 18 45")));
             all.writeBytes(Peer.encodedFrame(0, 1, Peer.hex("00 53 11 c0 08 04 40 43 52 01 52 01 40")));
             all.writeBytes(Peer.encodedFrame(0, 0, Peer.hex("00 53 18 45")));
@@ -240,14 +243,14 @@ final class Connections {
 
     /** A begin with lists in lists in a field for capabilities. */
     private static byte[] deep(int depth) {
-        java.nio.ByteBuffer lists = java.nio.ByteBuffer.allocate(9 * depth);
+        ByteBuffer lists = ByteBuffer.allocate(9 * depth);
         for (int left = depth; left > 1; left--) {
             lists.put((byte) 0xd0).putInt(4 + 9 * (left - 1) - 8).putInt(1);
         }
         lists.put((byte) 0x45);
         byte[] field = Arrays.copyOf(lists.array(), lists.position());
         Checks.same(field.length, 9 * (depth - 1) + 1);
-        java.nio.ByteBuffer body = java.nio.ByteBuffer.allocate(64 + field.length);
+        ByteBuffer body = ByteBuffer.allocate(64 + field.length);
         body.put(Peer.hex("00 53 11 d0")).putInt(4 + 5 + field.length).putInt(6).put(Peer.hex("40 43 43 43 40")).put(field);
         return Arrays.copyOf(body.array(), body.position());
     }

@@ -9,6 +9,7 @@ import java.util.Map;
 import org.apache.qpid.protonj2.test.driver.codec.messaging.Accepted;
 import org.apache.qpid.protonj2.test.driver.codec.messaging.Source;
 import org.apache.qpid.protonj2.test.driver.codec.messaging.Target;
+import org.apache.qpid.protonj2.test.driver.codec.primitives.UnknownDescribedType;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnsignedLong;
 import org.apache.qpid.protonj2.test.driver.codec.transport.Role;
 import org.hamcrest.Matcher;
@@ -244,7 +245,7 @@ final class Deliveries {
             String queue = Peer.filled(1);
             peer.receiver(0, queue);
             receive(peer, 1);
-            peer.send(0, Peer.DISPOSITION, true, Peer.uint(0), null, true, new org.apache.qpid.protonj2.test.driver.codec.primitives.UnknownDescribedType(
+            peer.send(0, Peer.DISPOSITION, true, Peer.uint(0), null, true, new UnknownDescribedType(
                     Peer.symbol("example:lost:list"), List.of()));
             peer.ended(Peer.NOT_IMPLEMENTED, Peer.INVALID, Peer.DECODE);
             Peer.holds(queue, 0);

@@ -15,7 +15,6 @@ import org.apache.qpid.protonj2.codec.Encoder;
 import org.apache.qpid.protonj2.engine.Connection;
 import org.apache.qpid.protonj2.engine.Engine;
 import org.apache.qpid.protonj2.engine.EngineFactory;
-import org.apache.qpid.protonj2.engine.IncomingDelivery;
 import org.apache.qpid.protonj2.engine.OutgoingDelivery;
 import org.apache.qpid.protonj2.engine.Receiver;
 import org.apache.qpid.protonj2.engine.Sender;
@@ -179,9 +178,8 @@ final class EngineClient implements AutoCloseable {
         return bytes;
     }
 
-    /** The text of a delivery: the value in its last section. */
-    static String text(IncomingDelivery delivery) {
-        ProtonBuffer bytes = delivery.readAll();
+    /** The text of a message: the value in its last section. */
+    static String text(ProtonBuffer bytes) {
         Object section = null;
         while (bytes.getReadableBytes() > 0) {
             section = CodecFactory.getDefaultDecoder().readObject(bytes, CodecFactory.getDefaultDecoder().newDecoderState());

@@ -1,6 +1,12 @@
+import static org.hamcrest.Matchers.allOf;
 import static org.hamcrest.Matchers.equalTo;
+import static org.hamcrest.Matchers.hasItemInArray;
+import static org.hamcrest.Matchers.nullValue;
 
+import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -9,6 +15,7 @@ import org.apache.qpid.protonj2.test.driver.codec.primitives.Binary;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnknownDescribedType;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnsignedLong;
 import org.apache.qpid.protonj2.test.driver.codec.security.SaslCode;
+import org.hamcrest.Matcher;
 
 /** Protocol headers (part 2, 2.2) and the SASL layer (part 5, 5.3). */
 final class Handshakes {
@@ -73,12 +80,12 @@ final class Handshakes {
         aborts(suite);
     }
 
-    private static org.hamcrest.Matcher<?> hasItems(String... names) {
-        List<org.hamcrest.Matcher<? super Object[]>> all = new java.util.ArrayList<>();
+    private static Matcher<?> hasItems(String... names) {
+        List<Matcher<? super Object[]>> all = new ArrayList<>();
         for (String name : names) {
-            all.add(org.hamcrest.Matchers.hasItemInArray((Object) Peer.symbol(name)));
+            all.add(hasItemInArray((Object) Peer.symbol(name)));
         }
-        return org.hamcrest.Matchers.allOf(all);
+        return allOf(all);
     }
 
     /** A peer whose login was accepted, before the second header. */
@@ -110,8 +117,8 @@ final class Handshakes {
         peer.expectSaslOutcome().withCode(SaslCode.OK);
         peer.expectAMQPHeader();
         peer.expectOpen();
-        peer.expectClose().withError(org.hamcrest.Matchers.nullValue());
-        java.io.ByteArrayOutputStream all = new java.io.ByteArrayOutputStream();
+        peer.expectClose().withError(nullValue());
+        ByteArrayOutputStream all = new ByteArrayOutputStream();
         all.writeBytes(SASL);
         // sasl-init with PLAIN and the response of guest; an open with a container id; a close.
         byte[] response = plain("guest", "guest");
@@ -179,7 +186,7 @@ final class Handshakes {
     }
 
     private static void sasl(Peer peer, long code, Object... fields) {
-        peer.getDriver().sendSaslFrame(0, new UnknownDescribedType(UnsignedLong.valueOf(code), java.util.Arrays.asList(fields)));
+        peer.getDriver().sendSaslFrame(0, new UnknownDescribedType(UnsignedLong.valueOf(code), Arrays.asList(fields)));
     }
 
     /** Clients that leave in the middle of the login. The suite connects again afterwards. */

@@ -5,6 +5,8 @@ import static org.hamcrest.Matchers.hasProperty;
 import static org.hamcrest.Matchers.notNullValue;
 import static org.hamcrest.Matchers.nullValue;
 
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -442,19 +444,19 @@ final class Links {
 
     /** An attach of a receiver whose filter set has one key of this size. The driver cannot encode symbols above 255 bytes. */
     private static byte[] withLargeSymbol(String address, int size) {
-        byte[] text = address.getBytes(java.nio.charset.StandardCharsets.UTF_8);
-        java.nio.ByteBuffer filter = java.nio.ByteBuffer.allocate(size + 32);
+        byte[] text = address.getBytes(StandardCharsets.UTF_8);
+        ByteBuffer filter = ByteBuffer.allocate(size + 32);
         int entries = 5 + size + 7;
         filter.put((byte) 0xd1).putInt(4 + entries).putInt(2).put((byte) 0xb3).putInt(size);
         byte[] key = new byte[size];
         Arrays.fill(key, (byte) 'k');
         filter.put(key).put(Peer.hex("00 a3 01 78 a1 01 76"));
         int sourceSize = 2 + text.length + 6 + filter.position();
-        java.nio.ByteBuffer source = java.nio.ByteBuffer.allocate(sourceSize + 32);
+        ByteBuffer source = ByteBuffer.allocate(sourceSize + 32);
         source.put(Peer.hex("00 53 28 d0")).putInt(4 + sourceSize).putInt(8).put((byte) 0xa1).put((byte) text.length).put(text)
                 .put(Peer.hex("40 40 40 40 40 40")).put(filter.array(), 0, filter.position());
         int attachSize = 3 + 1 + 1 + 2 + source.position() + 4;
-        java.nio.ByteBuffer attach = java.nio.ByteBuffer.allocate(attachSize + 32);
+        ByteBuffer attach = ByteBuffer.allocate(attachSize + 32);
         attach.put(Peer.hex("00 53 12 d0")).putInt(4 + attachSize).putInt(7).put(Peer.hex("a1 01 6c 43 41 40 40"))
                 .put(source.array(), 0, source.position()).put(Peer.hex("00 53 29 45"));
         return Arrays.copyOf(attach.array(), attach.position());

@@ -10,9 +10,11 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Queue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import org.apache.qpid.protonj2.test.driver.AMQPTestDriver;
 import org.apache.qpid.protonj2.test.driver.ProtonTestClient;
@@ -74,6 +76,7 @@ final class Peer extends ProtonTestClient {
     private byte[] unread = {};
     private boolean isReading;
     private boolean isIgnoringFlows;
+    private boolean isIgnoringFrames;
 
     /** The script of the test driver, which does not say whether it is complete. */
     private Queue<?> script() {
@@ -119,9 +122,17 @@ final class Peer extends ProtonTestClient {
             int taken = size < Audit.HEADER_SIZE ? unread.length : size;
             ByteBuffer frame = ByteBuffer.wrap(unread, 0, taken);
             unread = Arrays.copyOfRange(unread, taken, unread.length);
-            if (!isIgnoringFlows || !isFlow(frame)) {
+            if (!isIgnoringFrames && (!isIgnoringFlows || !isFlow(frame))) {
                 super.processChannelInput(frame.slice());
             }
+        }
+    }
+
+    /** From now on, no frame need be expected: the audit judges them, and the observer gets them. */
+    void ignoreFrames(BiConsumer<Integer, Object> observer) {
+        synchronized (script) {
+            audit.observe(observer);
+            isIgnoringFrames = true;
         }
     }
 
@@ -394,7 +405,7 @@ final class Peer extends ProtonTestClient {
 
     /** The bytes of this hexadecimal text, which may have spaces. */
     static byte[] hex(String text) {
-        return java.util.HexFormat.of().parseHex(text.replace(" ", ""));
+        return HexFormat.of().parseHex(text.replace(" ", ""));
     }
 
     // Expectations.
@@ -417,7 +428,7 @@ final class Peer extends ProtonTestClient {
     }
 
     /** Returns true until the socket is closed. */
-    private boolean isConnected() {
+    boolean isConnected() {
         try {
             return eventLoop() != null;
         } catch (IllegalStateException closed) {
@@ -428,12 +439,16 @@ final class Peer extends ProtonTestClient {
     /** All expected frames come, and then the broker closes the socket. */
     void awaitEndOfSocket() throws Exception {
         await();
+        awaitEnd();
+        await();
+    }
+
+    private void awaitEnd() throws Exception {
         long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE);
         while (isConnected()) {
             Checks.holds(System.nanoTime() < deadline, "the broker closes the socket");
             TimeUnit.MILLISECONDS.sleep(1);
         }
-        await();
     }
 
     /** The session on this channel answers, so that everything before is handled, and nothing but the answer comes. */

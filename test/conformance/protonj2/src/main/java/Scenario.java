@@ -1,4 +1,5 @@
 import java.nio.file.Path;
+import java.util.Arrays;
 
 /** Qpid ProtonJ2's test driver and engine against Posthorn, mostly with frames that the standard forbids. */
 final class Scenario {
@@ -9,7 +10,7 @@ final class Scenario {
 
     /** The first argument is the file of exceptions; words of names of scenarios follow. */
     public static void main(String[] arguments) throws Exception {
-        String[] words = java.util.Arrays.copyOfRange(arguments, 1, arguments.length);
+        String[] words = Arrays.copyOfRange(arguments, 1, arguments.length);
         Suite suite = new Suite(Path.of(arguments[0]), Peer::probe, words);
         Handshakes.register(suite);
         Connections.register(suite);
@@ -20,6 +21,7 @@ final class Scenario {
         Transactions.register(suite);
         WebSockets.register(suite);
         Engines.register(suite);
+        Walks.register(suite);
         suite.end("protonj2");
     }
 }

@@ -1,7 +1,9 @@
+import static org.hamcrest.Matchers.anyOf;
 import static org.hamcrest.Matchers.equalTo;
 import static org.hamcrest.Matchers.notNullValue;
 import static org.hamcrest.Matchers.nullValue;
 
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -10,6 +12,7 @@ import org.apache.qpid.protonj2.test.driver.codec.messaging.Target;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnknownDescribedType;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnsignedInteger;
 import org.apache.qpid.protonj2.test.driver.codec.primitives.UnsignedLong;
+import org.apache.qpid.protonj2.test.driver.codec.transport.Begin;
 
 /** Begin, end, channels and session windows (part 2, 2.5, 2.7.2, 2.7.4 and 2.7.8). */
 final class Sessions {
@@ -34,7 +37,7 @@ final class Sessions {
             peer.expectBegin().withRemoteChannel(equalTo(Peer.ushort(0))).withHandleMax(notNullValue());
             // The driver knows sessions that it has begun itself.
             peer.getDriver().sessions().handleLocalBegin(
-                    new org.apache.qpid.protonj2.test.driver.codec.transport.Begin(), Peer.ushort(0));
+                    new Begin(), Peer.ushort(0));
             peer.send(0, Peer.BEGIN, fields);
             peer.await();
             peer.finish();
@@ -243,7 +246,7 @@ final class Sessions {
             }
             peer.expectAccepted(0);
             for (int at = 0; at < 1000; at++) {
-                byte[] part = java.util.Arrays.copyOfRange(message, at, at < 999 ? at + 1 : message.length);
+                byte[] part = Arrays.copyOfRange(message, at, at < 999 ? at + 1 : message.length);
                 peer.part(0, 0, part).withMore(at < 999).now();
             }
             peer.await();
@@ -293,7 +296,7 @@ final class Sessions {
         }));
         suite.check("a thousand echoes have a thousand answers", Peer.with(Peer::begun, peer -> {
             for (int i = 0; i < 1000; i++) {
-                peer.expectFlow().withHandle(nullValue()).withEcho(org.hamcrest.Matchers.anyOf(nullValue(), equalTo(false)));
+                peer.expectFlow().withHandle(nullValue()).withEcho(anyOf(nullValue(), equalTo(false)));
             }
             for (int i = 0; i < 1000; i++) {
                 peer.remoteFlow().withNullHandle().withEcho(true).now();

@@ -1,9 +1,11 @@
 import static org.hamcrest.Matchers.allOf;
+import static org.hamcrest.Matchers.equalTo;
 import static org.hamcrest.Matchers.hasItemInArray;
 import static org.hamcrest.Matchers.hasProperty;
 import static org.hamcrest.Matchers.instanceOf;
 import static org.hamcrest.Matchers.nullValue;
 
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -56,7 +58,7 @@ final class Transactions {
 
     /** Attaches a link to the coordinator, whose source has these outcomes. */
     private static void coordinator(Peer peer, String... outcomes) {
-        Symbol[] symbols = java.util.Arrays.stream(outcomes).map(Peer::symbol).toArray(Symbol[]::new);
+        Symbol[] symbols = Arrays.stream(outcomes).map(Peer::symbol).toArray(Symbol[]::new);
         peer.expectAttach().ofReceiver().withTarget(instanceOf(Coordinator.class));
         peer.expectFlow();
         peer.remoteAttach().withName("coordinator").withHandle(0).ofSender().withInitialDeliveryCount(0)
@@ -91,7 +93,7 @@ final class Transactions {
     private static void post(Peer peer, long id, byte[] transaction) {
         peer.expectDisposition().withRole(Role.RECEIVER).withFirst(id).withSettled(true).withState(allOf(
                 instanceOf(TransactionalState.class),
-                hasProperty("txnId", org.hamcrest.Matchers.equalTo(new Binary(transaction))),
+                hasProperty("txnId", equalTo(new Binary(transaction))),
                 hasProperty("outcome", instanceOf(Accepted.class))));
         peer.message(1, id).withState().transactional().withTxnId(transaction).also().now();
         peer.await();
@@ -132,7 +134,7 @@ final class Transactions {
             peer.await();
             byte[] one = declare(peer, 0);
             byte[] other = declare(peer, 1);
-            Checks.holds(!java.util.Arrays.equals(one, other), "ids are unique");
+            Checks.holds(!Arrays.equals(one, other), "ids are unique");
             peer.finish();
         }));
     }
