@@ -268,13 +268,13 @@ final class Connections {
         suite.check("a silent client is closed after the timeout of the broker", Peer.with(() -> Peer.opened(Scenario.STRICT_PORT, open -> {}), peer ->
                 peer.closed("amqp:resource-limit-exceeded")));
         suite.check("a client that sends empty frames is not closed", Peer.with(() -> Peer.opened(Scenario.STRICT_PORT, open -> {}), peer -> {
-            for (int i = 1; i <= 10; i++) {
-                peer.remoteEmptyFrame().later(i * 400);
+            for (int i = 1; i <= 11; i++) {
+                peer.remoteEmptyFrame().later(i * 1000);
             }
             peer.begin(0);
             // The broker closes with an error if the frames above did not count.
             peer.expectClose().withError(nullValue());
-            peer.remoteClose().later(4400);
+            peer.remoteClose().later(11_500);
             peer.awaitEndOfSocket();
         }));
         suite.check("bytes of an unfinished frame count as activity, and the frame is read", Peer.with(Peer::begun, peer -> {

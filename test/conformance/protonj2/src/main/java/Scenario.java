@@ -3,7 +3,7 @@ import java.util.Arrays;
 
 /** Qpid ProtonJ2's test driver and engine against Posthorn, mostly with frames that the standard forbids. */
 final class Scenario {
-    /** The port of a node with a heartbeat of 2 seconds and an alarm that blocks publishers. */
+    /** The port of a node with a heartbeat of 5 seconds and an alarm that blocks publishers. */
     static final int STRICT_PORT = 5673;
 
     private Scenario() {}

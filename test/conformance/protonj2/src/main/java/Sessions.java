@@ -121,6 +121,14 @@ final class Sessions {
             peer.remoteEnd().onChannel(0).now();
             peer.closed(Peer.ILLEGAL_STATE, Peer.NOT_ALLOWED);
         }));
+        Map<String, Object[]> wrong = new LinkedHashMap<>();
+        wrong.put("an error that is text", new Object[] {"error"});
+        wrong.put("an error without a condition", new Object[] {Peer.described(0x1d)});
+        wrong.put("two fields", new Object[] {null, 1});
+        wrong.forEach((name, fields) -> suite.check("an end with " + name + " closes the connection", Peer.with(Peer::begun, peer -> {
+            peer.send(0, Peer.END, fields);
+            peer.closed(Peer.DECODE, Peer.INVALID);
+        })));
         suite.check("an end of one session leaves the deliveries of another", Peer.with(Peer::begun, peer -> {
             String queue = Peer.filled(1);
             peer.begin(1);

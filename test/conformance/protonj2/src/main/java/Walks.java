@@ -65,7 +65,7 @@ final class Walks {
     }
 
     private static void run(long seed) throws Exception {
-        List<String> queues = List.of(Peer.filled(20), Broker.queue("quorum"));
+        List<String> queues = List.of(Peer.filled(20), Broker.queue("quorum"), Broker.queue("stream"));
         Random random = new Random(-seed);
         Peer peer = Peer.opened(open -> {
             if (random.nextBoolean()) {
