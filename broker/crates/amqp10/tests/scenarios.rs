@@ -2197,6 +2197,23 @@ fn attaching_and_detaching() {
             ],
         ),
         row(
+            "name that no answer has room for",
+            vec![In(attach_with(
+                0,
+                3,
+                "n".repeat(450).leak(),
+                Sender,
+                |attach| {
+                    attach.source = None;
+                    attach.target = None;
+                },
+            ))],
+            &[
+                "end 0 amqp:frame-size-too-small",
+                "! ended 0 by fault amqp:frame-size-too-small",
+            ],
+        ),
+        row(
             "detach without handle",
             vec![In(raw(0, "00531645"))],
             &[

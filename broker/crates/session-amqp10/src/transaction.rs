@@ -31,6 +31,9 @@ const CAPABILITIES: [Symbol<'static>; 2] = [
     Symbol::from_static("amqp:multi-txns-per-ssn"),
 ];
 
+/// The descriptor of the outcome rejected (part 3, section 3.4.3).
+const REJECTED: &str = "amqp:rejected:list";
+
 /// Codes and names of the types of requests (sections 4.5.2 and 4.5.3).
 const DECLARE: (u64, &str) = (0x31, "amqp:declare:list");
 const DISCHARGE: (u64, &str) = (0x32, "amqp:discharge:list");
@@ -175,6 +178,8 @@ struct Commit {
 #[derive(Debug)]
 pub(crate) struct Coordinator {
     pub link: LinkId,
+    /// The source of the link has the outcome rejected. Otherwise an error detaches the link (sections 4.2 and 4.3).
+    can_reject: bool,
     pub unconfirmed: Unconfirmed,
     commits: Vec<Commit>,
 }
@@ -224,6 +229,12 @@ fn read_request(message: &[u8]) -> Result<Request, Refusal> {
     Ok(Request::Discharge { id, fail })
 }
 
+/// Returns true if the source of a link to the coordinator has the outcome rejected. Clients that list no outcomes expect it.
+fn can_reject(attach: &Attach<'_>) -> bool {
+    let outcomes = attach.source.as_ref().map(|source| source.outcomes);
+    outcomes.is_none_or(|outcomes| outcomes.is_empty() || outcomes.contains(REJECTED))
+}
+
 impl Amqp10Session {
     /// Attaches a link to the coordinator.
     pub(crate) fn attach_coordinator(
@@ -244,6 +255,7 @@ impl Amqp10Session {
         if accepted.is_ok() {
             let coordinator = Coordinator {
                 link,
+                can_reject: can_reject(attach),
                 unconfirmed: Unconfirmed::default(),
                 commits: Vec::new(),
             };
@@ -280,7 +292,8 @@ impl Amqp10Session {
         }
     }
 
-    /// Accepts a request to the coordinator, or rejects it with the error.
+    /// Accepts a request to the coordinator, or rejects it with the error. Where the client excludes the outcome rejected, the
+    /// error detaches the link.
     fn answer_coordination(
         &mut self,
         link: LinkId,
@@ -290,6 +303,7 @@ impl Amqp10Session {
     ) {
         let outcome = match result {
             Ok(()) => Outcome::Accepted,
+            Err(refusal) if !self.can_reject(link) => return self.detach(link, refusal, cx),
             Err(refusal) => {
                 tracing::info!(peer = %self.peer, user = %self.state.user, error = %refusal.text, "transaction refused");
                 Outcome::Rejected(Some(refusal.to_error()))
@@ -300,6 +314,13 @@ impl Amqp10Session {
             self.engine
                 .settle_received(link, delivery, &outcome, cx.tail()),
         );
+    }
+
+    fn can_reject(&self, link: LinkId) -> bool {
+        match self.links.get(&link.number()) {
+            Some(Link::Coordinator(coordinator)) => coordinator.can_reject,
+            _ => true,
+        }
     }
 
     fn declare_transaction(

@@ -4,8 +4,8 @@ use crate::fake::{Client, Seen, link, message};
 use amqp10::{LinkId, SessionId};
 use codec_amqp10::{
     AnyTarget, Attach, Coordinator, Declare, DeliveryState, Discharge, Encode, Modified, Multiple,
-    Outcome, Performative, ReceiverSettleMode, Role, SectionKind, SenderSettleMode, Source, Target,
-    TransactionalState, Transfer, Value, encode_section_descriptor, encode_transfer_frame,
+    Outcome, Performative, ReceiverSettleMode, Role, SectionKind, SenderSettleMode, Source, Symbol,
+    Target, TransactionalState, Transfer, Value, encode_section_descriptor, encode_transfer_frame,
     parse_frame,
 };
 use metadata::QueueId;
@@ -174,12 +174,25 @@ impl Controller {
 }
 
 fn attach_coordinator(client: &mut Client, session: SessionId) -> LinkId {
+    attach_coordinator_with(client, session, "coordinator", Multiple::NONE)
+}
+
+/// Attaches a link to the coordinator whose source has these outcomes.
+fn attach_coordinator_with(
+    client: &mut Client,
+    session: SessionId,
+    name: &str,
+    outcomes: Multiple<'_>,
+) -> LinkId {
     let attach = Attach {
-        source: Some(Source::default()),
+        source: Some(Source {
+            outcomes,
+            ..Source::default()
+        }),
         target: Some(AnyTarget::Coordinator(Coordinator {
             capabilities: Multiple::NONE,
         })),
-        ..link("coordinator", Role::Sender)
+        ..link(name, Role::Sender)
     };
     let coordinator = client.attach(session, &attach);
     client.expect(Seen::Attached(coordinator));
@@ -495,4 +508,19 @@ fn malformed_requests_are_rejected_and_settled_ones_detach_the_coordinator() {
     controller.transfer(controller.coordinator, declare, true, None);
     let detached = Seen::Detached(Some("amqp:not-allowed".into()));
     controller.client.expect(detached);
+}
+
+#[test]
+fn errors_detach_a_coordinator_whose_source_excludes_the_outcome_rejected() {
+    let accepted = [Symbol::from_static("amqp:accepted:list")];
+    let request = value(&Discharge {
+        txn_id: b"no such transaction",
+        fail: false,
+    });
+    let mut controller = Controller::new();
+    let (client, session) = (&mut controller.client, controller.session);
+    let coordinator = attach_coordinator_with(client, session, "other", Multiple::new(&accepted));
+    assert_eq!(controller.transfer(coordinator, request, false, None), []);
+    let unknown = Seen::Detached(Some("amqp:transaction:unknown-id".into()));
+    controller.client.expect(unknown);
 }

@@ -7,7 +7,10 @@ use crate::{
     AttachReply, Attached, Cause, CommandError, Event, Fault, LinkId, PendingAttach, Serial,
 };
 
-use super::{Handled, Io, Phase, Session, write_detach};
+use super::{Handled, Io, Phase, Session, write_detach, write_small};
+
+/// Bytes of the frame of an attach without terminus, apart from its name: the frame header and the fields in their longest forms.
+const MAX_SMALL_ATTACH_OVERHEAD: usize = 64;
 
 impl Session {
     pub(super) fn on_attach<'a>(
@@ -55,6 +58,17 @@ impl Session {
                 format_args!("link '{}' was attached again", attach.name),
             );
             return Ok(Handled::Again(self.fail_link(handle as u16, fault, io)));
+        }
+        if attach.name.len() + MAX_SMALL_ATTACH_OVERHEAD > io.max_frame_size {
+            // An answer has to repeat the name, and a detach needs an attach before it (section 2.6.3).
+            return Err(Fault::session(
+                Condition::FrameSizeTooSmall,
+                format_args!(
+                    "attach: field 'name': the answer with these {} bytes does not fit in the max-frame-size of {}",
+                    attach.name.len(),
+                    io.max_frame_size
+                ),
+            ));
         }
         let handle = self.free_handle().map_err(|_| {
             Fault::session(
@@ -344,7 +358,5 @@ pub(super) fn write_small_attach(io: &mut Io<'_>, link: &Attaching) {
         desired_capabilities: Multiple::NONE,
         properties: None,
     };
-    // The peer sent the name in a frame of the size that we accept, which may be above the size that it accepts. The detach then
-    // comes without an attach, which is the most that can be said.
-    let _ = io.write(link.identity.id.channel, &attach);
+    write_small(io, link.identity.id.channel, &attach);
 }
