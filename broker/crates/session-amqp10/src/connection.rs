@@ -983,7 +983,11 @@ impl Session for Amqp10Session {
         out: &mut Outbox,
     ) -> SessionState {
         self.step(broker, out, |this, cx| {
-            this.handle_session_event(session_event, cx)
+            let mut next = Some(session_event);
+            while let Some(session_event) = next {
+                this.handle_session_event(session_event, cx);
+                next = cx.broker.next_event();
+            }
         })
     }
 

@@ -3,10 +3,10 @@
 use crate::ended;
 use crate::filters;
 use crate::state::{ConnectionState, DeliveryOutcome, StepContext};
-use crate::stored::encode_delivery;
+use crate::stored::with_encoded_delivery;
 use crate::wait::WaitReason;
 use ::filter::Filter;
-use amqp10::{Connection, CreditState, LinkId, OutgoingDelivery, SendError};
+use amqp10::{Connection, CreditState, LinkId, OutgoingDeliveryOf, SendError};
 use codec_amqp10::{Map, Reader, Symbol, map};
 use env::NodeId;
 use metadata::{Name, QueueId, QueueRecord, QueueType, Tree};
@@ -314,10 +314,10 @@ impl Consumer {
             if self.credit as usize <= self.held.len() {
                 // Sent before the queue knew of the reduced credit.
                 self.give_back(delivery.id, state);
-            } else {
-                if self.held.is_empty() {
-                    state.holding.push(self.link.number());
-                }
+            } else if !self.held.is_empty() {
+                self.held.push_back(delivery);
+            } else if !self.try_send(&delivery, engine, state, cx)? {
+                state.holding.push(self.link.number());
                 self.held.push_back(delivery);
             }
         }
@@ -362,34 +362,13 @@ impl Consumer {
         state: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), SendError> {
-        while let Some(delivery) = self.held.front() {
-            match self.send(delivery, engine, state, cx) {
-                Ok(()) => {}
-                Err(
-                    SendError::WindowClosed
-                    | SendError::OutputFull
-                    | SendError::TooManyUnsettled
-                    | SendError::NoCredit,
-                ) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            let Some(delivery) = self.held.pop_front() else {
-                break;
-            };
-            self.credit = self.credit.saturating_sub(1);
-            state.count_delivery(self.kind, &delivery, self.is_settled);
-            if self.is_settled {
-                let outcome = DeliveryOutcome::Settled(SettlementOutcome::Accepted);
-                state.settle(self.queue, self.id, outcome, delivery.id);
-            } else {
-                self.written.add(&delivery);
-                if self.written.is_due() {
-                    let written = std::mem::take(&mut self.written);
-                    cx.broker.received(self.queue, self.id, written.up_to());
+        while let Some(delivery) = self.held.pop_front() {
+            match self.try_send(&delivery, engine, state, cx) {
+                Ok(true) => {}
+                unsent => {
+                    self.held.push_front(delivery);
+                    return unsent.map(|_| ());
                 }
-            }
-            if cx.broker.tree().traces() {
-                self.trace(&delivery, self.is_settled, state, cx);
             }
         }
         state.holding.retain(|&number| number != self.link.number());
@@ -399,6 +378,42 @@ impl Consumer {
         }
         self.send_due_flow(engine, cx);
         Ok(())
+    }
+
+    /// Sends a delivery. Returns false if it has to wait. The error ends the link.
+    fn try_send(
+        &mut self,
+        delivery: &Delivery,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<bool, SendError> {
+        match self.send(delivery, engine, state, cx) {
+            Ok(()) => {}
+            Err(
+                SendError::WindowClosed
+                | SendError::OutputFull
+                | SendError::TooManyUnsettled
+                | SendError::NoCredit,
+            ) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        self.credit = self.credit.saturating_sub(1);
+        state.count_delivery(self.kind, delivery, self.is_settled);
+        if self.is_settled {
+            let outcome = DeliveryOutcome::Settled(SettlementOutcome::Accepted);
+            state.settle(self.queue, self.id, outcome, delivery.id);
+        } else {
+            self.written.add(delivery);
+            if self.written.is_due() {
+                let written = std::mem::take(&mut self.written);
+                cx.broker.received(self.queue, self.id, written.up_to());
+            }
+        }
+        if cx.broker.tree().traces() {
+            self.trace(delivery, self.is_settled, state, cx);
+        }
+        Ok(true)
     }
 
     /// Reports skipped messages to the queue, and gives it the credit that they used.
@@ -422,7 +437,6 @@ impl Consumer {
         engine.check_send(self.link, self.is_settled, cx.tail())?;
         let sends_time = state.settings.limits.interceptors.sent_time;
         let sent = sends_time.then(|| cx.broker.wall());
-        let parts = encode_delivery(delivery, sent, &mut state.scratch);
         let (short, long);
         let tag: &[u8] = match u32::try_from(delivery.id) {
             Ok(id) => {
@@ -434,14 +448,16 @@ impl Consumer {
                 &long
             }
         };
-        let outgoing = OutgoingDelivery {
-            tag,
-            message_format: 0,
-            settled: self.is_settled,
-            parts: &parts,
-            token: delivery.id,
-        };
-        engine.send(self.link, &outgoing, cx.tail()).map(|_| ())
+        with_encoded_delivery(delivery, sent, &mut state.scratch, |parts| {
+            let outgoing = OutgoingDeliveryOf {
+                tag,
+                message_format: 0,
+                settled: self.is_settled,
+                parts,
+                token: delivery.id,
+            };
+            engine.send(self.link, &outgoing, cx.tail()).map(|_| ())
+        })
     }
 
     #[cold]

@@ -6,8 +6,9 @@ use crate::cluster::Cluster;
 use crate::cluster::amqp10::Amqp10Client;
 use bytes::BytesMut;
 use codec_amqp10::{
-    AnyTarget, Attach, Begin, DeliveryState, Flow, Multiple, Performative, ReceiverSettleMode,
-    Role, SenderSettleMode, Source, Target, Value, encode_frame, parse_frame,
+    AnyTarget, Attach, Begin, DeliveryState, Disposition, Flow, Multiple, PerformativeKind, Reader,
+    ReceiverSettleMode, Role, SenderSettleMode, Source, Target, Transfer, Value, encode_frame,
+    parse_frame,
 };
 use std::time::Duration;
 
@@ -119,19 +120,21 @@ impl Pair {
         self.sender
             .take_raw(&mut self.cluster, |piece| got.extend_from_slice(piece));
         let (accepted, allowed) = (&mut self.accepted, &mut self.allowed);
-        performatives(got, |performative| match performative {
-            Performative::Disposition(disposition) => {
+        performatives(got, |kind, fields| match kind {
+            PerformativeKind::Disposition => {
+                let disposition = Disposition::read_body(fields).expect("a disposition");
                 assert!(disposition.settled, "{disposition:?}");
                 assert_eq!(disposition.state, Some(DeliveryState::ACCEPTED));
                 assert_eq!(disposition.first, *accepted, "outcomes are in order");
                 *accepted = disposition.last.unwrap_or(disposition.first) + 1;
             }
-            Performative::Flow(flow) => {
+            PerformativeKind::Flow => {
+                let flow = Flow::read_body(fields).expect("a flow");
                 if let (Some(count), Some(credit)) = (flow.delivery_count, flow.link_credit) {
                     *allowed = count + credit;
                 }
             }
-            Performative::Begin(_) | Performative::Attach(_) => {}
+            PerformativeKind::Begin | PerformativeKind::Attach => {}
             other => panic!("{other:?}"),
         });
     }
@@ -145,8 +148,9 @@ impl Pair {
         let frames = &mut self.frames;
         let before = self.delivered;
         let (delivered, first) = (&mut self.delivered, &mut self.first_transfer);
-        performatives(got, |performative| match performative {
-            Performative::Transfer(transfer) => {
+        performatives(got, |kind, fields| match kind {
+            PerformativeKind::Transfer => {
+                let transfer = Transfer::read_body(fields).expect("a transfer");
                 let id = transfer.delivery_id.expect("a whole message");
                 assert_eq!(id, *delivered, "deliveries are numbered");
                 *delivered += 1;
@@ -154,8 +158,11 @@ impl Pair {
                 frames.extend_from_slice(DISPOSITION);
                 frames[start + DISPOSITION_ID..][..4].copy_from_slice(&id.to_be_bytes());
             }
-            Performative::Begin(begin) => *first = begin.next_outgoing_id,
-            Performative::Attach(_) | Performative::Flow(_) => {}
+            PerformativeKind::Begin => {
+                let begin = Begin::read_body(fields).expect("a begin");
+                *first = begin.next_outgoing_id;
+            }
+            PerformativeKind::Attach | PerformativeKind::Flow => {}
             other => panic!("{other:?}"),
         });
         self.credit -= self.delivered - before;
@@ -223,11 +230,14 @@ fn attach(frames: &mut BytesMut, role: Role) {
     encode_frame(frames, 0, &attach);
 }
 
-fn performatives(got: &mut BytesMut, mut each: impl FnMut(Performative<'_>)) {
+/// Calls `each` with the kind of each frame and a reader of its fields.
+fn performatives(got: &mut BytesMut, mut each: impl FnMut(PerformativeKind, &mut Reader<'_>)) {
     let mut done = 0;
     while let Some(frame) = parse_frame(&got[done..], FRAME_MAX).expect("good frames") {
         done += frame.size;
-        each(Performative::decode(frame.body).expect("a performative").0);
+        let mut reader = Reader::new(frame.body);
+        let kind = PerformativeKind::read(&mut reader).expect("a performative");
+        each(kind, &mut reader);
     }
     assert_eq!(done, got.len(), "whole frames");
     got.clear();
