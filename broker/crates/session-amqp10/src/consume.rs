@@ -13,6 +13,7 @@ use metadata::{Name, QueueId, QueueRecord, QueueType, Tree};
 use queue::{ConsumerId, Delivery, RequestBody, SettlementOutcome};
 use session::{DeliveryKey, TraceEvent, WrittenDeliveries};
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 /// The answer that the client expects to its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(crate) struct Consumer {
     /// The filters for the answer to the attach, until it is sent.
     pub effective_filters: Option<Box<[u8]>>,
     /// The last delivery that was not sent because of the conditions, and that the queue was not told yet.
-    skipped: Option<u64>,
+    skipped: Option<NonZeroU64>,
     /// The last delivery that the queue's credit allows.
     up_to: u64,
     /// Deliveries that the client may still be sent.
@@ -76,7 +77,7 @@ struct LinkProperties {
     /// This is the active consumer. RabbitMQ has this property.
     is_active: Option<bool>,
     /// The node that leads the queue, to which the client may move its connection.
-    leader: Option<NodeId>,
+    leader: Option<NonZeroU64>,
 }
 
 impl LinkProperties {
@@ -87,7 +88,8 @@ impl LinkProperties {
             properties.push(&const { Symbol::from_static("rabbitmq:active") });
             properties.push(&is_active);
         }
-        if let Some(node) = self.leader.and_then(|leader| tree.node(leader)) {
+        let leader = self.leader.map(|leader| NodeId(leader.get()));
+        if let Some(node) = leader.and_then(|leader| tree.node(leader)) {
             properties.push(&const { Symbol::from_static("posthorn:leader") });
             properties.push(&*node.name);
         }
@@ -237,7 +239,7 @@ impl Consumer {
     ) {
         self.unreported = LinkProperties {
             is_active: Some(is_active),
-            leader: Some(owner),
+            leader: NonZeroU64::new(owner.0),
         };
         self.report_activity(engine, cx);
     }
@@ -308,7 +310,7 @@ impl Consumer {
             if !self.conditions.is_empty()
                 && !filters::matches(&self.conditions, &delivery.message, now_ms)
             {
-                self.skipped = Some(delivery.id);
+                self.skipped = NonZeroU64::new(delivery.id);
                 continue;
             }
             if self.credit as usize <= self.held.len() {
@@ -421,7 +423,7 @@ impl Consumer {
         if let Some(skipped) = self.skipped.take() {
             self.written = WrittenDeliveries::default();
             cx.broker
-                .received(self.queue, self.id, skipped.max(self.last));
+                .received(self.queue, self.id, skipped.get().max(self.last));
             self.is_credit_due = true;
             self.send_credit(state, cx);
         }
