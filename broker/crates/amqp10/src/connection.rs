@@ -8,11 +8,11 @@ use codec_amqp10::{
 };
 
 use crate::handshake::{Handshake, Step};
-use crate::session::{Handled, Io, Phase as SessionPhase, Session, write_end};
+use crate::session::{Io, Phase as SessionPhase, Placed, Session, write_end};
 use crate::{
-    AttachReply, Attached, Cause, CommandError, Config, Event, Fault, Level, LinkId, Millis,
-    OutgoingDelivery, Peer, PendingAttach, PendingOpen, PendingSasl, SaslDecision, SendError,
-    Serial, SessionId, SessionState,
+    AttachReply, Attached, Cause, CommandError, Config, Event, Fault, Level, LinkId, MessagePart,
+    Millis, OutgoingDeliveryOf, Peer, PendingAttach, PendingOpen, PendingSasl, SaslDecision,
+    SendError, Serial, SessionId, SessionState,
 };
 
 /// The shortest idle timeout of a peer that is kept. Shorter ones are refused, as RabbitMQ does (section 2.4.5).
@@ -39,8 +39,8 @@ pub struct Connection {
     unread: usize,
     /// When the current phase times out, if it does.
     phase_deadline: Option<Millis>,
-    /// An error that ended the connection outside of `poll`.
-    pending_close: Option<Fault>,
+    /// An error that ended the connection outside of `poll`. Boxed, because few connections have one.
+    pending_close: Option<Box<Fault>>,
     generation: u32,
     is_blocked: bool,
     window_opened: Option<SessionId>,
@@ -222,30 +222,38 @@ impl Connection {
             self.last_received = now;
         }
         let before = out.len();
-        let event = loop {
-            if let Some(fault) = self.pending_close.take() {
-                break Some(Event::Closed {
-                    cause: Cause::Fault(fault),
-                });
+        let mut event = None;
+        loop {
+            if self.pending_close.is_some() || self.window_opened.is_some() {
+                event = self.take_pending();
+                break;
             }
-            if let Some(session) = self.window_opened.take() {
-                break Some(Event::WindowOpened { session });
-            }
-            match self.step(input, out) {
-                Ok(Progress::Blocked) => break None,
+            match self.step(input, out, &mut event) {
                 Ok(Progress::Nothing) => {}
-                Ok(Progress::Event(event)) => break Some(event),
+                Ok(Progress::Blocked | Progress::Event) => break,
                 Err(fault) => {
                     self.fail(&fault, out);
-                    break Some(Event::Closed {
+                    event = Some(Event::Closed {
                         cause: Cause::Fault(fault),
                     });
+                    break;
                 }
             }
-        };
+        }
         self.unread = input.len();
         self.note_output(before, out);
         event
+    }
+
+    /// An event that came up outside of `poll`, or with the last frame.
+    #[cold]
+    fn take_pending<'a>(&mut self) -> Option<Event<'a>> {
+        if let Some(fault) = self.pending_close.take() {
+            let cause = Cause::Fault(*fault);
+            return Some(Event::Closed { cause });
+        }
+        let session = self.window_opened.take()?;
+        Some(Event::WindowOpened { session })
     }
 
     fn note_output(&mut self, before: usize, out: &BytesMut) {
@@ -254,16 +262,22 @@ impl Connection {
         }
     }
 
+    /// Goes on by one frame. An event is put into `event`.
+    #[inline]
     fn step<'a>(
         &mut self,
         input: &mut &'a [u8],
         out: &mut BytesMut,
-    ) -> Result<Progress<'a>, Fault> {
+        event: &mut Option<Event<'a>>,
+    ) -> Result<Progress, Fault> {
         match &mut self.phase {
             Phase::Handshake(handshake) => match handshake.step(input, &self.config, out)? {
                 Step::Blocked => Ok(Progress::Blocked),
                 Step::Progress => Ok(Progress::Nothing),
-                Step::Event(event) => Ok(Progress::Event(event)),
+                Step::Event(found) => {
+                    *event = Some(found);
+                    Ok(Progress::Event)
+                }
                 Step::Complete => {
                     let mut opening = Opening {
                         deciding: None,
@@ -285,8 +299,14 @@ impl Connection {
             Phase::Opening(Opening {
                 deciding: Some(_), ..
             }) => Ok(Progress::Blocked),
-            Phase::Opening(_) => self.step_opening(input),
-            Phase::Running(_) => self.step_running(input, out),
+            Phase::Opening(_) => {
+                *event = self.step_opening(input)?;
+                Ok(match event {
+                    Some(_) => Progress::Event,
+                    None => Progress::Blocked,
+                })
+            }
+            Phase::Running(_) => self.step_running(input, out, event),
             Phase::Closing => self.step_closing(input),
             Phase::Closed => {
                 *input = &[];
@@ -316,9 +336,10 @@ impl Connection {
         }
     }
 
-    fn step_opening<'a>(&mut self, input: &mut &'a [u8]) -> Result<Progress<'a>, Fault> {
+    /// Reads the open of the peer. None: it is not there yet.
+    fn step_opening<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Fault> {
         let Some(frame) = Self::next_frame(input, &self.config)? else {
-            return Ok(Progress::Blocked);
+            return Ok(None);
         };
         let mut reader = Reader::new(frame.body);
         let decode = |error| as_connection_fault(Fault::decode(error));
@@ -327,16 +348,17 @@ impl Connection {
                 let open = Open::read_body(&mut reader).map_err(decode)?;
                 let negotiated = Negotiated::new(&open, &self.config)?;
                 let Phase::Opening(opening) = &mut self.phase else {
-                    return Ok(Progress::Nothing);
+                    debug_assert!(false, "the caller matched the phase");
+                    return Ok(None);
                 };
                 let open = Box::new(open);
                 if opening.is_sent {
                     self.phase = Phase::Running(Running::new(negotiated));
                     self.phase_deadline = None;
-                    return Ok(Progress::Event(Event::Opened { open }));
+                    return Ok(Some(Event::Opened { open }));
                 }
                 opening.deciding = Some(negotiated);
-                Ok(Progress::Event(Event::OpenRequested {
+                Ok(Some(Event::OpenRequested {
                     open,
                     pending: PendingOpen(()),
                 }))
@@ -348,7 +370,7 @@ impl Connection {
         }
     }
 
-    fn step_closing<'a>(&mut self, input: &mut &'a [u8]) -> Result<Progress<'a>, Fault> {
+    fn step_closing(&mut self, input: &mut &[u8]) -> Result<Progress, Fault> {
         // Everything up to the peer's close is discarded (section 2.4.7), and so are bytes that form no frame.
         let Ok(Some(frame)) = parse_frame(input, self.config.max_frame_size) else {
             if parse_frame(input, self.config.max_frame_size).is_err() {
@@ -370,7 +392,8 @@ impl Connection {
         &mut self,
         input: &mut &'a [u8],
         out: &mut BytesMut,
-    ) -> Result<Progress<'a>, Fault> {
+        event: &mut Option<Event<'a>>,
+    ) -> Result<Progress, Fault> {
         let start = *input;
         let Some(frame) = Self::next_frame(input, &self.config)? else {
             return Ok(Progress::Blocked);
@@ -402,14 +425,19 @@ impl Connection {
                 encode_frame(out, 0, &Close { error: None });
                 self.phase = Phase::Closed;
                 self.phase_deadline = None;
-                return Ok(Progress::Event(Event::Closed {
+                *event = Some(Event::Closed {
                     cause: Cause::Peer(close.error),
-                }));
+                });
+                return Ok(Progress::Event);
             }
             PerformativeKind::Begin => {
                 let begin = Begin::read_body(&mut reader)
                     .map_err(|error| as_connection_fault(Fault::decode(error)))?;
-                return self.on_begin(frame.channel, begin, out);
+                *event = self.on_begin(frame.channel, begin, out)?;
+                return Ok(match event {
+                    Some(_) => Progress::Event,
+                    None => Progress::Nothing,
+                });
             }
             _ => {}
         }
@@ -439,29 +467,30 @@ impl Connection {
             }
             running.sessions[usize::from(channel)] = None;
             running.channels[usize::from(frame.channel)] = None;
-            return Ok(match was_ending {
-                true => Progress::Nothing,
-                false => Progress::Event(Event::SessionEnded {
-                    session: id,
-                    cause: Cause::Peer(end.error),
-                }),
+            if was_ending {
+                return Ok(Progress::Nothing);
+            }
+            *event = Some(Event::SessionEnded {
+                session: id,
+                cause: Cause::Peer(end.error),
             });
+            return Ok(Progress::Event);
         }
         if session.phase == SessionPhase::Ending {
             // Sent before the peer knew of our end.
             return Ok(Progress::Nothing);
         }
-        match session.handle(kind, &mut reader, &mut io) {
-            Ok(handled) => {
+        match session.handle(kind, &mut reader, &mut io, event) {
+            Ok(placed) => {
                 if std::mem::take(&mut session.has_window_opened) {
                     self.window_opened = Some(id);
                 }
-                Ok(match handled {
-                    Handled::Nothing => Progress::Nothing,
-                    Handled::Event(event) => Progress::Event(event),
-                    Handled::Again(event) => {
+                Ok(match placed {
+                    Placed::Nothing => Progress::Nothing,
+                    Placed::Event => Progress::Event,
+                    Placed::Again => {
                         *input = start;
-                        Progress::Event(event)
+                        Progress::Event
                     }
                 })
             }
@@ -469,10 +498,11 @@ impl Connection {
                 session.clear(&mut io);
                 session.phase = SessionPhase::Ending;
                 write_end(&mut io, channel, Some(&fault.to_error()));
-                Ok(Progress::Event(Event::SessionEnded {
+                *event = Some(Event::SessionEnded {
                     session: id,
                     cause: Cause::Fault(fault),
-                }))
+                });
+                Ok(Progress::Event)
             }
             Err(fault) => Err(fault),
         }
@@ -483,10 +513,10 @@ impl Connection {
         remote: u16,
         begin: Begin<'a>,
         out: &mut BytesMut,
-    ) -> Result<Progress<'a>, Fault> {
+    ) -> Result<Option<Event<'a>>, Fault> {
         let Phase::Running(running) = &mut self.phase else {
             debug_assert!(false, "the caller matched the phase");
-            return Ok(Progress::Nothing);
+            return Ok(None);
         };
         if running.find(remote).is_some() {
             return Err(Fault::connection(
@@ -506,7 +536,7 @@ impl Connection {
             session.map(remote, &begin);
             let id = session.id;
             running.map_channel(remote, own);
-            return Ok(Progress::Event(Event::SessionBegun {
+            return Ok(Some(Event::SessionBegun {
                 session: id,
                 begin: Box::new(begin),
             }));
@@ -536,7 +566,7 @@ impl Connection {
         let session = Session::answer(id, remote, &begin, self.is_blocked, &mut io);
         running.insert(session);
         running.map_channel(remote, own);
-        Ok(Progress::Event(Event::SessionBegun {
+        Ok(Some(Event::SessionBegun {
             session: id,
             begin: Box::new(begin),
         }))
@@ -684,10 +714,10 @@ impl Connection {
         if !handshake.answer(decision, out) {
             self.phase = Phase::Closed;
             self.phase_deadline = None;
-            self.pending_close = Some(Fault::connection(
+            self.pending_close = Some(Box::new(Fault::connection(
                 Condition::UnauthorizedAccess,
                 "SASL authentication failed",
-            ));
+            )));
         }
     }
 
@@ -875,10 +905,10 @@ impl Connection {
     /// Sends a message on a sending link and returns its delivery id. A message that the peer's window or the output has no room
     /// for is continued by later calls of [`Connection::poll`] and [`Connection::flush`].
     #[inline]
-    pub fn send(
+    pub fn send<P: MessagePart>(
         &mut self,
         link: LinkId,
-        delivery: &OutgoingDelivery<'_>,
+        delivery: &OutgoingDeliveryOf<'_, P>,
         out: &mut BytesMut,
     ) -> Result<u32, SendError> {
         let (session, mut io) = self.session_of(link, out)?;
@@ -1065,14 +1095,11 @@ impl Connection {
 }
 
 /// The result of a step.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "an allocation for each event costs more than its copy"
-)]
-enum Progress<'a> {
+enum Progress {
     Blocked,
     Nothing,
-    Event(Event<'a>),
+    /// There is an event.
+    Event,
 }
 
 /// An error in a frame that no session handles.

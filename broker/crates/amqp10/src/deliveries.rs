@@ -89,6 +89,20 @@ impl<T> Deliveries<T> {
         }
     }
 
+    /// Visits a delivery, if there is one with this id, and removes it if `visit` returns true.
+    #[inline]
+    pub(crate) fn visit(&mut self, id: Serial, visit: impl FnOnce(&mut T) -> bool) {
+        let at = self.position(id);
+        if let Some((found, delivery)) = self.entries.get_mut(at)
+            && *found == id
+            && delivery.as_mut().is_some_and(visit)
+        {
+            *delivery = None;
+            self.live -= 1;
+            self.trim();
+        }
+    }
+
     /// Visits the deliveries from `first` to `last` and removes those for which `visit` returns true. The work is bounded by the
     /// number of entries, whatever the range.
     pub(crate) fn visit_range(
@@ -194,6 +208,17 @@ mod tests {
                         next = next.wrapping_add(1 + a % 3);
                         deliveries.push(Serial(next), next);
                         model.push((next, next));
+                    }
+                    2 if b % 2 == 0 => {
+                        let id = next.wrapping_sub(a);
+                        let mut seen = None;
+                        deliveries.visit(Serial(id), |value| {
+                            seen = Some(*value);
+                            *value % 2 == 0
+                        });
+                        let found = model.iter().position(|(found, _)| *found == id);
+                        prop_assert_eq!(seen, found.map(|at| model[at].1));
+                        model.retain(|(found, _)| *found != id || id % 2 != 0);
                     }
                     2 => {
                         let id = next.wrapping_sub(a);

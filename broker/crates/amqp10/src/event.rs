@@ -116,7 +116,7 @@ pub enum Event<'a> {
         /// The peer settled. If not, and the state is terminal, [`crate::Connection::settle_sent`] has to follow.
         settled: bool,
         /// The deliveries in the order of their ids. Empty ones are not reported.
-        deliveries: SmallVec<[SettledDelivery; 4]>,
+        deliveries: SmallVec<[SettledDelivery; 1]>,
     },
     /// The receiver of a sending link told its credit. With `drain` [`crate::Connection::drained`] has to follow, and with `echo`
     /// [`crate::Connection::report_flow`].
@@ -181,8 +181,6 @@ pub enum Cause<'a> {
 pub struct IncomingDelivery<'a> {
     /// The delivery.
     pub id: u32,
-    /// Its tag.
-    pub tag: ShortBytes,
     /// The message's format; 0 for that of part 3.
     pub message_format: u32,
     /// The peer does not want to know the outcome.
@@ -263,9 +261,52 @@ pub struct Attached {
     pub credit: Option<CreditState>,
 }
 
+/// A piece of an outgoing message.
+pub trait MessagePart: AsRef<[u8]> {
+    /// The piece to keep until it can be sent.
+    fn to_bytes(&self) -> Bytes;
+}
+
+impl MessagePart for Bytes {
+    fn to_bytes(&self) -> Bytes {
+        self.clone()
+    }
+}
+
+/// A piece of an outgoing message that is borrowed.
+#[derive(Clone, Copy, Debug)]
+pub enum BorrowedPart<'a> {
+    /// Copied if it cannot be sent at once.
+    Slice(&'a [u8]),
+    /// Shared if it cannot be sent at once.
+    Shared(&'a Bytes),
+}
+
+impl AsRef<[u8]> for BorrowedPart<'_> {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Slice(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl MessagePart for BorrowedPart<'_> {
+    fn to_bytes(&self) -> Bytes {
+        match self {
+            Self::Slice(bytes) => Bytes::copy_from_slice(bytes),
+            Self::Shared(bytes) => Bytes::clone(bytes),
+        }
+    }
+}
+
+/// A message for the peer in shared pieces.
+pub type OutgoingDelivery<'a> = OutgoingDeliveryOf<'a, Bytes>;
+
 /// A message for the peer.
 #[derive(Clone, Copy, Debug)]
-pub struct OutgoingDelivery<'a> {
+pub struct OutgoingDeliveryOf<'a, P> {
     /// The tag, unique among the unsettled deliveries of the link; at most 32 bytes.
     pub tag: &'a [u8],
     /// The message's format; 0 for that of part 3.
@@ -273,7 +314,7 @@ pub struct OutgoingDelivery<'a> {
     /// Settled, if the link is in mixed mode. Other modes decide for themselves.
     pub settled: bool,
     /// The message, in pieces that are sent one after the other.
-    pub parts: &'a [Bytes],
+    pub parts: &'a [P],
     /// A number that [`Event::Disposition`] returns.
     pub token: u64,
 }

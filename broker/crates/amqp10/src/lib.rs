@@ -62,8 +62,9 @@ pub use config::{ClientSasl, Config, Peer};
 pub use connection::{Connection, OpenReply};
 pub use error::{CommandError, Fault, Level, SendError};
 pub use event::{
-    AttachReply, Attached, Cause, CreditState, Event, IncomingDelivery, OutgoingDelivery, Payload,
-    PendingAttach, PendingOpen, PendingSasl, SaslDecision, SettledDelivery,
+    AttachReply, Attached, BorrowedPart, Cause, CreditState, Event, IncomingDelivery, MessagePart,
+    OutgoingDelivery, OutgoingDeliveryOf, Payload, PendingAttach, PendingOpen, PendingSasl,
+    SaslDecision, SettledDelivery,
 };
 pub use ids::{LinkId, SessionId, ShortBytes};
 pub use link::LinkState;

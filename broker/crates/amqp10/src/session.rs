@@ -153,12 +153,33 @@ struct PartialSend {
     sent: usize,
 }
 
-/// The result of a frame.
+/// The result of a frame that few peers send often.
 pub(crate) enum Handled<'a> {
     Nothing,
     Event(Event<'a>),
     /// The frame has to be read again after this event.
     Again(Event<'a>),
+}
+
+/// The result of a frame whose event is in the place that the connection gave. An event is large, and each function that returns
+/// it would move it.
+pub(crate) enum Placed {
+    Nothing,
+    Event,
+    /// The frame has to be read again after the event.
+    Again,
+}
+
+impl<'a> Handled<'a> {
+    fn place(self, event: &mut Option<Event<'a>>) -> Placed {
+        let (found, placed) = match self {
+            Self::Nothing => return Placed::Nothing,
+            Self::Event(found) => (found, Placed::Event),
+            Self::Again(found) => (found, Placed::Again),
+        };
+        *event = Some(found);
+        placed
+    }
 }
 
 #[derive(Debug)]
@@ -184,7 +205,7 @@ pub(crate) struct Session {
     outgoing: Deliveries<Outgoing>,
     partial: Option<Box<PartialSend>>,
     /// Accepted deliveries of which the peer was not told.
-    accepted: SmallVec<[(Serial, Serial); 4]>,
+    accepted: SmallVec<[(Serial, Serial); 2]>,
     is_blocked: bool,
     is_credit_due: bool,
     /// The broker was refused for a closed window.
@@ -290,41 +311,42 @@ impl Session {
         }
     }
 
-    /// Reads the fields of a frame and handles them.
+    /// Reads the fields of a frame and handles them. An event is put into `event`.
     #[inline]
     pub(crate) fn handle<'a>(
         &mut self,
         kind: PerformativeKind,
         reader: &mut Reader<'a>,
         io: &mut Io<'_>,
-    ) -> Result<Handled<'a>, Fault> {
+        event: &mut Option<Event<'a>>,
+    ) -> Result<Placed, Fault> {
         match kind {
             PerformativeKind::Transfer => {
                 let transfer = Transfer::read_body(reader).map_err(Fault::decode)?;
-                self.on_transfer(transfer, reader.rest(), io)
+                self.on_transfer(&transfer, reader.rest(), io, event)
             }
             PerformativeKind::Disposition => {
                 let disposition = Disposition::read_body(reader).map_err(Fault::decode)?;
-                self.on_disposition(disposition)
+                self.on_disposition(disposition, event)
             }
             PerformativeKind::Flow => {
                 let flow = Flow::read_body(reader).map_err(Fault::decode)?;
-                self.on_flow(&flow, io)
+                Ok(self.on_flow(&flow, io)?.place(event))
             }
             PerformativeKind::Attach => {
                 let attach = Attach::read_body(reader).map_err(Fault::decode)?;
-                self.on_attach(attach, io)
+                Ok(self.on_attach(attach, io)?.place(event))
             }
             PerformativeKind::Detach => {
                 let detach = Detach::read_body(reader).map_err(Fault::decode)?;
-                Ok(self.on_detach(detach, io))
+                Ok(self.on_detach(detach, io).place(event))
             }
             PerformativeKind::Open
             | PerformativeKind::Begin
             | PerformativeKind::End
             | PerformativeKind::Close => {
                 debug_assert!(false, "the connection handles these");
-                Ok(Handled::Nothing)
+                Ok(Placed::Nothing)
             }
         }
     }

@@ -60,6 +60,12 @@ impl<'a> FieldReader<'a> {
             .map_err(|error| error.within(self.composite, field))
     }
 
+    /// Returns true if the next field is present and not null.
+    #[inline]
+    pub(crate) fn has_value(&self) -> bool {
+        self.left > 0 && self.reader.peek().is_ok_and(|code| code != code::NULL)
+    }
+
     #[inline]
     pub(crate) fn required<T: Decode<'a>>(
         &mut self,
@@ -93,6 +99,14 @@ pub(crate) fn read_descriptor(
     reader: &mut Reader<'_>,
     known: &[(&str, u8)],
 ) -> Result<u64, DecodeError> {
+    match reader.small_descriptor() {
+        Some(code) => Ok(u64::from(code)),
+        None => read_any_descriptor(reader, known),
+    }
+}
+
+#[cold]
+fn read_any_descriptor(reader: &mut Reader<'_>, known: &[(&str, u8)]) -> Result<u64, DecodeError> {
     match reader.byte()? {
         code::DESCRIBED => {}
         other => return wrong("a described type", other),

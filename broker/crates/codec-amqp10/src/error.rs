@@ -135,7 +135,7 @@ impl DecodeError {
             )
     }
 
-    #[inline]
+    #[cold]
     pub(crate) fn within(mut self, composite: &'static str, field: &'static str) -> Self {
         if self.composite.is_none() {
             self.composite = Some(composite);
@@ -144,11 +144,13 @@ impl DecodeError {
         self
     }
 
+    #[cold]
     pub(crate) fn of(mut self, composite: &'static str) -> Self {
         self.composite.get_or_insert(composite);
         self
     }
 
+    #[cold]
     pub(crate) fn in_performative(mut self, name: &'static str) -> Self {
         self.performative = Some(name);
         self

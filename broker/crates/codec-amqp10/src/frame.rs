@@ -1,4 +1,5 @@
-use crate::{Encode, Output, Transfer};
+use crate::output::StackBuffer;
+use crate::{Encode, MAX_DELIVERY_TAG_SIZE, Output, Transfer};
 
 /// Bytes of a frame header (section 2.3.1).
 pub const FRAME_HEADER_SIZE: usize = 8;
@@ -207,6 +208,26 @@ pub fn encode_heartbeat<O: Output>(out: &mut O) {
     end(out, start);
 }
 
+/// Most bytes of a frame header and a transfer without a state: 8, the headers of its type and list with 6, and the fields.
+const TRANSFER_HEAD: usize = 14 + 3 * 5 + (2 + MAX_DELIVERY_TAG_SIZE) + 2 + 2 + 1 + 3 + 5;
+
+/// Appends the header of a transfer frame and the performative. The usual one is written in one piece.
+#[inline]
+fn begin_transfer<O: Output>(out: &mut O, channel: u16, transfer: &Transfer<'_>) {
+    let tag = transfer.delivery_tag.map_or(0, <[u8]>::len);
+    if transfer.state.is_some() || tag > MAX_DELIVERY_TAG_SIZE {
+        begin(out, 0, channel);
+        transfer.encode(out);
+        return;
+    }
+    let mut head = StackBuffer::<TRANSFER_HEAD>::new();
+    begin(&mut head, 0, channel);
+    if !transfer.encode_plain(&mut head) {
+        transfer.encode(&mut head);
+    }
+    out.put(head.as_slice());
+}
+
 /// Appends a frame with as much of the payload as `max_frame_size` leaves room for, and returns the number of payload bytes in it.
 ///
 /// The payload is `parts` without their first `skip` bytes. `transfer.more` is set if payload is left over. The maximum has to
@@ -224,14 +245,14 @@ pub fn encode_transfer_frame<O: Output, P: AsRef<[u8]>>(
     let total: usize = parts.iter().map(|part| part.as_ref().len()).sum();
     debug_assert!(skip <= total);
     let left = total - skip;
-    let start = begin(out, 0, channel);
+    let start = out.position();
     transfer.more = false;
-    transfer.encode(out);
+    begin_transfer(out, channel, transfer);
     let mut taken = left;
     if out.position() - start + left > max_frame_size {
-        out.truncate_to(start + FRAME_HEADER_SIZE);
+        out.truncate_to(start);
         transfer.more = true;
-        transfer.encode(out);
+        begin_transfer(out, channel, transfer);
         taken = left.min(max_frame_size.saturating_sub(out.position() - start));
         debug_assert!(taken > 0, "the performative leaves room for payload");
     }

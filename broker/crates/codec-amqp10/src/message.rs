@@ -1,6 +1,7 @@
 use std::ops::Range;
 
-use crate::composite::read_descriptor;
+use crate::composite::{FieldReader, read_descriptor};
+use crate::output::StackBuffer;
 use crate::value::code;
 use crate::{
     Decode, DecodeError, Encode, Map, Output, Reader, Reason, Symbol, Timestamp, Value, writer,
@@ -8,6 +9,7 @@ use crate::{
 
 composite! {
     /// How a message is transferred (section 3.2.1). Not part of the bare message.
+    #[derive(Copy, Eq)]
     Header = "header" 0x70 "amqp:header:list" {
         /// The message survives a restart.
         durable "durable" default bool = false,
@@ -25,6 +27,16 @@ composite! {
 impl Header {
     /// The priority of a message whose header names none.
     pub const DEFAULT_PRIORITY: u8 = 4;
+    /// Most bytes of a header: those of its type and list, and the fields.
+    const MAX_SIZE: usize = 6 + 1 + 2 + 5 + 1 + 5;
+
+    /// Appends the header in one piece.
+    #[inline]
+    pub fn encode_section<O: Output>(&self, out: &mut O) {
+        let mut section = StackBuffer::<{ Header::MAX_SIZE }>::new();
+        self.encode(&mut section);
+        out.put(section.as_slice());
+    }
 }
 
 impl Default for Header {
@@ -175,6 +187,8 @@ pub struct SectionReader<'a> {
     seen: Option<u16>,
     /// Values are only skipped by their size.
     is_checked: bool,
+    /// The header, once it was read.
+    header: Option<Header>,
 }
 
 impl<'a> SectionReader<'a> {
@@ -186,6 +200,7 @@ impl<'a> SectionReader<'a> {
             before: None,
             seen: None,
             is_checked: false,
+            header: None,
         }
     }
 
@@ -193,6 +208,7 @@ impl<'a> SectionReader<'a> {
         u32::try_from(self.size - self.reader.rest().len()).map_err(|_| Reason::MessageSize)
     }
 
+    #[inline]
     fn read(&mut self) -> Result<Section, DecodeError> {
         let start = self.offset()?;
         let kind = SectionKind::read(&mut self.reader)?;
@@ -215,9 +231,7 @@ impl<'a> SectionReader<'a> {
             _ if self.is_checked => {
                 Value::read_shallow(reader)?;
             }
-            SectionKind::Header => {
-                Header::read_fields(reader)?;
-            }
+            SectionKind::Header => self.header = Some(Header::read_fields(reader)?),
             SectionKind::Properties => {
                 Properties::read_fields(reader)?;
             }
@@ -303,10 +317,13 @@ pub struct Sections {
     pub footer: Option<Section>,
     /// Bytes of the message.
     pub size: u32,
+    /// The contents of the header, if it was read.
+    read_header: Option<Header>,
 }
 
 impl Sections {
     /// Finds the sections of a message.
+    #[inline]
     pub fn parse(message: &[u8]) -> Result<Self, DecodeError> {
         Self::collect(SectionReader::new(message))
     }
@@ -328,13 +345,15 @@ impl Sections {
         })
     }
 
-    fn collect(reader: SectionReader<'_>) -> Result<Self, DecodeError> {
+    #[inline]
+    fn collect(mut reader: SectionReader<'_>) -> Result<Self, DecodeError> {
         let mut sections = Self {
             size: u32::try_from(reader.size).map_err(|_| Reason::MessageSize)?,
             ..Self::default()
         };
-        for section in reader {
-            let section = section?;
+        while !reader.reader.is_empty() {
+            let read = reader.read();
+            let section = read.map_err(|error| error.in_performative("message"))?;
             match section.kind {
                 SectionKind::Header => sections.header = Some(section),
                 SectionKind::DeliveryAnnotations => sections.delivery_annotations = Some(section),
@@ -356,14 +375,16 @@ impl Sections {
                 }
             }
         }
+        sections.read_header = reader.header;
         Ok(sections)
     }
 
     /// Checks that the keys of the annotations are symbols, as section 3.2.10 requires of a new message. Messages that are stored
     /// already may have other keys. Keys without the prefix `x-` are allowed, because the trace context of W3C has none.
     pub fn check_annotation_keys(&self, message: &[u8]) -> Result<(), DecodeError> {
-        for section in [self.delivery_annotations, self.message_annotations] {
-            let annotations = self.read_map(section, message)?;
+        let sections = [self.delivery_annotations, self.message_annotations];
+        for section in sections.into_iter().flatten() {
+            let annotations = self.read_map(Some(section), message)?;
             if !annotations
                 .encoded_entries()
                 .all(|(key, _)| key.is_symbol())
@@ -393,11 +414,24 @@ impl Sections {
 
     /// The header of the message in `message`, the bytes that these sections were found in. A message without a header has the
     /// defaults.
+    #[inline]
     pub fn read_header(&self, message: &[u8]) -> Result<Header, DecodeError> {
-        match self.header {
-            Some(section) => Header::read_fields(&mut value_of(section, message)?),
-            None => Ok(Header::default()),
+        match (self.read_header, self.header) {
+            (Some(header), _) => Ok(header),
+            (None, Some(section)) => Header::read_fields(&mut value_of(section, message)?),
+            (None, None) => Ok(Header::default()),
         }
+    }
+
+    /// Returns true if the header of the message contains a priority, be it the default.
+    #[inline]
+    pub fn has_priority(&self, message: &[u8]) -> bool {
+        let Some(Ok(mut header)) = self.header.map(|section| value_of(section, message)) else {
+            return false;
+        };
+        FieldReader::open(&mut header, "header").is_ok_and(|mut fields| {
+            fields.optional::<bool>("durable").is_ok() && fields.has_value()
+        })
     }
 
     /// The properties.

@@ -50,6 +50,56 @@ impl Output for BytesMut {
     }
 }
 
+/// A buffer of `N` bytes on the stack. Its user bounds the output by `N`.
+pub(crate) struct StackBuffer<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> StackBuffer<N> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        let bytes = [0; N];
+        Self { bytes, len: 0 }
+    }
+
+    /// The bytes that were put.
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<const N: usize> Output for StackBuffer<N> {
+    #[inline]
+    fn position(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        self.bytes[self.len..end].copy_from_slice(bytes);
+        self.len = end;
+    }
+
+    #[inline]
+    fn put_byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    #[inline]
+    fn written(&mut self, start: usize) -> &mut [u8] {
+        &mut self.bytes[start..self.len]
+    }
+
+    #[inline]
+    fn truncate_to(&mut self, position: usize) {
+        self.len = self.len.min(position);
+    }
+}
+
 impl Output for Vec<u8> {
     #[inline]
     fn position(&self) -> usize {

@@ -1,4 +1,5 @@
 use crate::composite::read_descriptor;
+use crate::value::code;
 use crate::{
     AmqpError, AnyTarget, Decode, DecodeError, DeliveryState, Encode, MAX_DELIVERY_TAG_SIZE, Map,
     Multiple, Output, Reader, Reason, Source,
@@ -266,6 +267,43 @@ impl<'a> Transfer<'a> {
         };
         fields.finish()?;
         Ok(transfer)
+    }
+}
+
+impl Transfer<'_> {
+    /// Appends the only transfer of a delivery, without null fields to look for and with a tag of at most
+    /// [`MAX_DELIVERY_TAG_SIZE`]. Returns false, and appends nothing, for another one.
+    #[inline]
+    pub(crate) fn encode_plain<O: Output>(&self, out: &mut O) -> bool {
+        let Self {
+            handle,
+            delivery_id: Some(id),
+            delivery_tag: Some(tag),
+            message_format: Some(format),
+            settled: Some(settled),
+            more: false,
+            rcv_settle_mode: None,
+            state: None,
+            resume: false,
+            aborted: false,
+            batchable: false,
+        } = self
+        else {
+            return false;
+        };
+        debug_assert!(tag.len() <= MAX_DELIVERY_TAG_SIZE, "the list is short");
+        crate::writer::descriptor(out, Self::DESCRIPTOR);
+        let start = out.position();
+        out.put(&[code::LIST8, 0, 5]);
+        handle.encode(out);
+        id.encode(out);
+        tag.encode(out);
+        format.encode(out);
+        settled.encode(out);
+        // The size counts from behind itself.
+        let size = out.position() - start - 2;
+        out.written(start)[1] = size as u8;
+        true
     }
 }
 

@@ -61,6 +61,29 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
+    /// Reads the start of a described type whose descriptor is a ulong of one byte, as all descriptors of the standard are. None: the
+    /// descriptor has another encoding, or there is none.
+    #[inline]
+    pub(crate) fn small_descriptor(&mut self) -> Option<u8> {
+        let [code::DESCRIBED, code::SMALLULONG, descriptor, rest @ ..] = self.rest else {
+            return None;
+        };
+        self.rest = rest;
+        Some(*descriptor)
+    }
+
+    /// Returns true and skips these bytes if they come next.
+    #[inline]
+    pub(crate) fn skip<const N: usize>(&mut self, bytes: [u8; N]) -> bool {
+        match self.rest.split_first_chunk() {
+            Some((found, rest)) if *found == bytes => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Reads a size or count of four bytes.
     #[inline]
     pub(crate) fn length32(&mut self) -> Result<usize, Reason> {

@@ -173,6 +173,23 @@ impl DeliveryState<'_> {
 impl<'a> Decode<'a> for DeliveryState<'a> {
     #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        // Nearly all states are this one in this encoding.
+        let accepted = [
+            code::DESCRIBED,
+            code::SMALLULONG,
+            Accepted::DESCRIPTOR,
+            code::LIST0,
+        ];
+        match reader.skip(accepted) {
+            true => Ok(Self::ACCEPTED),
+            false => Self::decode_any(reader),
+        }
+    }
+}
+
+impl<'a> DeliveryState<'a> {
+    #[inline(never)]
+    fn decode_any(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         const ACCEPTED: u64 = Accepted::DESCRIPTOR as u64;
         const REJECTED: u64 = Rejected::DESCRIPTOR as u64;
         const RELEASED: u64 = Released::DESCRIPTOR as u64;

@@ -61,6 +61,7 @@ pub struct Received<'a> {
 
 impl<'a> Received<'a> {
     /// Finds the parts of a message and checks its sections, except for the contents of the body.
+    #[inline]
     pub fn parse(message: &'a [u8]) -> Result<Received<'a>, codec_amqp10::DecodeError> {
         let sections = Sections::parse(message)?;
         let size = sections.size as usize;
@@ -97,7 +98,10 @@ pub struct Encoded<'m> {
 pub fn convert(message: &Message) -> Encoded<'_> {
     if message.protocol() == Protocol::Amqp10 {
         let stored = message.properties();
-        let bare = Sections::parse(stored).map_or(stored.len(), |sections| sections.bare().start);
+        let bare = match stored {
+            [] => 0,
+            _ => Sections::locate(stored).map_or(stored.len(), |sections| sections.bare().start),
+        };
         let (annotations, properties) = stored.split_at_checked(bare).unwrap_or_default();
         return Encoded {
             annotations: Cow::Borrowed(annotations),

@@ -32,6 +32,7 @@ mod ranges;
 mod selection;
 #[cfg(test)]
 mod selection_tests;
+mod sorted_map;
 
 use cursor::{StreamBatch, StreamReply, StreamRequest};
 

@@ -90,7 +90,7 @@ pub struct Amqp10Session {
     pub(crate) login: Option<Box<(PendingSasl, Login)>>,
     /// The management link whose new token is being checked.
     pub(crate) renewal: Option<LinkId>,
-    pub(crate) client_name: String,
+    pub(crate) client_name: Box<str>,
     pub(crate) client_properties: Option<Box<Table>>,
     pub(crate) frame_max: u32,
     /// Input received while reading was paused.
@@ -131,7 +131,7 @@ impl Amqp10Session {
             mechanism: None,
             login: None,
             renewal: None,
-            client_name: String::new(),
+            client_name: Box::default(),
             client_properties: None,
             input: BytesMut::new(),
             is_blocked: false,
@@ -1106,7 +1106,11 @@ impl Session for Amqp10Session {
         out: &mut Outbox,
     ) -> SessionState {
         self.step(broker, out, |this, cx| {
-            this.handle_session_event(session_event, cx)
+            let mut next = Some(session_event);
+            while let Some(session_event) = next {
+                this.handle_session_event(session_event, cx);
+                next = cx.broker.next_event();
+            }
         })
     }
 
@@ -1201,7 +1205,7 @@ impl Session for Amqp10Session {
             protocol: PROTOCOL,
             user: self.state.user.to_string(),
             vhost: self.state.vhost.to_string(),
-            client_name: self.client_name.clone(),
+            client_name: self.client_name.to_string(),
             channels: self.sessions.len() as u32,
         }
     }

@@ -3,16 +3,17 @@
 use crate::ended;
 use crate::filters;
 use crate::state::{ConnectionState, DeliveryOutcome, StepContext};
-use crate::stored::encode_delivery;
+use crate::stored::with_encoded_delivery;
 use crate::wait::WaitReason;
 use ::filter::Filter;
-use amqp10::{Connection, CreditState, LinkId, OutgoingDelivery, SendError};
+use amqp10::{Connection, CreditState, LinkId, OutgoingDeliveryOf, SendError};
 use codec_amqp10::{Map, Reader, Symbol, map};
 use env::NodeId;
 use metadata::{Name, QueueId, QueueRecord, QueueType, Tree};
 use queue::{ConsumerId, Delivery, RequestBody, SettlementOutcome};
 use session::{DeliveryKey, TraceEvent, WrittenDeliveries};
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 /// The answer that the client expects to its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(crate) struct Consumer {
     /// The filters that have an effect, for the answer to the attach and for listings.
     pub effective_filters: Option<Box<[u8]>>,
     /// The last delivery that was not sent because of the conditions, and that the queue was not told yet.
-    skipped: Option<u64>,
+    skipped: Option<NonZeroU64>,
     /// The last delivery that the queue's credit allows.
     up_to: u64,
     /// Deliveries that the client may still be sent.
@@ -76,7 +77,7 @@ struct LinkProperties {
     /// This is the active consumer. RabbitMQ has this property.
     is_active: Option<bool>,
     /// The node that leads the queue, to which the client may move its connection.
-    leader: Option<NodeId>,
+    leader: Option<NonZeroU64>,
 }
 
 impl LinkProperties {
@@ -87,7 +88,8 @@ impl LinkProperties {
             properties.push(&const { Symbol::from_static("rabbitmq:active") });
             properties.push(&is_active);
         }
-        if let Some(node) = self.leader.and_then(|leader| tree.node(leader)) {
+        let leader = self.leader.map(|leader| NodeId(leader.get()));
+        if let Some(node) = leader.and_then(|leader| tree.node(leader)) {
             properties.push(&const { Symbol::from_static("posthorn:leader") });
             properties.push(&*node.name);
         }
@@ -237,7 +239,7 @@ impl Consumer {
     ) {
         self.unreported = LinkProperties {
             is_active: Some(is_active),
-            leader: Some(owner),
+            leader: NonZeroU64::new(owner.0),
         };
         self.report_activity(engine, cx);
     }
@@ -308,16 +310,16 @@ impl Consumer {
             if !self.conditions.is_empty()
                 && !filters::matches(&self.conditions, &delivery.message, now_ms)
             {
-                self.skipped = Some(delivery.id);
+                self.skipped = NonZeroU64::new(delivery.id);
                 continue;
             }
             if self.credit as usize <= self.held.len() {
                 // Sent before the queue knew of the reduced credit.
                 self.give_back(delivery.id, state);
-            } else {
-                if self.held.is_empty() {
-                    state.holding.push(self.link.number());
-                }
+            } else if !self.held.is_empty() {
+                self.held.push_back(delivery);
+            } else if !self.try_send(&delivery, engine, state, cx)? {
+                state.holding.push(self.link.number());
                 self.held.push_back(delivery);
             }
         }
@@ -357,29 +359,13 @@ impl Consumer {
         state: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), SendError> {
-        while let Some(delivery) = self.held.front() {
-            match self.send(delivery, engine, state, cx) {
-                Ok(()) => {}
-                Err(error) if is_temporary(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            let Some(delivery) = self.held.pop_front() else {
-                break;
-            };
-            self.credit = self.credit.saturating_sub(1);
-            state.count_delivery(self.kind, &delivery, self.is_settled);
-            if self.is_settled {
-                let outcome = DeliveryOutcome::Settled(SettlementOutcome::Accepted);
-                state.settle(self.queue, self.id, outcome, delivery.id);
-            } else {
-                self.written.add(&delivery);
-                if self.written.is_due() {
-                    let written = std::mem::take(&mut self.written);
-                    cx.broker.received(self.queue, self.id, written.up_to());
+        while let Some(delivery) = self.held.pop_front() {
+            match self.try_send(&delivery, engine, state, cx) {
+                Ok(true) => {}
+                unsent => {
+                    self.held.push_front(delivery);
+                    return unsent.map(|_| ());
                 }
-            }
-            if cx.broker.tree().traces() {
-                self.trace(&delivery, self.is_settled, state, cx);
             }
         }
         state.holding.retain(|&number| number != self.link.number());
@@ -391,12 +377,43 @@ impl Consumer {
         Ok(())
     }
 
+    /// Sends a delivery. Returns false if it has to wait. The error ends the link.
+    fn try_send(
+        &mut self,
+        delivery: &Delivery,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<bool, SendError> {
+        match self.send(delivery, engine, state, cx) {
+            Ok(()) => {}
+            Err(error) if is_temporary(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        self.credit = self.credit.saturating_sub(1);
+        state.count_delivery(self.kind, delivery, self.is_settled);
+        if self.is_settled {
+            let outcome = DeliveryOutcome::Settled(SettlementOutcome::Accepted);
+            state.settle(self.queue, self.id, outcome, delivery.id);
+        } else {
+            self.written.add(delivery);
+            if self.written.is_due() {
+                let written = std::mem::take(&mut self.written);
+                cx.broker.received(self.queue, self.id, written.up_to());
+            }
+        }
+        if cx.broker.tree().traces() {
+            self.trace(delivery, self.is_settled, state, cx);
+        }
+        Ok(true)
+    }
+
     /// Reports skipped messages to the queue, and gives it the credit that they used.
     fn note_skipped(&mut self, state: &mut ConnectionState, cx: &mut StepContext<'_>) {
         if let Some(skipped) = self.skipped.take() {
             self.written = WrittenDeliveries::default();
             cx.broker
-                .received(self.queue, self.id, skipped.max(self.last));
+                .received(self.queue, self.id, skipped.get().max(self.last));
             self.is_credit_due = true;
             self.send_credit(state, cx);
         }
@@ -452,7 +469,6 @@ pub(crate) fn send_delivery(
     engine.check_send(link, is_settled, cx.tail())?;
     let sends_time = state.settings.limits.interceptors.sent_time;
     let sent = sends_time.then(|| cx.broker.wall());
-    let parts = encode_delivery(delivery, sent, &mut state.scratch);
     let (short, long);
     let tag: &[u8] = match u32::try_from(delivery.id) {
         Ok(id) => {
@@ -464,14 +480,16 @@ pub(crate) fn send_delivery(
             &long
         }
     };
-    let outgoing = OutgoingDelivery {
-        tag,
-        message_format: 0,
-        settled: is_settled,
-        parts: &parts,
-        token: delivery.id,
-    };
-    engine.send(link, &outgoing, cx.tail()).map(|_| ())
+    with_encoded_delivery(delivery, sent, &mut state.scratch, |parts| {
+        let outgoing = OutgoingDeliveryOf {
+            tag,
+            message_format: 0,
+            settled: is_settled,
+            parts,
+            token: delivery.id,
+        };
+        engine.send(link, &outgoing, cx.tail()).map(|_| ())
+    })
 }
 
 /// Reports a delivery while tracing is enabled for some vhost. `key`: the delivery that the session settles later.

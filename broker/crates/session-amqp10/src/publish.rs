@@ -232,7 +232,7 @@ impl Publisher {
         let (destination, is_anonymous) = match &self.target {
             PublishTarget::Fixed(destination) => (destination, false),
             PublishTarget::PerMessage => {
-                named = destination_of(properties.to)?;
+                named = destination_of(properties.as_ref().and_then(|p| p.to))?;
                 (&named, true)
             }
         };
@@ -276,21 +276,24 @@ impl Publisher {
         }
         let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
         keys.push(&destination.routing_key);
-        keys.extend(received.copy_keys().map_err(|value| {
+        let copy_keys = received.copy_keys().map_err(|value| {
             let text = format!("bad value for the message annotation 'x-cc': {value:?}; it must be a list of strings");
             let refusal = Refusal::new(Condition::InvalidField, text);
             match is_anonymous {
                 true => PublishError::Rejected(refusal),
                 false => PublishError::ReleaseAndDetach(refusal),
             }
-        })?);
+        })?;
+        if !copy_keys.is_empty() {
+            keys.extend(copy_keys);
+        }
         if let Some(record) = record {
             keys.iter()
                 .try_for_each(|key| caller.check_topic(Right::Write, record, key))
                 .map_err(|error| PublishError::EndSession(error.into()))?;
         }
         let reads_delays = operations::reads_delays(record);
-        if let Some(user_id) = properties.user_id
+        if let Some(user_id) = properties.as_ref().and_then(|p| p.user_id)
             && user_id != state.user.as_bytes()
             && !state.impersonator
         {
@@ -360,7 +363,7 @@ impl Publisher {
         }
         if tree.has_queues_with_groups() {
             let of = annotated.as_ref().unwrap_or(&message);
-            let group_id = properties.group_id;
+            let group_id = properties.as_ref().and_then(|p| p.group_id);
             let grouped = operations::assign_group(tree, &routes, of, group_id, || view.headers());
             let grouped = grouped.map_err(|error| PublishError::Rejected(error.into()))?;
             annotated = grouped.or(annotated);

@@ -65,7 +65,7 @@ pub(crate) struct ConnectionState {
     /// Reused for routing results.
     pub routes: Vec<QueueId>,
     /// Reused for outgoing messages.
-    pub scratch: BytesMut,
+    pub scratch: Vec<u8>,
     settlements: Vec<Settlement>,
     counters: Option<Box<MessageCounters>>,
     next_token: u64,
@@ -87,7 +87,7 @@ impl ConnectionState {
             waits: Vec::new(),
             finished: 0,
             routes: Vec::new(),
-            scratch: BytesMut::new(),
+            scratch: Vec::new(),
             settlements: Vec::new(),
             counters: None,
             next_token: 0,

@@ -1,7 +1,7 @@
 //! Messages between clients and the broker's message container; see [`conversion::amqp10`] for the stored form.
 
-use bytes::{Bytes, BytesMut};
-use codec_amqp10::{DecodeError, Encode, Header, Properties, Reader, Section, Value};
+use amqp10::BorrowedPart;
+use codec_amqp10::{DecodeError, Header, Map, Properties, Value};
 use conversion::MessageEnvelope;
 use conversion::amqp10::{Received, convert, encode_annotations};
 use env::WallTime;
@@ -28,11 +28,15 @@ pub(crate) struct ReceivedMessage<'a> {
 }
 
 impl<'a> ReceivedMessage<'a> {
+    #[inline]
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<ReceivedMessage<'a>, DecodeError> {
         let received = Received::parse(bytes)?;
         received.sections.check_annotation_keys(bytes)?;
         let header = received.sections.read_header(bytes)?;
-        let priority = has_priority(received.sections.header, bytes).then_some(header.priority);
+        // The codec returns the default for an absent priority, but a message without a priority is not one with
+        // priority 4: a priority queue serves it last.
+        let priority = received.sections.has_priority(bytes);
+        let priority = priority.then_some(header.priority);
         Ok(ReceivedMessage {
             bytes,
             received,
@@ -52,19 +56,36 @@ impl<'a> ReceivedMessage<'a> {
         self.received.body
     }
 
-    pub(crate) fn properties(&self) -> Result<Properties<'a>, DecodeError> {
-        self.received.sections.read_properties(self.bytes)
+    /// The properties section. None: the message has none.
+    #[inline]
+    pub(crate) fn properties(&self) -> Result<Option<Properties<'a>>, DecodeError> {
+        let sections = &self.received.sections;
+        match sections.properties {
+            Some(_) => sections.read_properties(self.bytes).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn annotations(&self) -> Option<Map<'a>> {
+        let sections = &self.received.sections;
+        let section = sections.message_annotations?;
+        let annotations = sections.read_map(Some(section), self.bytes);
+        annotations
+            .ok()
+            .filter(|annotations| !annotations.is_empty())
     }
 
     /// The additional routing keys, from the annotation `x-cc`. The error is a value that is not a list of strings.
     pub(crate) fn copy_keys(&self) -> Result<SmallVec<[&'a str; 4]>, Value<'a>> {
-        let sections = &self.received.sections;
-        let annotations = sections.read_map(sections.message_annotations, self.bytes);
+        let Some(annotations) = self.annotations() else {
+            return Ok(SmallVec::new());
+        };
         let text = |value: Value<'a>| match value {
             Value::String(text) if text.len() <= 255 => Ok(text),
             other => Err(other),
         };
-        match annotations.unwrap_or_default().get(CC) {
+        match annotations.get(CC) {
             None => Ok(SmallVec::new()),
             Some(Value::List(keys)) => keys.iter().map(text).collect(),
             Some(other) => Err(other),
@@ -74,12 +95,7 @@ impl<'a> ReceivedMessage<'a> {
     /// The delay in milliseconds that the annotations set: until `x-opt-delivery-time`, or `x-opt-delivery-delay`. `None`:
     /// there is none.
     pub(crate) fn delivery_delay(&self, now: WallTime) -> Option<u64> {
-        let sections = &self.received.sections;
-        let annotations = sections.read_map(sections.message_annotations, self.bytes);
-        let annotations = annotations.unwrap_or_default();
-        if annotations.is_empty() {
-            return None;
-        }
+        let annotations = self.annotations()?;
         let ms = |name| match annotations.get(name)? {
             Value::Timestamp(at) => u64::try_from(at.0).ok(),
             Value::Ulong(ms) => Some(ms),
@@ -91,16 +107,6 @@ impl<'a> ReceivedMessage<'a> {
         let until = ms(DELIVERY_TIME).map(|at| at.saturating_sub(now.0));
         let delay = until.or_else(|| ms(DELIVERY_DELAY))?;
         (delay > 0).then_some(delay)
-    }
-}
-
-/// Returns true if the header sets the priority. The codec returns the default otherwise, but a message without a
-/// priority is not one with priority 4: a priority queue serves it last.
-fn has_priority(header: Option<Section>, bytes: &[u8]) -> bool {
-    let value = header.and_then(|section| bytes.get(section.value_range()));
-    match value.map(|value| Reader::new(value).read::<Value<'_>>()) {
-        Some(Ok(Value::List(fields))) => fields.iter().nth(1).is_some_and(|f| !f.is_null()),
-        _ => false,
     }
 }
 
@@ -133,16 +139,18 @@ impl RoutingInput for PublishView<'_> {
     }
 }
 
-/// The parts of a message for [`amqp10::OutgoingDelivery`].
-pub(crate) type Parts = SmallVec<[Bytes; 2]>;
+/// Capacity in bytes of the scratch buffer that is kept.
+const KEEP: usize = 1024;
 
-/// Encodes a delivery for a client: header and message annotations of this delivery, then the bare message. `scratch`
-/// is reused for small messages.
-pub(crate) fn encode_delivery(
+/// Encodes a delivery for a client: header and message annotations of this delivery, then the bare message. `send` gets
+/// the parts for [`amqp10::OutgoingDelivery`]. `scratch` is reused.
+pub(crate) fn with_encoded_delivery<T>(
     delivery: &Delivery,
     sent: Option<WallTime>,
-    scratch: &mut BytesMut,
-) -> Parts {
+    scratch: &mut Vec<u8>,
+    send: impl FnOnce(&[BorrowedPart<'_>]) -> T,
+) -> T {
+    scratch.clear();
     let message = &delivery.message;
     let attempts = failed_attempts(delivery);
     let header = Header {
@@ -151,7 +159,7 @@ pub(crate) fn encode_delivery(
         delivery_count: attempts,
         ..conversion::amqp10::header(message)
     };
-    header.encode(scratch);
+    header.encode_section(scratch);
     let encoded = convert(message);
     let mut modified = modified_annotations(delivery);
     if let Some(sent) = sent {
@@ -162,16 +170,16 @@ pub(crate) fn encode_delivery(
     scratch.extend_from_slice(&encoded.properties);
     scratch.extend_from_slice(&encoded.body_start);
     let body = encoded.body.bytes();
-    let mut parts = Parts::new();
-    if body.len() < BY_REFERENCE {
-        scratch.extend_from_slice(body);
-        parts.push(scratch.split().freeze());
+    let sent = if body.len() < BY_REFERENCE {
+        send(&[BorrowedPart::Slice(scratch), BorrowedPart::Slice(body)])
     } else {
-        let whole = 0..body.len();
-        parts.push(scratch.split().freeze());
-        parts.push(encoded.body.share(message, whole));
+        let body = encoded.body.share(message, 0..body.len());
+        send(&[BorrowedPart::Slice(scratch), BorrowedPart::Shared(&body)])
+    };
+    if scratch.capacity() > KEEP {
+        *scratch = Vec::new();
     }
-    parts
+    sent
 }
 
 /// The number of failed delivery attempts. A queue that does not count them knows whether the message was delivered
@@ -254,6 +262,12 @@ mod tests {
         message().dead_lettered("", Some("dead"), &deaths).unwrap()
     }
 
+    fn encode_delivery(delivery: &Delivery) -> Vec<u8> {
+        with_encoded_delivery(delivery, None, &mut Vec::new(), |parts| {
+            parts.iter().flat_map(AsRef::as_ref).copied().collect()
+        })
+    }
+
     /// The first-acquirer and delivery-count that a client gets.
     fn header(message: Message, attempts: Option<u32>, redelivered: bool) -> (bool, u32) {
         let delivery = Delivery {
@@ -265,8 +279,7 @@ mod tests {
             message,
             annotations: None,
         };
-        let parts = encode_delivery(&delivery, None, &mut BytesMut::new());
-        let encoded = parts.concat();
+        let encoded = encode_delivery(&delivery);
         let sections = Sections::parse(&encoded).unwrap();
         let header = sections.read_header(&encoded).unwrap();
         (header.first_acquirer, header.delivery_count)
@@ -293,7 +306,7 @@ mod tests {
         let long = |count: u32| (count > 0).then_some(Value::Long(count.into()));
         for (attempts, acquired) in [(0, 0), (0, 3), (2, 3)] {
             let delivery = delivery(attempts, acquired);
-            let encoded = encode_delivery(&delivery, None, &mut BytesMut::new()).concat();
+            let encoded = encode_delivery(&delivery);
             let sections = Sections::parse(&encoded).unwrap();
             let annotations = sections.read_map(sections.message_annotations, &encoded);
             let annotations = annotations.unwrap_or_default();

@@ -268,6 +268,11 @@ pub trait Broker {
     fn admit_unread(&mut self, _waiting: usize, _bytes: usize) -> bool {
         true
     }
+    /// Takes the next event that waits for this session, if no event for another session precedes it. A session
+    /// that handles a run of confirms and deliveries in one step answers them together.
+    fn next_event(&mut self) -> Option<SessionEvent> {
+        None
+    }
     /// Adds the counters collected since the last call. Called once per step, not per message.
     fn message_counters(&mut self, _protocol: &'static str, _counters: &MessageCounters) {}
     /// Counts a channel of the user and the vhost. The error is the limit that is reached.

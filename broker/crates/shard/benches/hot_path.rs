@@ -1,9 +1,11 @@
-//! What a message costs a node between its sockets and its disk: AMQP 0.9.1 and MQTT sessions, routing, topics, queues, Raft. No
-//! network, a disk in memory.
+//! What a message costs a node between its sockets and its disk: AMQP 0.9.1, AMQP 1.0 and MQTT sessions, routing, topics, queues,
+//! Raft. No network, a disk in memory.
 //!
 //! `cargo bench -p shard --bench hot_path` prints processor time and allocations per message. `hot_path WORKLOAD COUNT` runs
 //! one for so many messages and prints nothing: for tools that count instructions (`hack/hot-path`); `--list` names them.
 
+#[path = "hot_path/amqp10.rs"]
+mod amqp10;
 #[path = "../tests/cluster/mod.rs"]
 mod cluster;
 #[path = "../../queue/benches/counting.rs"]
@@ -40,6 +42,8 @@ struct Workload {
 enum Path {
     /// A queue of this type.
     Amqp(&'static str),
+    /// A queue of this type between clients of AMQP 1.0.
+    Amqp10(&'static str),
     /// A session that ends with its connection.
     Mqtt(Qos, Topics),
 }
@@ -64,11 +68,14 @@ const fn crossing(name: &'static str, path: Path, batch: u64, shards: u16) -> Wo
     }
 }
 
-static WORKLOADS: [Workload; 16] = [
+static WORKLOADS: [Workload; 19] = [
     workload("classic", Path::Amqp("classic"), 100),
     workload("classic-one-by-one", Path::Amqp("classic"), 1),
     workload("quorum", Path::Amqp("quorum"), 100),
     workload("quorum-one-by-one", Path::Amqp("quorum"), 1),
+    workload("amqp10-classic", Path::Amqp10("classic"), 100),
+    workload("amqp10-quorum", Path::Amqp10("quorum"), 100),
+    workload("amqp10-quorum-one-by-one", Path::Amqp10("quorum"), 1),
     workload("mqtt-qos0", Path::Mqtt(Qos::AtMostOnce, Topics::One), 100),
     workload(
         "mqtt-qos0-one-by-one",
@@ -116,6 +123,10 @@ impl Workload {
         match self.path {
             Path::Amqp(queue_type) => {
                 let mut pair = Pair::new(queue_type, self.batch, self.shards);
+                Box::new(move |count| pair.run(count))
+            }
+            Path::Amqp10(queue_type) => {
+                let mut pair = amqp10::Pair::new(queue_type, self.batch);
                 Box::new(move |count| pair.run(count))
             }
             Path::Mqtt(qos, topics) => {
@@ -307,7 +318,7 @@ fn main() {
         let mut run = workload.expect("a workload's name").ready();
         return run(count.parse().expect("how many messages"));
     }
-    println!("{:<24}{:>14}{:>14}", "per message", "allocations", "ns");
+    println!("{:<26}{:>14}{:>14}", "per message", "allocations", "ns");
     for workload in &WORKLOADS {
         let mut run = workload.ready();
         run(MEASURED / 10);
@@ -316,7 +327,7 @@ fn main() {
         let spent = cpu().saturating_sub(start);
         let allocations = ALLOCATIONS.load(Relaxed) - allocations;
         println!(
-            "{:<24}{:>14.2}{:>14.0}",
+            "{:<26}{:>14.2}{:>14.0}",
             workload.name,
             allocations as f64 / MEASURED as f64,
             spent.as_nanos() as f64 / MEASURED as f64

@@ -1,5 +1,6 @@
 //! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
 
+mod link_table;
 mod stream_consumers;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ use crate::sessions::InternalSession;
 use control::Reply;
 use env::{NodeId, Time};
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
+use link_table::LinkTable;
 use metadata::{ChangeError, QueueId, QueueRecord, QueueType, Tree};
 use queue::client::{ClientEvent, QueueClient};
 use queue::cursor::{CursorEvent, StreamBatch, StreamReply, StreamRequest};
@@ -55,8 +56,7 @@ impl QueueLink {
 
 #[derive(Default)]
 struct SessionQueueLinks {
-    /// Boxed, because most sessions use one queue and a table has room for three.
-    queues: HashMap<QueueId, Box<QueueLink>, FixedState>,
+    queues: LinkTable<QueueLink>,
     totals: LinkTotals,
 }
 
@@ -210,14 +210,14 @@ impl QueueClients {
 
     fn link(&mut self, number: u64, queue: QueueId) -> Option<&mut QueueLink> {
         let session = self.sessions.get_mut(&number)?;
-        session.queues.get_mut(&queue).map(Box::as_mut)
+        session.queues.get_mut(&queue)
     }
 
     fn links(&self, pred: impl Fn(QueueId, &QueueLink) -> bool) -> Vec<(u64, QueueId)> {
         let all = self
             .sessions
             .iter()
-            .flat_map(|(n, s)| s.queues.iter().map(move |(q, l)| (*n, *q, l)));
+            .flat_map(|(n, s)| s.queues.iter().map(move |(q, l)| (*n, q, l)));
         let mut found: Vec<_> = all
             .filter(|(_, q, l)| pred(*q, l))
             .map(|(n, q, _)| (n, q))
@@ -238,9 +238,9 @@ impl QueueClients {
         let links = self.sessions.get(&earlier).map(|s| &s.queues);
         let open: Vec<QueueId> = links
             .into_iter()
-            .flatten()
+            .flat_map(LinkTable::iter)
             .filter(|(_, link)| link.has_requests())
-            .map(|(queue, _)| *queue)
+            .map(|(queue, _)| queue)
             .collect();
         if open.is_empty() {
             return;
@@ -550,30 +550,28 @@ impl Queues {
         }
         let waits = !self.clients.precedence.is_empty() && self.clients.must_wait(number, queue);
         let links = self.clients.sessions.entry(number).or_default();
-        Some(match links.queues.entry(queue) {
-            Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(place) => {
-                let owner = self.local.leader_of(queue);
-                let owner = owner.or_else(|| self.stream_leaders.leader_of(queue));
-                let owner = owner.or_else(|| likeliest_leader(record, ctx.node(), &self.linked));
-                let (session, members) = (ctx.session(number), record.members.clone());
-                let is_stream = record.kind.descriptor().cursors;
-                let client = match is_stream {
-                    true => QueueClient::of_stream(session, members, owner, ctx.now()),
-                    false => QueueClient::new(session, record.kind, members, owner, ctx.now()),
-                };
-                self.clients.by_queue.insert((queue, number));
-                place.insert(Box::new(QueueLink {
-                    stream: is_stream.then(|| Box::new(StreamConsumers::new(Arc::clone(record)))),
-                    client,
-                    kind: record.kind,
-                    full: false,
-                    due: None,
-                    bytes: 0,
-                    waits,
-                }))
+        let link = links.queues.get_or_insert_with(queue, || {
+            let owner = self.local.leader_of(queue);
+            let owner = owner.or_else(|| self.stream_leaders.leader_of(queue));
+            let owner = owner.or_else(|| likeliest_leader(record, ctx.node(), &self.linked));
+            let (session, members) = (ctx.session(number), record.members.clone());
+            let is_stream = record.kind.descriptor().cursors;
+            let client = match is_stream {
+                true => QueueClient::of_stream(session, members, owner, ctx.now()),
+                false => QueueClient::new(session, record.kind, members, owner, ctx.now()),
+            };
+            self.clients.by_queue.insert((queue, number));
+            QueueLink {
+                stream: is_stream.then(|| Box::new(StreamConsumers::new(Arc::clone(record)))),
+                client,
+                kind: record.kind,
+                full: false,
+                due: None,
+                bytes: 0,
+                waits,
             }
-        })
+        });
+        Some(link)
     }
 
     /// After anything happened to a link: sends what it wants sent, tells the session what it is told, updates the totals.
@@ -859,7 +857,7 @@ impl Queues {
             return;
         };
         session.totals.closing = true;
-        let mut queues: Vec<QueueId> = session.queues.keys().copied().collect();
+        let mut queues: Vec<QueueId> = session.queues.keys().collect();
         queues.sort_unstable();
         for queue in queues {
             self.confirm_sampler.forget(number, queue);

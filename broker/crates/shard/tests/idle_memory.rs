@@ -83,8 +83,9 @@ fn an_idle_connection_of_amqp10_is_small() {
     let sessions = open + first + second;
     let (senders, both) = (sessions + 2 * sender, sessions + sender + receiver);
     println!("AMQP 1.0: two senders {senders} B, a sender and a receiver {both} B");
-    assert!(senders <= 2_300, "{senders} B");
-    assert!(both <= 4_350, "{both} B");
+    assert!(senders <= 1_880, "{senders} B");
+    // The goal, without room above the 2,994 B that were found.
+    assert!(both <= 3_000, "{both} B");
 }
 
 fn an_idle_client_of_mqtt_is_small() {

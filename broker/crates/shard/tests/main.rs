@@ -1,6 +1,7 @@
 //! The integration tests of this crate, as one program: linking each file by itself takes longer than the tests.
 #![forbid(unsafe_code)]
 
+mod amqp10;
 mod browse;
 mod checkpoints;
 mod client_ids;

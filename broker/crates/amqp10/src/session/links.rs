@@ -171,6 +171,8 @@ impl Session {
                 .get(at)
                 .is_none_or(|(other, _)| *other != remote)
         );
+        // Most sessions have few links.
+        self.handles.reserve_exact(1);
         self.handles.insert(at, (remote, own));
     }
 

@@ -5,7 +5,7 @@ use codec_amqp10::{Condition, DeliveryState, Role, Transfer};
 use crate::link::{Link, Unfinished};
 use crate::{Config, Event, Fault, IncomingDelivery, Payload, Serial, ShortBytes};
 
-use super::{Handled, Incoming, Io, Session, write_small};
+use super::{Incoming, Io, Placed, Session, write_small};
 
 impl Session {
     /// Counts a transfer in the session's windows.
@@ -35,10 +35,11 @@ impl Session {
 
     pub(super) fn on_transfer<'a>(
         &mut self,
-        transfer: Transfer<'a>,
+        transfer: &Transfer<'a>,
         payload: &'a [u8],
         io: &mut Io<'_>,
-    ) -> Result<Handled<'a>, Fault> {
+        event: &mut Option<Event<'a>>,
+    ) -> Result<Placed, Fault> {
         self.count_transfer(io)?;
         let handle = self
             .find(transfer.handle)
@@ -50,9 +51,10 @@ impl Session {
                     Condition::TransferLimitExceeded,
                     format_args!("link '{}' has no credit for a transfer", link.identity.name),
                 );
-                return Ok(Handled::Event(self.fail_link(handle, fault, io)));
+                *event = Some(self.fail_link(handle, fault, io));
+                return Ok(Placed::Event);
             }
-            Some(Link::Detaching(_)) => return Ok(Handled::Nothing),
+            Some(Link::Detaching(_)) => return Ok(Placed::Nothing),
             _ => {
                 return Err(Fault::session(
                     Condition::NotAllowed,
@@ -60,26 +62,28 @@ impl Session {
                 ));
             }
         }
-        match self.receive(handle, &transfer, payload, io) {
-            Ok(Some(event)) => Ok(Handled::Event(event)),
-            Ok(None) => Ok(Handled::Nothing),
+        match self.receive(handle, transfer, payload, io, event) {
+            Ok(true) => Ok(Placed::Event),
+            Ok(false) => Ok(Placed::Nothing),
             Err(fault) if fault.level == crate::Level::Link => {
-                Ok(Handled::Event(self.fail_link(handle, fault, io)))
+                *event = Some(self.fail_link(handle, fault, io));
+                Ok(Placed::Event)
             }
             Err(fault) => Err(fault),
         }
     }
 
-    /// Takes a transfer of an attached receiving link.
+    /// Takes a transfer of an attached receiving link. Returns true if it completes a message, which is in `event`.
     pub(super) fn receive<'a>(
         &mut self,
         handle: u16,
         transfer: &Transfer<'a>,
         payload: &'a [u8],
         io: &mut Io<'_>,
-    ) -> Result<Option<Event<'a>>, Fault> {
+        event: &mut Option<Event<'a>>,
+    ) -> Result<bool, Fault> {
         let Some(Link::Receiver(link)) = &mut self.links[usize::from(handle)] else {
-            return Ok(None);
+            return Ok(false);
         };
         let id = link.identity.id;
         let settled = link.check_modes(transfer)?;
@@ -101,7 +105,8 @@ impl Session {
             _ => None,
         };
         let Some(mut unfinished) = link.unfinished.take() else {
-            return self.receive_first(handle, transfer, settled, transaction, payload, io);
+            let first = (transfer, settled, transaction);
+            return self.receive_first(handle, first, payload, io, event);
         };
         let held = unfinished.payload.len();
         let appended = if transfer.aborted {
@@ -121,7 +126,7 @@ impl Session {
             link.unsettled -= 1;
             self.incoming.take(unfinished.id);
             self.is_credit_due = true;
-            return Ok(None);
+            return Ok(false);
         }
         unfinished.settled |= settled;
         unfinished.transaction = transaction.or(unfinished.transaction);
@@ -129,7 +134,7 @@ impl Session {
         if transfer.more {
             *io.unfinished_size += payload.len();
             link.unfinished = Some(unfinished);
-            return Ok(None);
+            return Ok(false);
         }
         *io.unfinished_size -= held;
         if unfinished.settled
@@ -138,30 +143,30 @@ impl Session {
             incoming.is_settled = true;
         }
         let unfinished = *unfinished;
-        Ok(Some(Event::MessageReceived {
+        *event = Some(Event::MessageReceived {
             link: id,
             delivery: IncomingDelivery {
                 id: unfinished.id.0,
-                tag: unfinished.tag,
                 message_format: unfinished.message_format,
                 settled: unfinished.settled,
                 transaction: unfinished.transaction,
                 payload: Payload::Collected(unfinished.payload),
             },
-        }))
+        });
+        Ok(true)
     }
 
-    pub(super) fn receive_first<'a>(
+    #[inline]
+    fn receive_first<'a>(
         &mut self,
         handle: u16,
-        transfer: &Transfer<'a>,
-        settled: bool,
-        transaction: Option<ShortBytes>,
+        (transfer, settled, transaction): (&Transfer<'a>, bool, Option<ShortBytes>),
         payload: &'a [u8],
         io: &mut Io<'_>,
-    ) -> Result<Option<Event<'a>>, Fault> {
+        event: &mut Option<Event<'a>>,
+    ) -> Result<bool, Fault> {
         let Some(Link::Receiver(link)) = &mut self.links[usize::from(handle)] else {
-            return Ok(None);
+            return Ok(false);
         };
         let missing = |field: &str| {
             format!("transfer: field '{field}': missing in the first transfer of a delivery")
@@ -185,7 +190,7 @@ impl Session {
                 ),
             ));
         }
-        let Some(tag) = transfer.delivery_tag.and_then(ShortBytes::new) else {
+        let Some(tag) = transfer.delivery_tag else {
             return Err(Fault::link(
                 Condition::InvalidField,
                 missing("delivery-tag"),
@@ -197,7 +202,7 @@ impl Session {
         self.last_incoming_delivery = Some(id);
         if transfer.aborted {
             self.is_credit_due = true;
-            return Ok(None);
+            return Ok(false);
         }
         let link_id = link.identity.id;
         link.unsettled += 1;
@@ -212,27 +217,30 @@ impl Session {
         let message_format = transfer.message_format.unwrap_or(0);
         if transfer.more {
             *io.unfinished_size += payload.len();
+            // The decoder bounds the tag.
+            let tag = ShortBytes::new(tag);
+            debug_assert!(tag.is_some(), "a tag has at most 32 bytes");
             link.unfinished = Some(Box::new(Unfinished {
                 id,
-                tag,
+                tag: tag.unwrap_or_default(),
                 message_format,
                 settled,
                 transaction,
                 payload: payload.to_vec(),
             }));
-            return Ok(None);
+            return Ok(false);
         }
-        Ok(Some(Event::MessageReceived {
+        *event = Some(Event::MessageReceived {
             link: link_id,
             delivery: IncomingDelivery {
                 id: id.0,
-                tag,
                 message_format,
                 settled,
                 transaction,
                 payload: Payload::Frame(payload),
             },
-        }))
+        });
+        Ok(true)
     }
 }
 

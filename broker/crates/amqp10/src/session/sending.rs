@@ -1,11 +1,10 @@
 //! Transfers to the peer.
 
-use bytes::Bytes;
 use codec_amqp10::{SenderSettleMode, Transfer, encode_transfer_frame};
 use smallvec::SmallVec;
 
 use crate::link::Link;
-use crate::{CommandError, LinkId, OutgoingDelivery, SendError};
+use crate::{CommandError, LinkId, MessagePart, OutgoingDeliveryOf, SendError};
 
 use super::{Io, Outgoing, PartialSend, Session};
 
@@ -36,10 +35,10 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) fn send(
+    pub(crate) fn send<P: MessagePart>(
         &mut self,
         id: LinkId,
-        delivery: &OutgoingDelivery<'_>,
+        delivery: &OutgoingDeliveryOf<'_, P>,
         io: &mut Io<'_>,
     ) -> Result<u32, SendError> {
         let Link::Sender(link) = self.link_mut(id)? else {
@@ -48,7 +47,7 @@ impl Session {
         if delivery.tag.len() > codec_amqp10::MAX_DELIVERY_TAG_SIZE {
             return Err(CommandError::WrongState.into());
         }
-        let size: usize = delivery.parts.iter().map(Bytes::len).sum();
+        let size: usize = delivery.parts.iter().map(|part| part.as_ref().len()).sum();
         if size as u64 > link.max_message_size {
             return Err(SendError::MessageTooLarge {
                 max: link.max_message_size,
@@ -99,7 +98,8 @@ impl Session {
                 parts: SmallVec::new(),
                 sent,
             };
-            partial.parts.extend(delivery.parts.iter().cloned());
+            let parts = delivery.parts.iter().map(MessagePart::to_bytes);
+            partial.parts.extend(parts);
             self.partial = Some(Box::new(partial));
             self.continue_partial(io);
         }

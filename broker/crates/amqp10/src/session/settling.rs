@@ -7,13 +7,14 @@ use smallvec::SmallVec;
 use crate::link::Link;
 use crate::{CommandError, Event, Fault, LinkId, Serial, SettledDelivery};
 
-use super::{Handled, Io, MAX_RANGES, Session, write_small};
+use super::{Io, MAX_RANGES, Placed, Session, write_small};
 
 impl Session {
     pub(super) fn on_disposition<'a>(
         &mut self,
         disposition: Disposition<'a>,
-    ) -> Result<Handled<'a>, Fault> {
+        event: &mut Option<Event<'a>>,
+    ) -> Result<Placed, Fault> {
         let Disposition {
             role,
             first,
@@ -39,10 +40,10 @@ impl Session {
             if settled {
                 self.settled_by_sender(first, last);
             }
-            return Ok(Handled::Nothing);
+            return Ok(Placed::Nothing);
         }
         if !settled && !state.as_ref().is_some_and(DeliveryState::is_terminal) {
-            return Ok(Handled::Nothing);
+            return Ok(Placed::Nothing);
         }
         let mut deliveries = SmallVec::new();
         self.outgoing.visit_range(first, last, |id, delivery| {
@@ -54,15 +55,16 @@ impl Session {
             settled
         });
         if deliveries.is_empty() {
-            return Ok(Handled::Nothing);
+            return Ok(Placed::Nothing);
         }
-        Ok(Handled::Event(Event::Disposition {
+        *event = Some(Event::Disposition {
             session: self.id,
             role,
             state,
             settled,
             deliveries,
-        }))
+        });
+        Ok(Placed::Event)
     }
 
     /// The peer settled deliveries that it sent: it gave up their outcome, or answers ours in receiver settle mode second.
@@ -88,8 +90,10 @@ impl Session {
         state: &DeliveryState<'_>,
         io: &mut Io<'_>,
     ) -> Result<(), CommandError> {
-        let Link::Receiver(receiver) = self.link_mut(link)? else {
-            return Err(CommandError::WrongState);
+        let receiver = match self.links.get_mut(usize::from(link.handle)) {
+            Some(Some(Link::Receiver(receiver))) if receiver.identity.id == link => receiver,
+            Some(Some(other)) if other.id() == link => return Err(CommandError::WrongState),
+            _ => return Err(CommandError::Gone),
         };
         if receiver
             .unfinished
@@ -99,24 +103,21 @@ impl Session {
             return Err(CommandError::WrongState);
         }
         let is_second = receiver.rcv_settle_mode == ReceiverSettleMode::Second;
-        let delivery = self
-            .incoming
-            .get_mut(id)
-            .filter(|delivery| delivery.link == link);
-        let delivery = delivery.ok_or(CommandError::Gone)?;
-        if delivery.is_answered {
+        let (mut is_settled, mut found) = (false, false);
+        self.incoming.visit(id, |delivery| {
+            found = delivery.link == link && !delivery.is_answered;
+            is_settled = delivery.is_settled;
+            delivery.is_answered |= found && is_second && !is_settled;
+            found && !delivery.is_answered
+        });
+        if !found {
             return Err(CommandError::Gone);
         }
-        let is_settled = delivery.is_settled;
         if is_second && !is_settled {
-            delivery.is_answered = true;
             self.write_disposition(Role::Receiver, id, id, false, state, io);
             return Ok(());
         }
-        self.incoming.take(id);
-        if let Link::Receiver(receiver) = self.link_mut(link)? {
-            receiver.unsettled -= 1;
-        }
+        receiver.unsettled -= 1;
         self.is_credit_due = true;
         if is_settled {
             return Ok(());

@@ -3,7 +3,7 @@
 use super::{DEATHS, EXCHANGE, ROUTING_KEY};
 use crate::amqp091::companions;
 use codec_amqp10::{
-    Output, SectionKind, Sections, Symbol, Timestamp, Value, encode_section_descriptor, map,
+    Map, Output, SectionKind, Sections, Symbol, Timestamp, Value, encode_section_descriptor, map,
 };
 use message::{Death, Message, Table};
 
@@ -17,9 +17,15 @@ pub fn encode_annotations<O: Output>(
     modified: &Table,
     out: &mut O,
 ) {
-    let own = Sections::parse(published)
-        .and_then(|sections| sections.read_map(sections.message_annotations, published))
-        .unwrap_or_default();
+    if published.is_empty() && modified.0.is_empty() && !message.has_died() {
+        return encode_origin(message, out);
+    }
+    let own = match published {
+        [] => Map::default(),
+        _ => Sections::parse(published)
+            .and_then(|sections| sections.read_map(sections.message_annotations, published))
+            .unwrap_or_default(),
+    };
     let deaths = message.deaths();
     let companions = deaths.as_ref().map(companions).unwrap_or_default();
     let is_added = |name: &str| {
@@ -58,6 +64,21 @@ pub fn encode_annotations<O: Output>(
     }
     writer.finish();
 }
+
+/// Appends the section with the exchange and the routing key only.
+fn encode_origin<O: Output>(message: &Message, out: &mut O) {
+    encode_section_descriptor(out, SectionKind::MessageAnnotations);
+    let mut writer = map(out);
+    writer.push_with(|out| out.put(EXCHANGE_KEY));
+    writer.push(message.exchange());
+    writer.push_with(|out| out.put(ROUTING_KEY_KEY));
+    writer.push(message.routing_key());
+    writer.finish();
+}
+
+/// The encoded symbols [`EXCHANGE`] and [`ROUTING_KEY`].
+const EXCHANGE_KEY: &[u8] = b"\xa3\x0ax-exchange";
+const ROUTING_KEY_KEY: &[u8] = b"\xa3\x0dx-routing-key";
 
 /// An annotation to add to a message.
 #[derive(Clone, Debug)]

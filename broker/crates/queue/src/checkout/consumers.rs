@@ -245,8 +245,8 @@ fn handed_out<I>(
 impl<I: Weighed> Checkout<I> {
     /// The consumers for listings, in order of creation.
     pub(crate) fn listing(&self) -> Vec<ConsumerInfo> {
-        let shown = |c: &&Consumer<I>| !c.get && !c.cancelled;
-        let info = |c: &Consumer<I>| ConsumerInfo {
+        let shown = |c: &&Box<Consumer<I>>| !c.get && !c.cancelled;
+        let info = |c: &Box<Consumer<I>>| ConsumerInfo {
             session: c.session,
             consumer: c.id,
             spec: c.spec.clone(),
@@ -284,7 +284,7 @@ impl<I: Weighed> Checkout<I> {
         if consumer.spec.exclusive {
             self.exclusive = Some(number);
         }
-        self.consumers.insert(number, consumer);
+        self.consumers.insert(number, Box::new(consumer));
         self.add_candidate(number);
         self.elect_active();
         self.note_activity(number);
@@ -527,7 +527,7 @@ impl<I: Weighed> Checkout<I> {
         number: u64,
         have_failed: bool,
     ) {
-        let last = |c: &Consumer<I>| c.out.last_id();
+        let last = |c: &Box<Consumer<I>>| c.out.last_id();
         while let Some(id) = self.consumers.get(&number).and_then(last)
             && let Some((_, out)) = self.take_unsettled(number, id, id)
         {
@@ -579,7 +579,7 @@ impl<I: Weighed> Checkout<I> {
 
     /// Stops counting a consumer as one of the queue's.
     pub(super) fn stop_counting(&mut self, number: u64) {
-        let counted = |c: &Consumer<I>| !c.get && !c.cancelled;
+        let counted = |c: &Box<Consumer<I>>| !c.get && !c.cancelled;
         if self.consumers.get(&number).is_some_and(counted) {
             self.live -= 1;
         }

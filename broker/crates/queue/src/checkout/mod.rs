@@ -164,9 +164,10 @@ pub(crate) struct Checkout<I> {
     pub delivery_limit: Option<u32>,
     /// See [`QuorumFeatures::delivery_counts`](ids::QuorumFeatures).
     pub counts_deliveries: bool,
-    pub sessions: BTreeMap<SessionId, SessionRecord>,
+    pub sessions: BTreeMap<SessionId, Box<SessionRecord>>,
     /// By number, in order of creation; numbers are never used twice.
-    pub consumers: BTreeMap<u64, Consumer<I>>,
+    /// Boxed, because only every other place of a tree with ascending numbers is taken.
+    pub consumers: BTreeMap<u64, Box<Consumer<I>>>,
     /// Consumers that can be served, neither cancelled nor suspended, by descending priority.
     pub candidates: BTreeSet<(Reverse<i32>, u64)>,
     /// Consumers of `candidates` that have a filter. They are not in `service`.
@@ -346,7 +347,7 @@ impl<I: Weighed> Checkout<I> {
         let exclusive = self.exclusive.map(|number| self.consumers.get(&number));
         assert!(exclusive.is_none_or(|c| c.is_some_and(|c| c.spec.exclusive)));
         let active = self.active.map(|number| self.consumers.get(&number));
-        assert!(active.is_none_or(|c| c.is_some_and(Consumer::takes_turns)));
+        assert!(active.is_none_or(|c| c.is_some_and(|c| c.takes_turns())));
         assert!(self.active.is_none() || self.single_active);
         assert!(!self.deleted || self.consumers.is_empty());
         let mut drains = self.drains.keys();
@@ -488,7 +489,7 @@ impl<I: Weighed> Checkout<I> {
     /// Resets the flow windows: this replica becomes the leader and does not know which deliveries have
     /// arrived.
     pub(crate) fn forget_flow(&mut self) {
-        self.consumers.values_mut().for_each(Consumer::forget_flow);
+        self.consumers.values_mut().for_each(|c| c.forget_flow());
     }
 
     pub(crate) fn consumer(
@@ -497,7 +498,7 @@ impl<I: Weighed> Checkout<I> {
         id: ConsumerId,
     ) -> Option<&mut Consumer<I>> {
         let number = self.consumer_number(session, id)?;
-        self.consumers.get_mut(&number)
+        self.consumers.get_mut(&number).map(Box::as_mut)
     }
 
     /// Ends the sessions of a node's earlier incarnations and requeues their messages.

@@ -1,6 +1,7 @@
 //! Requests with an answer: consume, get, purge, stat and delete.
 
 use super::{Checkout, Consumer, Dequeued, KnownEpoch, MessageStore, Weighed};
+use crate::sorted_map::SortedMap;
 use crate::{
     ConsumerId, ConsumerSpec, EpochConsumer, FlowMode, PositionedGet, QueueEvent, QueueReply,
     SessionEpoch, SessionId, Settlement,
@@ -354,7 +355,7 @@ impl<I: Weighed> Checkout<I> {
             }
         }
         for state in self.sessions.values_mut() {
-            state.consumers.clear();
+            state.consumers = SortedMap::default();
         }
         self.candidates.clear();
         self.service.clear();

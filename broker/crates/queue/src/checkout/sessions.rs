@@ -2,12 +2,13 @@
 
 use super::{CLOSED_MS, Checkout, MAX_CLOSED, MessageStore, Weighed};
 use crate::client::{MAX_IN_FLIGHT, MAX_UNANSWERED, NUMBERING_EPOCH};
+use crate::sorted_map::SortedMap;
 use crate::{
     ConsumerId, QueueEvent, QueueReply, RefusedPublishes, RejectReason, RequestBody, SessionId,
 };
 use env::NodeId;
 use env::planted::{self, Bug};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// State of a session at a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +19,7 @@ pub(crate) struct SessionRecord {
     pub refused: VecDeque<RefusedPublishes>,
     /// The last [`MAX_UNANSWERED`] answers; a session has no more requests without an answer.
     pub answers: VecDeque<(u64, QueueReply)>,
-    pub consumers: BTreeMap<ConsumerId, u64>,
+    pub consumers: SortedMap<ConsumerId, u64>,
 }
 
 /// What to do with a request, by its number.

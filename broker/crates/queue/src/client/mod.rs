@@ -20,6 +20,7 @@ mod tests;
 
 use crate::cursor::StreamBatch;
 use crate::ranges::Ranges;
+use crate::sorted_map::SortedMap;
 use crate::{
     ConsumerId, Delivery, DeliveryProgress, QueueEvent, QueueMessage, QueueReply, QueueType,
     RefusedPublishes, RejectReason, Request, RequestBody, ResumeConsumer, SessionId,
@@ -30,7 +31,7 @@ use env::planted::{self, Bug};
 use env::{NodeId, Time};
 use gets::GetRequest;
 use message::Message;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Most unapplied requests; with more the session has to pause ([`QueueClient::is_full`]).
@@ -157,8 +158,8 @@ pub struct QueueClient<T> {
     /// The queue is a stream: a new leader knows nothing of the sessions, and consumers are kept by the session's side.
     owner_forgets: bool,
     /// The members of the queue, tried in turn while the owner is unknown.
-    members: Vec<NodeId>,
-    try_next: usize,
+    members: Box<[NodeId]>,
+    try_next: u32,
     owner: Option<NodeId>,
     hops: u32,
     failed_resends: u32,
@@ -171,13 +172,12 @@ pub struct QueueClient<T> {
     /// Unanswered requests, applied or not.
     unanswered: VecDeque<PendingRequest>,
     /// How many of them have an answer that waits for deliveries.
-    early_answers: usize,
+    early_answers: u32,
     /// The last request number that was considered for `unanswered`.
     registered_up_to: u64,
     /// There are deliveries to settle automatically.
     auto_settle_due: bool,
-    /// Boxed, because most sessions have one consumer and the tree has room for eleven.
-    consumers: BTreeMap<ConsumerId, Box<ConsumerProgress>>,
+    consumers: SortedMap<ConsumerId, Box<ConsumerProgress>>,
     urgent: VecDeque<QueueMessage>,
     /// Difference (wrapping) between the request numbers that the session and the owner use: the owner's
     /// restart with each numbering epoch.
@@ -204,7 +204,7 @@ impl<T: Copy> QueueClient<T> {
             is_replicated: kind.is_replicated(),
             owner_forgets: false,
             owner: owner.or(members.first().copied()),
-            members,
+            members: members.into(),
             try_next: 1,
             hops: 0,
             failed_resends: 0,
@@ -216,7 +216,7 @@ impl<T: Copy> QueueClient<T> {
             early_answers: 0,
             registered_up_to: 0,
             auto_settle_due: false,
-            consumers: BTreeMap::new(),
+            consumers: SortedMap::default(),
             urgent: VecDeque::new(),
             base: 0,
             numbering_epoch: 0,
@@ -248,7 +248,7 @@ impl<T: Copy> QueueClient<T> {
 
     /// Sets the members of the queue.
     pub fn set_members(&mut self, members: Vec<NodeId>) {
-        self.members = members;
+        self.members = members.into();
     }
 
     /// Returns true if too much is unapplied and the session has to pause.
@@ -337,7 +337,7 @@ impl<T: Copy> QueueClient<T> {
             // For an existing consumer it changes the prefetch only; its delivery ids continue.
             RequestBody::Consume { consumer, spec } => {
                 let fresh = new_progress(spec.no_ack, None);
-                self.consumers.entry(*consumer).or_insert(fresh);
+                self.consumers.insert_if_absent(*consumer, fresh);
             }
             RequestBody::TakeOver(epoch_consumer) => {
                 let fresh = new_progress(epoch_consumer.spec.no_ack, None);
@@ -502,7 +502,7 @@ impl<T: Copy> QueueClient<T> {
         let pairs = self.unanswered.iter().zip(self.unanswered.iter().skip(1));
         assert!(pairs.into_iter().all(|(a, b)| a.seq < b.seq));
         let early = self.unanswered.iter().filter(|p| p.answer.is_some());
-        assert_eq!(early.count(), self.early_answers);
+        assert_eq!(early.count(), self.early_answers as usize);
         for (consumer, progress) in self.consumers.iter().take(MAX_UNANSWERED) {
             let settled = progress.unsettled_from <= progress.expected;
             assert!(settled, "consumer {} of {:?}", consumer.0, self.session);
@@ -516,7 +516,7 @@ impl<T: Copy> QueueClient<T> {
             return self.owner_is(self.now, leader);
         }
         if let Some(at) = self.members.iter().position(|m| Some(*m) == leader) {
-            self.try_next = at;
+            self.try_next = at as u32;
         }
         self.owner = None;
         self.resend_at = Some(self.now + self.backoff);
@@ -554,7 +554,7 @@ impl<T: Copy> QueueClient<T> {
                     self.consumers.remove(&consumer);
                 }
                 RequestBody::Close => {
-                    self.consumers.clear();
+                    self.consumers = SortedMap::default();
                     self.unanswered.clear();
                     self.early_answers = 0;
                 }
@@ -678,7 +678,7 @@ impl<T: Copy> QueueClient<T> {
     fn remove_unanswered(&mut self, seq: u64) -> Option<PendingRequest> {
         let at = self.unanswered.iter().position(|a| a.seq == seq)?;
         let pending = self.unanswered.remove(at)?;
-        self.early_answers -= usize::from(pending.answer.is_some());
+        self.early_answers -= u32::from(pending.answer.is_some());
         Some(pending)
     }
 
@@ -915,7 +915,7 @@ impl<T: Copy> QueueClient<T> {
             Some(ahead) => self.first + ahead,
             None => self.first - 1,
         };
-        self.early_answers = kept.iter().filter(|p| p.answer.is_some()).count();
+        self.early_answers = kept.iter().filter(|p| p.answer.is_some()).count() as u32;
         self.unanswered = kept;
         let ahead = self.first.wrapping_add(self.unapplied.len() as u64);
         self.base = next.wrapping_sub(ahead);
@@ -976,10 +976,7 @@ impl<T: Copy> QueueClient<T> {
     /// The owner of a queue that is not replicated is lost with its memory. Unapplied publishes fail, consumers
     /// end, and request numbers continue in a new epoch.
     pub fn owner_lost(&mut self, events: &mut Vec<ClientEvent<T>>) {
-        let established_consumer = self
-            .consumers
-            .first_key_value()
-            .map(|(consumer, _)| *consumer);
+        let established_consumer = self.consumers.first().map(|(consumer, _)| *consumer);
         let next = self.next_number();
         self.start_over(events);
         if let Some(consumer) = established_consumer.filter(|_| self.unapplied.is_empty()) {
@@ -1017,7 +1014,7 @@ impl<T: Copy> QueueClient<T> {
                 },
             });
         }
-        for (consumer, progress) in std::mem::take(&mut self.consumers) {
+        for (consumer, progress) in std::mem::take(&mut self.consumers).into_iter() {
             if progress.cancelled.is_none() && progress.get.is_none() {
                 events.push(ClientEvent::Cancelled { consumer });
             }
@@ -1055,6 +1052,12 @@ impl<T: Copy> QueueClient<T> {
                 self.request_resume(consumer);
             }
         }
+        if self.unapplied.is_empty() && self.unanswered.is_empty() && self.urgent.is_empty() {
+            // An idle session keeps no room for requests. This is called long after the last one.
+            self.unapplied = VecDeque::new();
+            self.unanswered = VecDeque::new();
+            self.urgent = VecDeque::new();
+        }
     }
 
     /// Returns true if something is outstanding that a working owner does at once, or if consumers need an
@@ -1081,13 +1084,13 @@ impl<T: Copy> QueueClient<T> {
         let has_owner = self.owner.is_some_and(&is_linked);
         let is_kept = self.owner.is_some() && planted::is(Bug::OwnerKept);
         if !is_kept && (!has_owner || self.failed_resends > MAX_IN_VAIN) {
-            let from = self.try_next % self.members.len().max(1);
+            let from = self.try_next as usize % self.members.len().max(1);
             let (before, after) = self.members.split_at(from);
             let mut in_turn = after.iter().chain(before);
             let next = in_turn.position(|member| is_linked(*member)).unwrap_or(0);
             let at = (from + next) % self.members.len().max(1);
             self.owner = self.members.get(at).copied().or(self.owner);
-            self.try_next = at + 1;
+            self.try_next = at as u32 + 1;
             self.failed_resends = 0;
             self.hops = 0;
         }

@@ -970,17 +970,17 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
             let answers = (0..ITEMS).map(|seq| (seq, QueueReply::Empty)).collect();
             m.checkout.sessions.insert(
                 session(),
-                SessionRecord {
+                Box::new(SessionRecord {
                     answers,
                     ..Default::default()
-                },
+                }),
             );
         }),
         ("consumers", &|m| {
             let consumer = || Consumer::new(session(), ConsumerId(0), spec.clone(), false);
             m.checkout
                 .consumers
-                .extend((0..ITEMS).map(|number| (number, consumer())));
+                .extend((0..ITEMS).map(|number| (number, Box::new(consumer()))));
         }),
         ("unsettled messages", &|m| {
             let mut consumer = Consumer::new(session(), ConsumerId(0), spec.clone(), false);
@@ -993,7 +993,7 @@ fn a_checkpoint_of_the_shortest_items_is_decoded() {
                 };
                 assert!(consumer.out.push(id, unsettled));
             }
-            m.checkout.consumers.insert(1, consumer);
+            m.checkout.consumers.insert(1, Box::new(consumer));
         }),
         ("closed sessions", &|m| {
             m.checkout.closed.extend(sessions().map(|s| (0, s)))

@@ -636,7 +636,7 @@ fn get_checkout(
     for _ in 0..from.varint_count(MIN_SESSION_LEN)? {
         let session = from.get()?;
         let record = get_session_record(from)?;
-        checkout.sessions.insert(session, record);
+        checkout.sessions.insert(session, Box::new(record));
     }
     for _ in 0..from.varint_count(MIN_CONSUMER_LEN)? {
         let number = from.varint()?;
@@ -687,7 +687,7 @@ fn index_consumer(
         checkout.live += 1;
     }
     checkout.out += consumer.out.len() as u64;
-    checkout.consumers.insert(number, consumer);
+    checkout.consumers.insert(number, Box::new(consumer));
 }
 
 fn put_annotations(out: &mut BytesMut, annotations: &MessageAnnotations) {

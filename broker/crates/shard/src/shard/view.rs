@@ -12,7 +12,8 @@ use queue::cursor::{CursorSend, StreamBatch};
 use queue::{BrowseRequest, ConsumerId, RequestBody};
 use session::{
     AnnounceOutcome, Broker, ChannelLimit, FlowState, LoginAttempt, MessageCounters, PasswordCheck,
-    PublishTag, Refusals, RequestSeq, ServiceId, ServiceStates, SessionOwner, TracedMessage,
+    PublishTag, Refusals, RequestSeq, ServiceId, ServiceStates, SessionEvent, SessionOwner,
+    TracedMessage,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -245,6 +246,10 @@ impl Broker for View<'_> {
 
     fn admit_unread(&mut self, waiting: usize, bytes: usize) -> bool {
         self.state.limits.budget().admit_unread(waiting, bytes)
+    }
+
+    fn next_event(&mut self) -> Option<SessionEvent> {
+        self.state.ctx.next_notice_for(self.number)
     }
 
     fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {

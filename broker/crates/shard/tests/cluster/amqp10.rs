@@ -1,4 +1,4 @@
-//! Connections of AMQP 1.0 that are opened and then do nothing.
+//! Connections of AMQP 1.0: one that sends frames which its user encodes, and many that are opened and then do nothing.
 
 use super::{AMQP10, Cluster};
 use bytes::BytesMut;
@@ -41,6 +41,51 @@ fn frame(kind: u8, channel: u8, body: &[u8]) -> Vec<u8> {
     [&len.to_be_bytes()[..], &[2, kind, 0, channel], body].concat()
 }
 
+/// The bytes of a client up to its open.
+fn opening() -> Vec<u8> {
+    let plain = [&[0xA3, 5], &b"PLAIN"[..]].concat();
+    let login = [&[0xA0, 12], &b"\0guest\0guest"[..]].concat();
+    let open = described(OPEN, &[&text("client"), &text("vhost:/")]);
+    let bytes = [
+        b"AMQP\x03\x01\x00\x00".to_vec(),
+        frame(1, 0, &described(SASL_INIT, &[&plain, &login])),
+        b"AMQP\x00\x01\x00\x00".to_vec(),
+        frame(0, 0, &open),
+    ];
+    bytes.concat()
+}
+
+/// A connection of a client that encodes and decodes its frames itself.
+pub struct Amqp10Client {
+    at: usize,
+    key: ConnectionKey,
+    input: BytesMut,
+}
+
+impl Amqp10Client {
+    /// Opens a connection. The answers to it are taken already.
+    pub fn open(cluster: &mut Cluster, at: usize) -> Amqp10Client {
+        let key = cluster.connect(at, AMQP10);
+        let input = BytesMut::new();
+        let mut client = Amqp10Client { at, key, input };
+        client.send_raw(cluster, &opening());
+        client.take_raw(cluster, |_| {});
+        client
+    }
+
+    /// Sends frames.
+    pub fn send_raw(&mut self, cluster: &mut Cluster, frames: &[u8]) {
+        self.input.extend_from_slice(frames);
+        cluster.receive(self.at, self.key, &mut self.input);
+        cluster.settle();
+    }
+
+    /// Takes the output: whole frames and a part of one, in pieces as they would be written to a socket.
+    pub fn take_raw(&self, cluster: &mut Cluster, each: impl FnMut(&[u8])) {
+        cluster.take_raw(self.at, self.key, each);
+    }
+}
+
 /// Connections, and a socket for each that takes everything at once.
 pub struct IdleConnections {
     at: usize,
@@ -56,16 +101,7 @@ impl IdleConnections {
 
     /// Opens connections until there are so many.
     pub fn grow(&mut self, cluster: &mut Cluster, count: usize) {
-        let plain = [&[0xA3, 5], &b"PLAIN"[..]].concat();
-        let login = [&[0xA0, 12], &b"\0guest\0guest"[..]].concat();
-        let open = described(OPEN, &[&text("client"), &text("vhost:/")]);
-        let bytes = [
-            b"AMQP\x03\x01\x00\x00".to_vec(),
-            frame(1, 0, &described(SASL_INIT, &[&plain, &login])),
-            b"AMQP\x00\x01\x00\x00".to_vec(),
-            frame(0, 0, &open),
-        ];
-        let bytes = bytes.concat();
+        let bytes = opening();
         for number in self.keys.len()..count {
             self.keys.push(cluster.connect(self.at, AMQP10));
             self.send(cluster, number, &bytes);
