@@ -279,7 +279,7 @@ impl FakeNode {
     /// The position of a message is its index plus one.
     fn browse(&self, of: &BrowseFilter) -> BrowsePage {
         let queue = QueueId(of.queue);
-        let request = of.request();
+        let request = of.request(0);
         let all = self.messages.get(&queue).map_or(&[][..], Vec::as_slice);
         let from = request
             .from

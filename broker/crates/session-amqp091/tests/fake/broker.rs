@@ -8,9 +8,8 @@ use metadata::{
     Tree, UserRecord,
 };
 use queue::{
-    BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, BrowsedState, ConsumerId,
-    ConsumerSpec, Delivery, FLOW_WINDOW, FlowMode, QueueReply, RejectReason, RequestBody,
-    SettlementOutcome,
+    BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, ConsumerId, ConsumerSpec, Delivery,
+    FLOW_WINDOW, FlowMode, QueueReply, RejectReason, RequestBody, SettlementOutcome,
 };
 use session::{
     Broker, BrowseAnswer, BrowsedPage, ControlEvent, FlowState, PasswordCheck, PublishTag,
@@ -119,29 +118,6 @@ pub struct BrowsedQueue {
 }
 
 impl BrowsedQueue {
-    /// Publishes a message; returns its number.
-    pub fn publish(&mut self, level: u8, message: Message) -> u64 {
-        self.last_number += 1;
-        let at = BrowsePosition {
-            level,
-            number: self.last_number,
-            ..BrowsePosition::default()
-        };
-        self.messages.push(BrowsedMessage {
-            at,
-            state: BrowsedState::Ready,
-            due_at: None,
-            redelivered: false,
-            failed: None,
-            acquired: 0,
-            body_len: message.body_len() as u64,
-            body_start: 0,
-            message,
-        });
-        self.messages.sort_by_key(|m| key(&m.at));
-        self.last_number
-    }
-
     fn page(&self, request: &BrowseRequest) -> BrowsePage {
         let from = request.from.as_ref().map(key);
         let is_listed = |message: &&BrowsedMessage| {
