@@ -320,7 +320,7 @@ impl Amqp10Session {
         if let Some(Ok(ms)) = integer_property(attach.properties, CONSUMER_TIMEOUT) {
             arguments.set(CONSUMER_TIMEOUT_ARGUMENT, message::Value::I64(ms));
         }
-        consumer.conditions = filters.conditions;
+        consumer.conditions = filters.conditions.into();
         consumer.effective_filters = filters.effective;
         let end = attach.name.floor_char_boundary(MAX_TAG);
         let spec = ConsumerSpec {

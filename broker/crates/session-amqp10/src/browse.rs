@@ -101,6 +101,50 @@ struct ExpectedFlow {
     echo: bool,
 }
 
+/// Numbers of the links of a connection that browse, in the order of their turns. Most connections have none.
+#[derive(Debug, Default)]
+pub(crate) struct BrowserTurns(Option<Box<Turns>>);
+
+#[derive(Debug, Default)]
+struct Turns {
+    numbers: Vec<u32>,
+}
+
+impl BrowserTurns {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        let turns = self.0.iter();
+        turns.flat_map(|turns| turns.numbers.iter().copied())
+    }
+
+    pub(crate) fn push(&mut self, number: u32) {
+        self.0.get_or_insert_default().numbers.push(number);
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) {
+        let Some(turns) = &mut self.0 else {
+            return;
+        };
+        turns.numbers.retain(|browser| *browser != number);
+        if turns.numbers.is_empty() {
+            self.0 = None;
+        }
+    }
+
+    /// The links in the order of this turn. Another one is the first each time, so that a link that fills the outbox does not
+    /// starve the others.
+    pub(crate) fn take_turn(&mut self) -> Vec<u32> {
+        let Some(turns) = &mut self.0 else {
+            return Vec::new();
+        };
+        turns.numbers.rotate_left(1);
+        turns.numbers.clone()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Browser {
     pub link: LinkId,

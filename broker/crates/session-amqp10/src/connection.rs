@@ -1,6 +1,6 @@
 //! The connection: dispatches events of the protocol engine and of the node to links.
 
-use crate::browse::{BrowseEnd, Browser, MAX_PAGES};
+use crate::browse::{BrowseEnd, Browser, BrowserTurns, MAX_PAGES};
 use crate::config::Settings;
 use crate::consume::Consumer;
 use crate::ended;
@@ -74,8 +74,7 @@ pub struct Amqp10Session {
     pub(crate) state: ConnectionState,
     /// By the engine's number.
     pub(crate) links: HashMap<u32, Link, FixedState>,
-    /// Numbers of the links that browse.
-    pub(crate) browsers: Vec<u32>,
+    pub(crate) browsers: BrowserTurns,
     /// Pairs of links of the management node.
     pub(crate) pairs: Vec<Pair>,
     pub(crate) transactions: Transactions,
@@ -120,7 +119,7 @@ impl Amqp10Session {
             frame_max: settings.limits.frame,
             state: ConnectionState::new(settings),
             links: HashMap::with_hasher(FixedState::default()),
-            browsers: Vec::new(),
+            browsers: BrowserTurns::default(),
             pairs: Vec::new(),
             transactions: Transactions::default(),
             sessions: Vec::new(),
@@ -503,9 +502,7 @@ impl Amqp10Session {
     /// Serves the links that browse.
     #[cold]
     fn run_browsers(&mut self, cx: &mut StepContext<'_>) {
-        // Round robin, so that a link that fills the outbox does not starve the others.
-        self.browsers.rotate_left(1);
-        let all = self.browsers.clone();
+        let all = self.browsers.take_turn();
         let waiting = self.run_some_browsers(all, cx);
         // Those behind them may have sent their pages.
         self.run_some_browsers(waiting, cx);
@@ -569,12 +566,13 @@ impl Amqp10Session {
 
     /// Handles a page for a link that browses. It is served at the end of the step.
     fn handle_browsed(&mut self, answer: BrowseAnswer, cx: &mut StepContext<'_>) {
-        let awaits = |number: &&u32| match self.links.get(*number) {
+        let awaits = |number: &u32| match self.links.get(number) {
             Some(Link::Browser(browser)) => browser.awaits(answer.token),
             _ => false,
         };
         // The link may have ended.
-        if let Some(number) = self.browsers.iter().find(awaits).copied() {
+        let number = self.browsers.iter().find(awaits);
+        if let Some(number) = number {
             self.with_browser(number, cx, |browser, _, state, cx| {
                 browser.handle_answer(answer, state, cx)
             });
@@ -609,7 +607,7 @@ impl Amqp10Session {
             return;
         };
         self.state.holding.retain(|&holding| holding != number);
-        self.browsers.retain(|&browser| browser != number);
+        self.browsers.remove(number);
         let dynamic_queue = match link {
             Link::Publisher(publisher) => {
                 self.state.remove_in_flight(publisher.unconfirmed.bytes());
@@ -931,7 +929,7 @@ impl Amqp10Session {
         let links = self
             .browsers
             .iter()
-            .filter_map(|number| self.links.get(number));
+            .filter_map(|number| self.links.get(&number));
         let of_queue = links.filter_map(|link| match link {
             Link::Browser(browser) if browser.queue == queue => Some(browser.link),
             _ => None,
@@ -1059,7 +1057,7 @@ impl Amqp10Session {
 
     fn browsers(&self) -> impl Iterator<Item = &Browser> {
         let links = self.browsers.iter();
-        links.filter_map(|number| match self.links.get(number) {
+        links.filter_map(|number| match self.links.get(&number) {
             Some(Link::Browser(browser)) => Some(&**browser),
             _ => None,
         })

@@ -38,7 +38,7 @@ pub(crate) struct Consumer {
     /// dropped.
     pub is_volatile: bool,
     /// Messages that do not satisfy all of them are not sent. Of streams only.
-    pub conditions: Vec<Filter>,
+    pub conditions: Box<[Filter]>,
     /// The filters that have an effect, for the answer to the attach and for listings.
     pub effective_filters: Option<Box<[u8]>>,
     /// The last delivery that was not sent because of the conditions, and that the queue was not told yet.
@@ -112,7 +112,7 @@ impl Consumer {
             is_settled,
             dynamic_queue: None,
             is_volatile: false,
-            conditions: Vec::new(),
+            conditions: Box::default(),
             effective_filters: None,
             skipped: None,
             up_to: 0,
