@@ -21,6 +21,10 @@ pub struct StoredMessage<'m> {
 }
 
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is on the stack while a message is compared, without an allocation"
+)]
 enum StoredProperties<'m> {
     Amqp10 {
         bytes: &'m [u8],

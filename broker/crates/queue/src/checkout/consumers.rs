@@ -245,15 +245,16 @@ fn handed_out<I>(
 impl<I: Weighed> Checkout<I> {
     /// The consumers for listings, in order of creation.
     pub(crate) fn listing(&self) -> Vec<ConsumerInfo> {
-        let shown = |c: &&Box<Consumer<I>>| !c.get && !c.cancelled;
-        let info = |c: &Box<Consumer<I>>| ConsumerInfo {
+        let shown = |c: &&Consumer<I>| !c.get && !c.cancelled;
+        let info = |c: &Consumer<I>| ConsumerInfo {
             session: c.session,
             consumer: c.id,
             spec: c.spec.clone(),
             unacknowledged: c.out.len() as u64,
             active: !c.suspended && (!self.single_active || self.is_active(c)),
         };
-        self.consumers.values().filter(shown).map(info).collect()
+        let all = self.consumers.values().map(Box::as_ref);
+        all.filter(shown).map(info).collect()
     }
 
     /// Returns true if there is a consumer whose node can be reached.
@@ -527,8 +528,8 @@ impl<I: Weighed> Checkout<I> {
         number: u64,
         have_failed: bool,
     ) {
-        let last = |c: &Box<Consumer<I>>| c.out.last_id();
-        while let Some(id) = self.consumers.get(&number).and_then(last)
+        let last = |c: &Consumer<I>| c.out.last_id();
+        while let Some(id) = self.consumer_by_number(number).and_then(last)
             && let Some((_, out)) = self.take_unsettled(number, id, id)
         {
             self.requeue(
@@ -558,6 +559,10 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
+    fn consumer_by_number(&self, number: u64) -> Option<&Consumer<I>> {
+        self.consumers.get(&number).map(Box::as_ref)
+    }
+
     /// The number of a session's consumer in this queue.
     pub(crate) fn consumer_number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
         self.sessions.get(&session)?.consumers.get(&id).copied()
@@ -579,8 +584,8 @@ impl<I: Weighed> Checkout<I> {
 
     /// Stops counting a consumer as one of the queue's.
     pub(super) fn stop_counting(&mut self, number: u64) {
-        let counted = |c: &Box<Consumer<I>>| !c.get && !c.cancelled;
-        if self.consumers.get(&number).is_some_and(counted) {
+        let counted = |c: &Consumer<I>| !c.get && !c.cancelled;
+        if self.consumer_by_number(number).is_some_and(counted) {
             self.live -= 1;
         }
         if self.exclusive == Some(number) {
