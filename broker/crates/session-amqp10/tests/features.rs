@@ -616,7 +616,7 @@ fn queues_get_the_filters_of_receivers() {
         let mut links = links.filter(|link| link.queue == queue).collect::<Vec<_>>();
         links.pop().expect("a link").filters
     };
-    assert_eq!(listed("quorum"), [selector.clone()]);
+    assert_eq!(listed("quorum"), std::slice::from_ref(&selector));
     assert_eq!(listed("classic"), [selector]);
     assert_eq!(listed("grouped"), []);
 }
