@@ -399,15 +399,25 @@ final class Links {
             peer.await();
             peer.finish();
         })));
-        Map<String, Object[]> refused = new LinkedHashMap<>();
-        refused.put("an unknown outcome", new Object[] {OUTCOMES, new Symbol[] {Peer.symbol("amqp:accepted:list"), Peer.symbol("example:lost")}});
-        refused.put("the distribution mode copy", new Object[] {DISTRIBUTION_MODE, Peer.symbol("copy")});
-        refused.forEach((name, field) -> suite.check("a queue is refused with " + name, Peer.with(Peer::begun, peer -> {
+        suite.check("a queue is refused with an unknown outcome", Peer.with(Peer::begun, peer -> {
             String queue = Peer.queue();
-            peer.send(0, Peer.ATTACH, receiving(queue, SOURCE, source(Peer.address(queue), (int) field[0], field[1])));
+            Symbol[] outcomes = {Peer.symbol("amqp:accepted:list"), Peer.symbol("example:lost")};
+            peer.send(0, Peer.ATTACH, receiving(queue, SOURCE, source(Peer.address(queue), OUTCOMES, outcomes)));
             peer.refused(0, false, Peer.NOT_IMPLEMENTED, Peer.INVALID);
             peer.finish();
-        })));
+        }));
+        suite.check("with the distribution mode copy the messages stay in the queue", Peer.with(Peer::begun, peer -> {
+            String queue = Peer.filled(2);
+            peer.expectAttach().ofSender().withSource(hasProperty("distributionMode", equalTo(Peer.symbol("copy"))));
+            peer.send(0, Peer.ATTACH, receiving(queue, SOURCE, source(Peer.address(queue), DISTRIBUTION_MODE, Peer.symbol("copy"))));
+            peer.await();
+            peer.expectMessage(0).accept();
+            peer.expectMessage(1).accept();
+            peer.credit(0, 0, 2);
+            peer.await();
+            peer.finish();
+            Peer.holds(queue, 0, 1);
+        }));
         suite.check("the answer names the outcomes and the mode that hold", Peer.with(Peer::begun, peer -> {
             String queue = Peer.queue();
             peer.expectAttach().ofSender().withSource(allOf(
