@@ -77,7 +77,6 @@ bugs! {
         DeduplicationForgotten "deduplication-forgotten" "a checkpoint of a quorum queue lacks the publishes that it remembers",
         GroupOrderIgnored "group-order-ignored" "a quorum queue with message groups delivers messages as if they had no group",
         GroupOwnerForgotten "group-owner-forgotten" "a message group is free again once its consumer has settled one of its messages",
-        OwnerKept "owner-kept" "the requests of a session go to the leader that it knows, also while that is cut off",
         ReturnedUnexamined "returned-unexamined" "a message that is ready again is not compared again with the filters of consumers",
         FilterIgnored "filter-ignored" "every message satisfies the filter of a consumer",
         DelayedForgotten "delayed-forgotten" "a checkpoint of a quorum queue lacks the delayed messages",

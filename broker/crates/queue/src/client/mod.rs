@@ -926,8 +926,7 @@ impl<T: Copy> QueueClient<T> {
     /// Another node owns the queue now, or the owner is unknown. Sends everything again.
     pub fn owner_is(&mut self, now: Time, owner: Option<NodeId>) {
         self.now = now;
-        let is_kept = self.owner.is_some() && planted::is(Bug::OwnerKept);
-        if owner == self.owner || is_kept {
+        if owner == self.owner {
             return;
         }
         self.owner = owner;
@@ -1082,8 +1081,7 @@ impl<T: Copy> QueueClient<T> {
         self.backoff = (self.backoff * 2).min(RESEND_MOST);
         self.failed_resends += 1;
         let has_owner = self.owner.is_some_and(&is_linked);
-        let is_kept = self.owner.is_some() && planted::is(Bug::OwnerKept);
-        if !is_kept && (!has_owner || self.failed_resends > MAX_IN_VAIN) {
+        if !has_owner || self.failed_resends > MAX_IN_VAIN {
             let from = self.try_next as usize % self.members.len().max(1);
             let (before, after) = self.members.split_at(from);
             let mut in_turn = after.iter().chain(before);
