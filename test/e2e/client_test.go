@@ -212,8 +212,8 @@ func (c *clientRun) confirmed() (int, error) {
 	return count, err
 }
 
-// confirmedAtLeast waits until that many messages are confirmed. It fails when no message is confirmed for the default
-// time, so that a busy machine only makes it wait longer.
+// confirmedAtLeast waits until that many messages are confirmed. It fails when no further message is confirmed within
+// patience, so that a busy machine only makes it wait longer.
 func (c *clientRun) confirmedAtLeast(count int) {
 	GinkgoHelper()
 	for now := 0; now < count; {

@@ -1001,3 +1001,42 @@ fn a_payload_is_split_at_the_frame_size_and_none_of_it_is_lost() {
     }
     assert_eq!(frame(&End { error: None }).len(), 12);
 }
+
+/// Both are written in one piece, into buffers of the size of the longest ones.
+#[test]
+fn longest_header_and_transfer_have_room() {
+    let header = Header {
+        durable: true,
+        priority: u8::MAX,
+        ttl: Some(u32::MAX),
+        first_acquirer: true,
+        delivery_count: u32::MAX,
+    };
+    let mut section = Vec::new();
+    header.encode_section(&mut section);
+    let sections = Sections::parse(&section).expect("a header");
+    assert_eq!(sections.read_header(&section), Ok(header));
+    let mut transfer = Transfer {
+        handle: u32::MAX,
+        delivery_id: Some(u32::MAX),
+        delivery_tag: Some(&[7; 32]),
+        message_format: Some(u32::MAX),
+        settled: Some(true),
+        more: false,
+        rcv_settle_mode: Some(ReceiverSettleMode::Second),
+        state: None,
+        resume: true,
+        aborted: true,
+        batchable: true,
+    };
+    let mut out = Vec::new();
+    // The payload does not fit, so that every field is written.
+    let payload = [0; 600];
+    encode_transfer_frame(&mut out, u16::MAX, &mut transfer, &[&payload], 0, 512);
+    assert!(transfer.more);
+    let frame = parse_frame(&out, 512)
+        .expect("a frame")
+        .expect("a whole frame");
+    let (decoded, _) = Performative::decode(frame.body).expect("a transfer");
+    assert_eq!(decoded, Performative::Transfer(transfer));
+}

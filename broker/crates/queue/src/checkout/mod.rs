@@ -164,9 +164,9 @@ pub(crate) struct Checkout<I> {
     pub delivery_limit: Option<u32>,
     /// See [`QuorumFeatures::delivery_counts`](ids::QuorumFeatures).
     pub counts_deliveries: bool,
+    /// Boxed, because half of the places of a tree with ascending keys are empty.
     pub sessions: BTreeMap<SessionId, Box<SessionRecord>>,
-    /// By number, in order of creation; numbers are never used twice.
-    /// Boxed, because only every other place of a tree with ascending numbers is taken.
+    /// By number, in order of creation; numbers are never used twice. Boxed as `sessions` are.
     pub consumers: BTreeMap<u64, Box<Consumer<I>>>,
     /// Consumers that can be served, neither cancelled nor suspended, by descending priority.
     pub candidates: BTreeSet<(Reverse<i32>, u64)>,
