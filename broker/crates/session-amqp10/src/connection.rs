@@ -24,6 +24,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use message::{Message, Table};
 use metadata::{Change, Name, QueueId};
+use queue::client::CancelReason;
 use queue::{QueueReply, RejectReason, RequestBody, SettlementOutcome};
 use session::{
     Broker, BrowseAnswer, ChannelLimit, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox,
@@ -774,9 +775,11 @@ impl Amqp10Session {
                     _ => {}
                 }
             }
-            QueueNotification::Cancelled { queue, consumer } => {
-                self.handle_cancelled(queue, consumer.0, cx);
-            }
+            QueueNotification::Cancelled {
+                queue,
+                consumer,
+                reason,
+            } => self.handle_cancelled(queue, consumer.0, reason, cx),
             QueueNotification::TimedOut {
                 consumer, up_to, ..
             } => self.handle_timed_out(consumer.0, up_to, cx),
@@ -913,14 +916,29 @@ impl Amqp10Session {
         Refusal::new(Condition::ResourceDeleted, text)
     }
 
-    /// Handles a consumer that its queue has ended.
-    fn handle_cancelled(&mut self, queue: QueueId, number: u32, cx: &mut StepContext<'_>) {
+    /// Handles a consumer that ended without a request of the client.
+    fn handle_cancelled(
+        &mut self,
+        queue: QueueId,
+        number: u32,
+        reason: CancelReason,
+        cx: &mut StepContext<'_>,
+    ) {
         let Some(Link::Consumer(consumer)) = self.links.get(&number) else {
             return;
         };
-        let link = consumer.link;
-        let refusal = self.source_deleted();
         debug_assert_eq!(queue, consumer.queue, "a consumer has one queue");
+        let link = consumer.link;
+        let exists = cx.broker.tree().queue_by_id(queue).is_some();
+        let refusal = if exists && reason == CancelReason::OwnerLost {
+            let (name, vhost) = (&consumer.queue_name, &self.state.vhost);
+            let text = format!(
+                "queue '{name}' in vhost '{vhost}' is not available: its node is down or was restarted; attach again when the node is up"
+            );
+            Refusal::new(Condition::InternalError, text)
+        } else {
+            self.source_deleted()
+        };
         self.detach(link, &refusal, cx);
     }
 

@@ -7,6 +7,7 @@ use codec_amqp10::{
 };
 use metadata::QueueType;
 use metadata::features::STREAM_QUEUES;
+use queue::client::CancelReason;
 use queue::{Modification, QueueReply, RejectReason, RequestBody, SettlementOutcome};
 use session::{
     ControlEvent, PasswordCheck, QueueNotification, RequestSeq, SessionEvent, SessionState,
@@ -664,6 +665,38 @@ fn credit_for_a_deleted_queue_detaches_with_the_deletion() {
             },
         };
         client.broker.notices.push_back(refused.into());
+        client.pump();
+        client.expect(Seen::Detached(Some(condition.into())));
+    }
+}
+
+#[test]
+fn receiver_of_a_queue_whose_node_is_down_is_not_told_of_a_deletion() {
+    for (is_deleted, condition) in [
+        (false, "amqp:internal-error"),
+        (true, "amqp:resource-deleted"),
+    ] {
+        let (mut client, session) = Client::open();
+        let queue = client.declare("q");
+        client.consumer(session, "/queues/q");
+        let consumer = client
+            .broker
+            .requests
+            .iter()
+            .find_map(|(_, body)| match body {
+                RequestBody::Consume { consumer, .. } => Some(*consumer),
+                _ => None,
+            });
+        if is_deleted {
+            client.broker.silent = true;
+            delete(&mut client, "q");
+        }
+        let cancelled = QueueNotification::Cancelled {
+            queue,
+            consumer: consumer.expect("the receiver is a consumer"),
+            reason: CancelReason::OwnerLost,
+        };
+        client.broker.notices.push_back(cancelled.into());
         client.pump();
         client.expect(Seen::Detached(Some(condition.into())));
     }

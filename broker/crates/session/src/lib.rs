@@ -42,6 +42,7 @@ use bytes::BytesMut;
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, ChangeError, ChangeResult, Identity, Name, QueueId, SessionId, Tree};
+use queue::client::CancelReason;
 use queue::cursor::{CursorEvent, CursorSend, StreamBatch};
 use queue::{
     BrowsePage, BrowseRequest, ConsumerId, Delivery, QueueReply, RejectReason, RequestBody,
@@ -504,13 +505,14 @@ pub enum QueueNotification {
         /// The last of these deliveries.
         up_to: u64,
     },
-    /// The queue ended this consumer because it was deleted or because its node is permanently
-    /// lost.
+    /// The consumer ended without a request of its session.
     Cancelled {
         /// The queue.
         queue: QueueId,
         /// The consumer.
         consumer: ConsumerId,
+        /// Why.
+        reason: CancelReason,
     },
 }
 

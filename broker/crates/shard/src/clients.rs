@@ -950,7 +950,11 @@ pub(crate) fn notification(queue: QueueId, event: ClientEvent<PublishTag>) -> Qu
             consumer,
             deliveries,
         },
-        ClientEvent::Cancelled { consumer } => QueueNotification::Cancelled { queue, consumer },
+        ClientEvent::Cancelled { consumer, reason } => QueueNotification::Cancelled {
+            queue,
+            consumer,
+            reason,
+        },
         ClientEvent::TimedOut { consumer, up_to } => QueueNotification::TimedOut {
             queue,
             consumer,

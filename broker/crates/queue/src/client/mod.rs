@@ -58,6 +58,16 @@ pub const MAX_SETTLING: usize = 4096;
 /// Resends without progress before another member is tried.
 const MAX_IN_VAIN: u32 = 2;
 
+/// Why a consumer ended without a request of its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelReason {
+    /// The queue was deleted, or does not know the consumer.
+    ByQueue,
+    /// The queue is not replicated, and its node is down or was restarted. Also if the queue was deleted and its owner has
+    /// not said so.
+    OwnerLost,
+}
+
 /// An event for the session. `T` is its tag for a publish.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent<T> {
@@ -79,10 +89,12 @@ pub enum ClientEvent<T> {
         /// The messages, ascending by id.
         deliveries: Vec<Delivery>,
     },
-    /// The queue ended a consumer.
+    /// A consumer ended without a request of its session.
     Cancelled {
         /// The consumer.
         consumer: ConsumerId,
+        /// Why.
+        reason: CancelReason,
     },
     /// A consumer did not settle deliveries in time, and its queue has requeued them. A consumer with a prefetch has
     /// ended and must be cancelled.
@@ -833,7 +845,8 @@ impl<T: Copy> QueueClient<T> {
         self.auto_settle();
         self.consumers.remove(&consumer);
         if !was_requested {
-            events.push(ClientEvent::Cancelled { consumer });
+            let reason = CancelReason::ByQueue;
+            events.push(ClientEvent::Cancelled { consumer, reason });
         }
     }
 
@@ -975,10 +988,18 @@ impl<T: Copy> QueueClient<T> {
     /// The owner of a queue that is not replicated is lost with its memory. Unapplied publishes fail, consumers
     /// end, and request numbers continue in a new epoch.
     pub fn owner_lost(&mut self, events: &mut Vec<ClientEvent<T>>) {
-        let established_consumer = self.consumers.first().map(|(consumer, _)| *consumer);
+        let consumer = self.consumers.first().map(|(consumer, _)| *consumer);
+        // The owner may be lost a second time before it was told that the consumers ended.
+        let ended = self
+            .unapplied
+            .iter()
+            .find_map(|request| match request.body {
+                RequestBody::Recover { consumer } => Some(consumer),
+                _ => None,
+            });
         let next = self.next_number();
         self.start_over(events);
-        if let Some(consumer) = established_consumer.filter(|_| self.unapplied.is_empty()) {
+        if let Some(consumer) = consumer.or(ended).filter(|_| self.unapplied.is_empty()) {
             // The owner may be alive and deliver to the ended consumers: any request of the new epoch ends
             // them.
             self.enqueue(RequestBody::Recover { consumer }, None);
@@ -1015,7 +1036,8 @@ impl<T: Copy> QueueClient<T> {
         }
         for (consumer, progress) in std::mem::take(&mut self.consumers).into_iter() {
             if progress.cancelled.is_none() && progress.get.is_none() {
-                events.push(ClientEvent::Cancelled { consumer });
+                let reason = CancelReason::OwnerLost;
+                events.push(ClientEvent::Cancelled { consumer, reason });
             }
         }
         self.numbering_epoch += 1;

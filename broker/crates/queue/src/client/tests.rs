@@ -392,7 +392,8 @@ fn owner_that_lost_its_state_starts_a_new_numbering_epoch() {
     assert_eq!(
         events[2],
         ClientEvent::Cancelled {
-            consumer: ConsumerId(1)
+            consumer: ConsumerId(1),
+            reason: CancelReason::OwnerLost,
         }
     );
     let next = client.request(RequestBody::Stat);
@@ -514,8 +515,8 @@ fn unreachable_owner_is_told_that_consumers_ended() {
     assert_eq!(client.in_flight(), 0);
     let mut events = Vec::new();
     client.owner_lost(&mut events);
-    let consumer = ConsumerId(1);
-    assert_eq!(events, [ClientEvent::Cancelled { consumer }]);
+    let (consumer, reason) = (ConsumerId(1), CancelReason::OwnerLost);
+    assert_eq!(events, [ClientEvent::Cancelled { consumer, reason }]);
     assert_eq!(sent(&mut client), [NUMBERING_EPOCH + 1]);
     handle_event(
         &mut client,
@@ -523,6 +524,21 @@ fn unreachable_owner_is_told_that_consumers_ended() {
             up_to: NUMBERING_EPOCH + 1,
         },
     );
+    assert!(client.is_idle());
+}
+
+#[test]
+fn owner_that_is_unreachable_twice_is_told_that_consumers_ended() {
+    let mut client = consuming();
+    client.owner_lost(&mut Vec::new());
+    // The owner has not applied the first request when it is lost again.
+    assert_eq!(sent(&mut client), [NUMBERING_EPOCH + 1]);
+    let mut events = Vec::new();
+    client.owner_lost(&mut events);
+    assert_eq!(events, []);
+    let epoch = 2 * NUMBERING_EPOCH;
+    assert_eq!(sent(&mut client), [epoch + 1]);
+    handle_event(&mut client, QueueEvent::Applied { up_to: epoch + 1 });
     assert!(client.is_idle());
 }
 
@@ -577,7 +593,8 @@ fn consumer_replaced_before_its_answer_arrived_is_cancelled() {
     let asks = |item| matches!(item, QueueMessage::Resume(r) if r.consumer == consumer);
     assert!(std::iter::from_fn(|| client.poll_send()).any(asks));
     let events = handle_event(&mut client, QueueEvent::Cancelled { consumer });
-    assert_eq!(events, [ClientEvent::Cancelled { consumer }]);
+    let reason = CancelReason::ByQueue;
+    assert_eq!(events, [ClientEvent::Cancelled { consumer, reason }]);
 }
 
 fn stream_client() -> QueueClient<u64> {

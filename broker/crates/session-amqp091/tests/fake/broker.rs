@@ -7,6 +7,7 @@ use metadata::{
     Change, ChangeError, ChangeResult, NodeRecord, PermissionRecord, QueueId, QueueType, SessionId,
     Tree, UserRecord,
 };
+use queue::client::CancelReason;
 use queue::{
     BrowsePage, BrowsePosition, BrowseRequest, BrowsedMessage, ConsumerId, ConsumerSpec, Delivery,
     FLOW_WINDOW, FlowMode, QueueReply, RejectReason, RequestBody, SettlementOutcome,
@@ -290,6 +291,7 @@ impl FakeBroker {
                             QueueNotification::Cancelled {
                                 queue,
                                 consumer: ConsumerId(id),
+                                reason: CancelReason::ByQueue,
                             }
                             .into(),
                         );

@@ -3,6 +3,7 @@
 
 use env::Time;
 use message::Message;
+use queue::client::CancelReason;
 use queue::{
     ConsumerId, ConsumerSpec, Delivery, QueueId, QueueReply, RequestBody, SessionEpoch, SessionId,
     Settlement, SettlementOutcome,
@@ -42,7 +43,12 @@ pub struct Store {
 
 pub fn cancelled(queue: QueueId) -> SessionEvent {
     let consumer = ConsumerId(1);
-    QueueNotification::Cancelled { queue, consumer }.into()
+    QueueNotification::Cancelled {
+        queue,
+        consumer,
+        reason: CancelReason::ByQueue,
+    }
+    .into()
 }
 
 impl Store {

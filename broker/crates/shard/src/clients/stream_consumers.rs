@@ -4,6 +4,7 @@
 use crate::context::Context;
 use env::{NodeId, Time};
 use metadata::QueueRecord;
+use queue::client::CancelReason;
 use queue::cursor::{CursorEvent, CursorSend};
 use queue::{ConsumerId, ConsumerSpec, QueueReply, RequestBody};
 use session::{QueueNotification, RequestSeq};
@@ -191,6 +192,7 @@ impl StreamConsumers {
             out.push(Output::Notify(QueueNotification::Cancelled {
                 queue,
                 consumer,
+                reason: CancelReason::ByQueue,
             }));
         }
     }
@@ -242,7 +244,11 @@ impl StreamConsumers {
                 }
                 ConsumerOutput::Cancelled => {
                     self.consumers.remove(&consumer);
-                    Output::Notify(QueueNotification::Cancelled { queue, consumer })
+                    Output::Notify(QueueNotification::Cancelled {
+                        queue,
+                        consumer,
+                        reason: CancelReason::ByQueue,
+                    })
                 }
             });
         }
