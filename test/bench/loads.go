@@ -401,6 +401,59 @@ func (l ownAMQP10Queue) connect(b *process.Broker, _ tools) (connected, error) {
 	return ownAMQP10QueueOn{l, publisher, consumer}, nil
 }
 
+// ownAMQP10Links is one publisher with a link to each of several durable queues, all in one session. Every link sends as fast as it
+// may. Messages per second are those that the first queue accepts; processor time is that of all messages.
+type ownAMQP10Links struct {
+	kinds []string
+	size  byte
+}
+
+type ownAMQP10LinksOn struct{ links *amqp10.Links }
+
+func (l ownAMQP10Links) connect(b *process.Broker, _ tools) (connected, error) {
+	declaring, err := wire.Dial(b.Address())
+	if err != nil {
+		return nil, err
+	}
+	defer declaring.Close()
+	var queues []amqp10.Terminus
+	for n, kind := range l.kinds {
+		name := fmt.Sprintf("of-%d-%d", len(l.kinds), n)
+		if err := declaring.Declare(name, kind); err != nil {
+			return nil, err
+		}
+		queues = append(queues, amqp10.Queue(name))
+	}
+	links, err := amqp10.DialLinks(amqp10Address(b), l.size, queues...)
+	if err != nil {
+		return nil, err
+	}
+	return ownAMQP10LinksOn{links}, nil
+}
+
+func (l ownAMQP10LinksOn) close() { l.links.Close() }
+
+func (l ownAMQP10LinksOn) run(messages int, rate float64) (result, error) {
+	if rate > 0 {
+		return result{}, fmt.Errorf("this load has no pace")
+	}
+	before, began := ownCPU(), time.Now()
+	accepted, err := l.links.Publish(messages)
+	if err != nil {
+		return result{}, err
+	}
+	all := 0
+	for _, count := range accepted {
+		all += count
+	}
+	return result{
+		Messages: all,
+		Sent:     all,
+		Rate:     float64(accepted[0]) / time.Since(began).Seconds(),
+		Client:   (ownCPU() - before).Seconds(),
+	}, nil
+}
+
 // amqp10Address returns the address of AMQP 1.0: that of AMQP 0.9.1, or a port of its own.
 func amqp10Address(b *process.Broker) string {
 	if port, ok := b.Ports["amqp10"]; ok {

@@ -166,6 +166,14 @@ var workloads = []workload{
 		steps: []step{{"1:1", ownAMQP10Queue{"bench", "quorum", 12, 192, 200}, 30_000, false}},
 	},
 	{
+		name: "amqp10-slow-link", about: "AMQP 1.0, one session publishes 12 B durable to a classic queue, then to a quorum queue beside it; messages/s are those of the classic queue",
+		protocol: "amqp10", kept: writtenClassic,
+		steps: []step{
+			{"classic alone", ownAMQP10Links{[]string{"classic"}, 12}, 30_000, false},
+			{"beside a quorum queue", ownAMQP10Links{[]string{"classic", "quorum"}, 12}, 30_000, false},
+		},
+	},
+	{
 		name: "amqp091-stream", about: "AMQP 0.9.1 to a stream: publish, then publish and consume with PerfTest; 12 B, 192 unconfirmed, prefetch 200",
 		protocol: "amqp", kept: ofStream,
 		steps: []step{

@@ -191,16 +191,21 @@ func (p *Publisher) Publish(size, messages, unsettled int) error {
 	return nil
 }
 
-// transfer appends a transfer with its delivery id, and the same bytes as its tag.
 func (p *Publisher) transfer(payload []byte) {
-	const fields = 2 + 5 + 6 + 1 + 1
-	start := len(p.out)
-	p.out = append(p.out, 0, 0, 0, 0, 2, frameAMQP, 0, 0, 0, 0x53, descTransfer, 0xC0, fields+1, 5, 0x52, 0)
-	p.out = binary.BigEndian.AppendUint32(append(p.out, 0x70), p.sent)
-	p.out = binary.BigEndian.AppendUint32(append(p.out, 0xA0, 4), p.sent)
-	p.out = append(append(p.out, 0x43, 0x42), payload...)
-	binary.BigEndian.PutUint32(p.out[start:], uint32(len(p.out)-start))
+	p.out = appendTransfer(p.out, 0, p.sent, payload)
 	p.sent++
+}
+
+// appendTransfer appends a transfer with its delivery id, and the same bytes as its tag.
+func appendTransfer(to []byte, handle byte, id uint32, payload []byte) []byte {
+	const fields = 2 + 5 + 6 + 1 + 1
+	start := len(to)
+	to = append(to, 0, 0, 0, 0, 2, frameAMQP, 0, 0, 0, 0x53, descTransfer, 0xC0, fields+1, 5, 0x52, handle)
+	to = binary.BigEndian.AppendUint32(append(to, 0x70), id)
+	to = binary.BigEndian.AppendUint32(append(to, 0xA0, 4), id)
+	to = append(append(to, 0x43, 0x42), payload...)
+	binary.BigEndian.PutUint32(to[start:], uint32(len(to)-start))
+	return to
 }
 
 func (p *connection) until(wanted byte) error {

@@ -78,3 +78,21 @@ func TestFieldsOfAListThatIsCutOff(t *testing.T) {
 		t.Errorf("%d, %v", got, err)
 	}
 }
+
+func TestDispositionsOfASessionSettleTheMessagesOfTheirLinks(t *testing.T) {
+	l := &Links{links: make([]publishingLink, 2), owners: make([]uint8, unsettledOfAll)}
+	flow := described(descFlow, number(0), number(400), number(0), number(400), number(1), number(0), number(2))[3:]
+	if err := l.note(descFlow, flow); err != nil || l.permits(0) || !l.permits(1) {
+		t.Fatalf("links without credit: %t %t, %v", l.permits(0), l.permits(1), err)
+	}
+	for _, link := range []int{0, 1, 1, 0} {
+		l.transfer(link)
+	}
+	if l.permits(1) {
+		t.Error("a link without credit may send")
+	}
+	many := described(descDisposition, []byte{0x41}, number(0), number(2), []byte{0x41}, described(descAccepted))[3:]
+	if err := l.note(descDisposition, many); err != nil || l.links[0].settled != 1 || l.links[1].settled != 2 || l.unsettled() != 1 {
+		t.Errorf("settled: %+v, %v", l.links, err)
+	}
+}
