@@ -51,6 +51,9 @@ const SUB_BATCH_HEADER: usize = 11;
 const SUB_BATCH: u8 = 0x80;
 /// Room for the header and the largest filter, which are known last.
 const FRONT: usize = HEADER_BYTES + u8::MAX as usize;
+/// Entries of this many bytes are added to the checksum together: they are still in the processor's cache then, and no longer when
+/// the chunk is complete.
+const HASHED_TOGETHER: usize = 16 << 10;
 
 /// Why bytes are not a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -601,6 +604,12 @@ pub enum BuildError {
 pub struct ChunkBuilder {
     /// [`FRONT`] bytes of room, then the entries.
     buffer: BytesMut,
+    /// The checksum of the entries up to [`ChunkBuilder::hashed`].
+    checksum: crc32fast::Hasher,
+    /// Position in the buffer after the last entry in the checksum.
+    hashed: usize,
+    /// Bytes of the last chunk, for which a new buffer has room at once: one that grows copies its entries.
+    expected_bytes: usize,
     filter: FilterBuilder,
     entries: u16,
     records: u32,
@@ -660,6 +669,9 @@ impl ChunkBuilder {
     pub fn new(filter_len: u8) -> ChunkBuilder {
         ChunkBuilder {
             buffer: BytesMut::new(),
+            checksum: crc32fast::Hasher::new(),
+            hashed: FRONT,
+            expected_bytes: 0,
             filter: FilterBuilder::new(filter_len),
             entries: 0,
             records: 0,
@@ -695,10 +707,21 @@ impl ChunkBuilder {
             return Err(BuildError::Full);
         }
         if self.buffer.is_empty() {
-            self.buffer.reserve(FRONT + bytes + SUB_BATCH_HEADER);
+            let first_entry = FRONT + bytes + SUB_BATCH_HEADER;
+            self.buffer.reserve(first_entry.max(self.expected_bytes));
             self.buffer.put_bytes(0, FRONT);
         }
         Ok(())
+    }
+
+    /// Brings the checksum up to the end of the buffer if at least this many bytes are not in it.
+    #[inline]
+    fn hash_entries(&mut self, at_least: usize) {
+        debug_assert!((FRONT..=self.buffer.len()).contains(&self.hashed));
+        if self.buffer.len() - self.hashed >= at_least {
+            self.checksum.update(&self.buffer[self.hashed..]);
+            self.hashed = self.buffer.len();
+        }
     }
 
     /// Adds a message with an optional filter value.
@@ -710,6 +733,7 @@ impl ChunkBuilder {
         self.reserve(body.len())?;
         self.buffer.put_u32(body.len() as u32);
         self.buffer.put_slice(body);
+        self.hash_entries(HASHED_TOGETHER);
         self.filter.insert(filter);
         self.entries += 1;
         self.records += 1;
@@ -735,6 +759,7 @@ impl ChunkBuilder {
         self.buffer.put_u32(batch.uncompressed_len);
         self.buffer.put_u32(batch.data.len() as u32);
         self.buffer.put_slice(batch.data);
+        self.hash_entries(HASHED_TOGETHER);
         self.filter.insert(filter);
         self.entries += 1;
         self.records += u32::from(batch.records);
@@ -798,22 +823,29 @@ impl ChunkBuilder {
             0 => ChunkKind::TrackingDelta,
             _ => ChunkKind::Messages,
         };
+        if kind == ChunkKind::TrackingDelta {
+            self.buffer.reserve(FRONT + MESSAGE_HEADER + tracking.bytes);
+            self.buffer.put_bytes(0, FRONT);
+            self.buffer.put_u32(tracking.bytes as u32);
+            tracking.put(&mut self.buffer);
+        }
+        self.hash_entries(0);
+        let data_crc = std::mem::take(&mut self.checksum).finalize();
+        self.hashed = FRONT;
         let mut buffer = std::mem::take(&mut self.buffer);
         let entries = std::mem::take(&mut self.entries).max(1);
         let records = std::mem::take(&mut self.records).max(1);
-        if kind == ChunkKind::TrackingDelta {
-            buffer.reserve(FRONT + MESSAGE_HEADER + tracking.bytes);
-            buffer.put_bytes(0, FRONT);
-            buffer.put_u32(tracking.bytes as u32);
-            tracking.put(&mut buffer);
-        }
         let data_len = buffer.len() - FRONT;
-        let data_crc = crc32fast::hash(&buffer[FRONT..]);
         if kind == ChunkKind::Messages && !tracking.is_empty() {
             buffer.reserve(tracking.bytes + 4);
             tracking.put(&mut buffer);
             let crc = crc32fast::hash(&buffer[FRONT + data_len..]);
             buffer.put_u32(crc);
+        }
+        self.expected_bytes = buffer.len().min(FRONT + FULL_CHUNK_BYTES);
+        // The chunk stays in memory until consumers have read it, without room that it does not need.
+        if buffer.capacity() > 2 * buffer.len() {
+            buffer = BytesMut::from(&buffer[..]);
         }
         let empty = FilterBuilder::new(self.filter.size());
         let filter = std::mem::replace(&mut self.filter, empty);

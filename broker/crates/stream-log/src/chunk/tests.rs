@@ -45,6 +45,41 @@ fn chunk_has_the_layout_of_osiris() {
 }
 
 #[test]
+fn checksum_of_many_entries_is_that_of_all_bytes() {
+    let mut builder = ChunkBuilder::new(16);
+    for sizes in [
+        &[1][..],
+        &[40_000, 0, 3],
+        &[5_000; 60],
+        &[HASHED_TOGETHER - 4],
+    ] {
+        for (n, size) in sizes.iter().enumerate() {
+            builder
+                .push_message(&vec![n as u8; *size], None)
+                .expect("fits");
+        }
+        let chunk = builder.finish(0, 1, 0).expect("a chunk");
+        let data = &chunk.bytes()[HEADER_BYTES..];
+        assert_eq!(data.len(), sizes.iter().map(|size| 4 + size).sum::<usize>());
+        assert_eq!(chunk.header().data_crc, crc32fast::hash(data));
+        assert_eq!(chunk.verify(), Ok(()));
+    }
+}
+
+#[test]
+fn small_chunk_after_a_large_one_keeps_no_room() {
+    let mut builder = ChunkBuilder::new(16);
+    let large = vec![1; 100_000];
+    for body in [&large[..], b"small", &large, &large] {
+        builder.push_message(body, None).expect("fits");
+        let bytes = builder.finish(0, 1, 0).expect("a chunk").bytes().clone();
+        let len = bytes.len();
+        let room = bytes.try_into_mut().expect("the only owner").capacity();
+        assert!(room <= 2 * (FRONT + len), "{room} for {len}");
+    }
+}
+
+#[test]
 fn entries_and_tracking_are_read_back() {
     let chunk = Chunk::decode(sample().bytes().clone()).expect("decodes");
     assert_eq!(chunk, sample());
