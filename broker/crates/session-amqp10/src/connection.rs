@@ -1,35 +1,35 @@
 //! The connection: dispatches events of the protocol engine and of the node to links.
 
-use crate::browse::{BrowseEnd, Browser, BrowserTurns, MAX_PAGES};
+mod browsing;
+mod publishing;
+mod removal;
+
+use crate::browse::{Browser, BrowserTurns};
 use crate::config::Settings;
 use crate::consume::Consumer;
 use crate::ended;
 use crate::management::{ManagementLink, Pair};
-use crate::publish::{Publish, PublishError, Publisher, split_tag};
+use crate::publish::Publisher;
 use crate::refusal::Refusal;
 use crate::state::{ConnectionState, PROTOCOL, StepContext};
 use crate::transaction::{Coordinator, Transactions};
 use crate::unconfirmed::QueueAnswer;
-use crate::wait::{HeldMessage, WaitKey, WaitReason};
+use crate::wait::{WaitKey, WaitReason};
 use amqp10::{
-    Cause, Connection, Event, IncomingDelivery, LinkId, Millis, Payload, PendingSasl, SaslDecision,
-    SendError, SessionId,
+    Cause, Connection, Event, LinkId, Millis, PendingSasl, SaslDecision, SendError, SessionId,
 };
 use auth::{Mechanism, TlsPeer};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use codec_amqp10::{AmqpError, Condition, DeliveryState};
 use env::Time;
-use env::planted::{self, Bug};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use message::{Message, Table};
-use metadata::{Change, Name, QueueId};
-use queue::client::CancelReason;
-use queue::{QueueReply, RejectReason, RequestBody, SettlementOutcome};
+use queue::{QueueReply, RejectReason};
 use session::{
-    Broker, BrowseAnswer, ChannelLimit, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox,
-    PublishTag, QueueNotification, ServiceNotification, ServiceStates, Session, SessionDetails,
-    SessionEvent, SessionInfo, SessionState,
+    Broker, ChannelLimit, ConnectionInfo, ControlEvent, HeldMemory, Login, Outbox,
+    QueueNotification, ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent,
+    SessionInfo, SessionState,
 };
 use std::any::Any;
 use std::net::SocketAddr;
@@ -336,130 +336,6 @@ impl Amqp10Session {
         self.remove_session(session, cx);
     }
 
-    fn receive_message(
-        &mut self,
-        link: LinkId,
-        delivery: &IncomingDelivery<'_>,
-        cx: &mut StepContext<'_>,
-    ) {
-        if matches!(delivery.payload, Payload::Collected(_)) {
-            self.state.finished = self.state.finished.wrapping_add(1);
-        }
-        if delivery.message_format != 0 {
-            let text = format!(
-                "transfer: field 'message-format': {} is not supported",
-                delivery.message_format
-            );
-            let refusal = Refusal::new(Condition::NotImplemented, text);
-            return self.detach(link, &refusal, cx);
-        }
-        match self.links.get(&link.number()) {
-            Some(Link::Management(_) | Link::Coordinator(_)) if delivery.transaction.is_some() => {
-                let text = "only messages to queues and exchanges can belong to a transaction";
-                let refusal = Refusal::new(Condition::NotImplemented, text);
-                return self.detach(link, &refusal, cx);
-            }
-            Some(Link::Management(_)) => {
-                return self.receive_request(link, delivery.id, delivery.payload.as_ref(), cx);
-            }
-            Some(Link::Coordinator(_)) => return self.receive_coordination(link, delivery, cx),
-            _ => {}
-        }
-        let publish = Publish {
-            delivery: delivery.id,
-            is_settled: delivery.settled,
-            transaction: delivery.transaction.as_ref(),
-            payload: delivery.payload.as_ref(),
-        };
-        if planted::is(Bug::TransfersTwice) && matches!(delivery.payload, Payload::Collected(_)) {
-            self.publish(link, publish, cx);
-        }
-        self.publish(link, publish, cx);
-    }
-
-    fn publish(&mut self, link: LinkId, publish: Publish<'_>, cx: &mut StepContext<'_>) {
-        match self.try_publish(link, publish, cx) {
-            Ok(()) => {}
-            Err(PublishError::Unknown(name, _)) => {
-                let held = HeldMessage {
-                    link,
-                    delivery: publish.delivery,
-                    is_settled: publish.is_settled,
-                    transaction: publish.transaction.copied(),
-                    payload: Bytes::copy_from_slice(publish.payload),
-                };
-                let reason = WaitReason::RetryPublish(Box::new(held));
-                self.state.catch_up(name, link.number(), reason, cx);
-            }
-            Err(error) => self.handle_publish_error(link, publish, error, cx),
-        }
-    }
-
-    fn try_publish(
-        &mut self,
-        link: LinkId,
-        publish: Publish<'_>,
-        cx: &mut StepContext<'_>,
-    ) -> Result<(), PublishError> {
-        if let Some(transaction) = publish.transaction {
-            return self.publish_in_transaction(link, *transaction, publish, cx);
-        }
-        match self.links.get_mut(&link.number()) {
-            Some(Link::Publisher(publisher)) => {
-                publisher.publish(publish, &mut self.engine, &mut self.state, cx)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn handle_publish_error(
-        &mut self,
-        link: LinkId,
-        publish: Publish<'_>,
-        error: PublishError,
-        cx: &mut StepContext<'_>,
-    ) {
-        match error {
-            // The tree has caught up.
-            PublishError::Unknown(_, error) => self.handle_publish_error(link, publish, *error, cx),
-            PublishError::Unroutable => {
-                let released = DeliveryState::RELEASED;
-                ended(self.engine.settle_received(
-                    link,
-                    publish.delivery,
-                    &released,
-                    cx.out.tail(),
-                ));
-            }
-            PublishError::EndSession(refusal) => {
-                if let Some(session) = self.session_of(link) {
-                    self.end_session(session, &refusal, cx);
-                }
-            }
-            PublishError::Rejected(refusal) if !publish.is_settled => {
-                let error = Some(refusal.to_error());
-                let outcome = DeliveryState::Outcome(codec_amqp10::Outcome::Rejected(error));
-                ended(
-                    self.engine
-                        .settle_received(link, publish.delivery, &outcome, cx.out.tail()),
-                );
-            }
-            // The client does not want to know the outcome, so only a detach can tell it.
-            PublishError::Rejected(refusal) => self.detach(link, &refusal, cx),
-            PublishError::Detach(refusal) => self.detach(link, &refusal, cx),
-            PublishError::ReleaseAndDetach(refusal) => {
-                let released = DeliveryState::RELEASED;
-                ended(self.engine.settle_received(
-                    link,
-                    publish.delivery,
-                    &released,
-                    cx.out.tail(),
-                ));
-                self.detach(link, &refusal, cx);
-            }
-        }
-    }
-
     /// Sends deliveries that waited for a window or for space in the outbox.
     fn send_held(&mut self, cx: &mut StepContext<'_>) {
         if self.state.holding.is_empty() {
@@ -497,221 +373,6 @@ impl Amqp10Session {
                 self.detach(link, &refusal, cx);
             }
             Err(_) => self.remove_link(number, cx),
-        }
-    }
-
-    /// Serves the links that browse.
-    #[cold]
-    fn run_browsers(&mut self, cx: &mut StepContext<'_>) {
-        let all = self.browsers.take_turn();
-        let waiting = self.run_some_browsers(all, cx);
-        // Those behind them may have sent their pages.
-        self.run_some_browsers(waiting, cx);
-    }
-
-    /// Serves links that browse. Returns those that wait for others to send their pages.
-    fn run_some_browsers(&mut self, numbers: Vec<u32>, cx: &mut StepContext<'_>) -> Vec<u32> {
-        let has_page = |this: &Self, number| match this.links.get(&number) {
-            Some(Link::Browser(browser)) => browser.has_page(),
-            _ => false,
-        };
-        let mut pages = self.browsers().filter(|browser| browser.has_page()).count();
-        let mut waiting = Vec::new();
-        for number in numbers {
-            pages -= usize::from(has_page(self, number));
-            let may_request = pages < MAX_PAGES;
-            self.with_browser(number, cx, |browser, engine, state, cx| {
-                browser.run(may_request, engine, state, cx)
-            });
-            pages += usize::from(has_page(self, number));
-            let waits = match self.links.get(&number) {
-                Some(Link::Browser(browser)) => browser.waits_for_page(),
-                _ => false,
-            };
-            waiting.extend(waits.then_some(number));
-        }
-        debug_assert!(pages <= MAX_PAGES, "{pages}");
-        waiting
-    }
-
-    /// Runs a step of a link that browses. An error ends the link.
-    fn with_browser(
-        &mut self,
-        number: u32,
-        cx: &mut StepContext<'_>,
-        step: impl FnOnce(
-            &mut Browser,
-            &mut Connection,
-            &mut ConnectionState,
-            &mut StepContext<'_>,
-        ) -> Result<(), BrowseEnd>,
-    ) {
-        let Some(Link::Browser(browser)) = self.links.get_mut(&number) else {
-            return;
-        };
-        let link = browser.link;
-        match step(browser, &mut self.engine, &mut self.state, cx) {
-            Ok(()) => {}
-            Err(BrowseEnd::Deleted) => {
-                let refusal = self.source_deleted();
-                self.detach(link, &refusal, cx);
-            }
-            Err(BrowseEnd::Refused(refusal)) => self.detach(link, &refusal, cx),
-            Err(BrowseEnd::Send(error @ SendError::MessageTooLarge { .. })) => {
-                let refusal = Refusal::new(Condition::MessageSizeExceeded, error.to_string());
-                self.detach(link, &refusal, cx);
-            }
-            Err(BrowseEnd::Send(_)) => self.remove_link(number, cx),
-        }
-    }
-
-    /// Handles a page for a link that browses. It is served at the end of the step.
-    fn handle_browsed(&mut self, answer: BrowseAnswer, cx: &mut StepContext<'_>) {
-        let awaits = |number: &u32| match self.links.get(number) {
-            Some(Link::Browser(browser)) => browser.awaits(answer.token),
-            _ => false,
-        };
-        // The link may have ended.
-        let number = self.browsers.iter().find(awaits);
-        if let Some(number) = number {
-            self.with_browser(number, cx, |browser, _, state, cx| {
-                browser.handle_answer(answer, state, cx)
-            });
-        }
-    }
-
-    /// Requeues the deliveries of a link that is detached. As in RabbitMQ, they do not count as failed attempts, unlike
-    /// those of a session or connection that ends.
-    fn release_unsettled(&mut self, number: u32, cx: &mut StepContext<'_>) {
-        let Some(Link::Consumer(consumer)) = self.links.get(&number) else {
-            return;
-        };
-        if consumer.is_settled || !consumer.has_deliveries() {
-            return;
-        }
-        let (queue, consumer) = (consumer.queue, consumer.id);
-        // Without credit the consumer does not get its own deliveries back.
-        let stop = RequestBody::CreditOneWay { consumer, up_to: 0 };
-        self.state.send_oneway(queue, stop, cx);
-        let release = RequestBody::Settle {
-            consumer,
-            outcome: SettlementOutcome::Released,
-            ids: vec![(1, u64::MAX)],
-        };
-        self.state.send_oneway(queue, release, cx);
-    }
-
-    /// Releases everything that belongs to a link that has ended.
-    pub(crate) fn remove_link(&mut self, number: u32, cx: &mut StepContext<'_>) {
-        self.state.abandon_waits(number);
-        let Some(link) = self.links.remove(&number) else {
-            return;
-        };
-        self.state.holding.retain(|&holding| holding != number);
-        self.browsers.remove(number);
-        let dynamic_queue = match link {
-            Link::Publisher(publisher) => {
-                self.state.remove_in_flight(publisher.unconfirmed.bytes());
-                self.state.count_links(-1, 0, cx);
-                publisher.dynamic_queue
-            }
-            Link::Consumer(consumer) => {
-                self.fail_transactions_of(consumer.link);
-                let body = RequestBody::CancelAndRequeue {
-                    consumer: consumer.id,
-                };
-                self.state.send_oneway(consumer.queue, body, cx);
-                self.state.count_links(0, -1, cx);
-                consumer.dynamic_queue
-            }
-            Link::Browser(_) => None,
-            Link::Management(management) => {
-                self.remove_management(management.link);
-                None
-            }
-            Link::Coordinator(coordinator) => {
-                self.remove_coordinator(&coordinator);
-                None
-            }
-        };
-        if let Some(name) = dynamic_queue {
-            self.delete_dynamic_queue(name, cx);
-        }
-    }
-
-    fn delete_dynamic_queue(&mut self, name: Name, cx: &mut StepContext<'_>) {
-        let caller = self.state.caller(cx.broker);
-        let Some(id) = caller.queue(&name).map(|record| record.id) else {
-            return;
-        };
-        let change = Change::DeleteQueue {
-            vhost: self.state.vhost.clone(),
-            name,
-            id: Some(id),
-        };
-        self.state.change(change, 0, WaitReason::Abandoned, cx);
-    }
-
-    /// Releases the links of a session that has ended.
-    fn remove_session(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
-        let Some(at) = self.sessions.iter().position(|&other| other == session) else {
-            return;
-        };
-        self.sessions.swap_remove(at);
-        cx.broker.close_channel();
-        let mut numbers: Vec<u32> = Vec::new();
-        let channel = session.channel();
-        for (&number, link) in &self.links {
-            if link.id().channel() == channel {
-                numbers.push(number);
-            }
-        }
-        self.remove_links(numbers, cx);
-    }
-
-    fn remove_links(&mut self, mut numbers: Vec<u32>, cx: &mut StepContext<'_>) {
-        // Do not depend on the order of the hash map.
-        numbers.sort_unstable();
-        self.stop_consumers(&numbers, cx);
-        for number in numbers {
-            self.remove_link(number, cx);
-        }
-    }
-
-    /// Stops consumers that end together before any of them requeues. Otherwise one would receive the deliveries of
-    /// another, and the next consumer would see a redelivery too many.
-    fn stop_consumers(&mut self, numbers: &[u32], cx: &mut StepContext<'_>) {
-        let consumers = numbers
-            .iter()
-            .filter_map(|number| match self.links.get(number) {
-                Some(Link::Consumer(consumer)) => Some((consumer.queue, consumer.id)),
-                _ => None,
-            });
-        let mut consumers: Vec<_> = consumers.collect();
-        consumers.sort_unstable();
-        for per_queue in consumers
-            .chunk_by(|a, b| a.0 == b.0)
-            .filter(|c| c.len() > 1)
-        {
-            for &(queue, consumer) in per_queue {
-                self.state
-                    .send_oneway(queue, RequestBody::Cancel { consumer }, cx);
-            }
-        }
-    }
-
-    /// Releases all links and sessions of a connection that has ended. Does nothing when called again.
-    fn release(&mut self, cx: &mut StepContext<'_>) {
-        let numbers = self.links.keys().copied().collect();
-        self.remove_links(numbers, cx);
-        for _ in self.sessions.drain(..) {
-            cx.broker.close_channel();
-        }
-        self.state.waits.clear();
-        if std::mem::take(&mut self.state.owns_queues) {
-            let session = cx.broker.id();
-            let change = Change::EndSession { session };
-            self.state.change(change, 0, WaitReason::Abandoned, cx);
         }
     }
 
@@ -854,40 +515,6 @@ impl Amqp10Session {
         }
     }
 
-    fn record_answer(&mut self, tag: PublishTag, answer: QueueAnswer, cx: &mut StepContext<'_>) {
-        let (link, number) = split_tag(tag);
-        match self.links.get_mut(&link) {
-            Some(Link::Publisher(publisher)) => {
-                publisher.record_answer(number, answer, &mut self.engine, &mut self.state, cx);
-            }
-            Some(Link::Coordinator(_)) => self.record_commit_answer(link, number, answer, cx),
-            _ => {}
-        }
-    }
-
-    /// Detaches the link of a publish whose target queue was deleted.
-    fn detach_if_target_is_deleted(&mut self, tag: PublishTag, cx: &mut StepContext<'_>) {
-        let Some(Link::Publisher(publisher)) = self.links.get(&split_tag(tag).0) else {
-            return;
-        };
-        let link = publisher.link;
-        if let Err(refusal) = publisher.check_target(&self.state, cx) {
-            self.detach(link, &refusal, cx);
-        }
-    }
-
-    fn retry_publish(&mut self, held: &HeldMessage, cx: &mut StepContext<'_>) {
-        let publish = Publish {
-            delivery: held.delivery,
-            is_settled: held.is_settled,
-            transaction: held.transaction.as_ref(),
-            payload: &held.payload,
-        };
-        if let Err(error) = self.try_publish(held.link, publish, cx) {
-            self.handle_publish_error(held.link, publish, error, cx);
-        }
-    }
-
     fn handle_credit_answer(&mut self, link: u32, answer: QueueReply, cx: &mut StepContext<'_>) {
         match answer {
             QueueReply::Credited {
@@ -909,88 +536,6 @@ impl Amqp10Session {
             }
             other => tracing::error!(?other, "unexpected answer to a credit"),
         }
-    }
-
-    fn source_deleted(&self) -> Refusal {
-        let text = format!("a queue in vhost '{}' was deleted", self.state.vhost);
-        Refusal::new(Condition::ResourceDeleted, text)
-    }
-
-    /// Handles a consumer that ended without a request of the client.
-    fn handle_cancelled(
-        &mut self,
-        queue: QueueId,
-        number: u32,
-        reason: CancelReason,
-        cx: &mut StepContext<'_>,
-    ) {
-        let Some(Link::Consumer(consumer)) = self.links.get(&number) else {
-            return;
-        };
-        debug_assert_eq!(queue, consumer.queue, "a consumer has one queue");
-        let link = consumer.link;
-        let exists = cx.broker.tree().queue_by_id(queue).is_some();
-        let refusal = if exists && reason == CancelReason::OwnerLost {
-            let (name, vhost) = (&consumer.queue_name, &self.state.vhost);
-            let text = format!(
-                "queue '{name}' in vhost '{vhost}' is not available: its node is down or was restarted; attach again when the node is up"
-            );
-            Refusal::new(Condition::InternalError, text)
-        } else {
-            self.source_deleted()
-        };
-        self.detach(link, &refusal, cx);
-    }
-
-    /// Ends the links that browse a queue that was deleted.
-    fn detach_browsers(&mut self, queue: QueueId, cx: &mut StepContext<'_>) {
-        let links = self
-            .browsers
-            .iter()
-            .filter_map(|number| self.links.get(&number));
-        let of_queue = links.filter_map(|link| match link {
-            Link::Browser(browser) if browser.queue == queue => Some(browser.link),
-            _ => None,
-        });
-        let refusal = self.source_deleted();
-        for link in of_queue.collect::<Vec<_>>() {
-            self.detach(link, &refusal, cx);
-        }
-    }
-
-    /// Ends the links whose target is a queue that was deleted, as RabbitMQ does, so that a client hears of it before its
-    /// next message.
-    fn detach_from_removed_queues(&mut self, cx: &mut StepContext<'_>) {
-        let mut refused: Vec<(LinkId, Refusal)> = Vec::new();
-        for link in self.links.values() {
-            if let Link::Publisher(publisher) = link
-                && let Err(refusal) = publisher.check_target(&self.state, cx)
-            {
-                refused.push((publisher.link, refusal));
-            }
-        }
-        // Do not depend on the order of the hash map.
-        refused.sort_unstable_by_key(|(link, _)| link.number());
-        for (link, refusal) in refused {
-            self.detach(link, &refusal, cx);
-        }
-    }
-
-    /// Releases deliveries that the client did not settle in time. The link stays attached.
-    fn handle_timed_out(&mut self, number: u32, up_to: u64, cx: &mut StepContext<'_>) {
-        let Some(Link::Consumer(consumer)) = self.links.get(&number) else {
-            return;
-        };
-        tracing::info!(
-            peer = %self.peer,
-            queue = %consumer.queue_name,
-            "receiver did not settle deliveries in time"
-        );
-        let (link, released) = (consumer.link, DeliveryState::RELEASED);
-        ended(
-            self.engine
-                .settle_link(link, up_to, &released, cx.out.tail()),
-        );
     }
 
     /// Closes the windows of the sessions during an alarm, which stops publishers only.
@@ -1071,14 +616,6 @@ impl Amqp10Session {
         let held = consumers.flat_map(|consumer| consumer.held.iter());
         let copies = self.browsers().flat_map(|browser| browser.held());
         held.map(|delivery| &delivery.message).chain(copies)
-    }
-
-    fn browsers(&self) -> impl Iterator<Item = &Browser> {
-        let links = self.browsers.iter();
-        links.filter_map(|number| match self.links.get(&number) {
-            Some(Link::Browser(browser)) => Some(&**browser),
-            _ => None,
-        })
     }
 }
 
