@@ -363,7 +363,13 @@ impl Group {
         }
         let tail = self.raw.raft.uncommitted_size() + self.proposal_bytes;
         let full = tail > 0 && tail + command.len() > limits.max_uncommitted_bytes;
-        if full || self.is_recovering_majority() || self.raw.raft.lead_transferee.is_some() {
+        let waits_for_all = planted::is(Bug::EveryReplicaNeeded)
+            && self.raw.raft.prs().iter().any(|(_, p)| !p.recent_active);
+        if full
+            || self.is_recovering_majority()
+            || self.raw.raft.lead_transferee.is_some()
+            || waits_for_all
+        {
             return Err(ProposeError::Overloaded);
         }
         self.proposal_bytes += command.len();

@@ -65,6 +65,7 @@ bugs! {
         ClassicConfirmEarly "classic-confirm-early" "a classic queue confirms a persistent publish before writing it",
         RefusalForgotten "refusal-forgotten" "a publish rejected by its queue is confirmed",
         NumberingLost "numbering-lost" "a publish resent to a new leader is enqueued twice",
+        EveryReplicaNeeded "every-replica-needed" "the leader of a queue proposes nothing while a replica does not answer",
         NotSentAgain "not-sent-again" "pending commands are not resent to a queue's new leader",
         AckAppliedTwice "ack-applied-twice" "an acknowledgement of a settled delivery settles the next one",
         AckShort "ack-short" "a multiple acknowledgement skips the last delivery",
