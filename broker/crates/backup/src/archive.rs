@@ -1,9 +1,11 @@
 //! Writing, reading and verifying a backup in an object store.
 
+use crate::frame::RecordsError;
 use crate::manifest::{
-    BackupName, Manifest, ManifestError, ObjectEntry, QueueContent, QueueEntry, sha256,
+    BackupName, Manifest, ManifestError, ObjectEntry, PartNumber, QueueContent, QueueEntry,
+    RetainedEntry, sha256,
 };
-use crate::records::{self, MAX_CONTENT_BYTES, Records, RecordsError};
+use crate::records::MAX_CONTENT_BYTES;
 use audit::rfc3339;
 use bytes::Bytes;
 use env::WallTime;
@@ -64,12 +66,10 @@ pub enum ArchiveError {
         key: String,
     },
     /// The server has sent something else than records.
-    #[error("the messages of queue '{queue}' in vhost '{vhost}' cannot be read: {error}")]
+    #[error("the messages of {owner} cannot be read: {error}")]
     Records {
-        /// The virtual host.
-        vhost: String,
-        /// The queue.
-        queue: String,
+        /// The queue or the virtual host.
+        owner: String,
         /// The reason.
         error: RecordsError,
     },
@@ -123,8 +123,29 @@ pub struct ArchiveWriter<'a> {
     store: &'a dyn ObjectStore,
     name: BackupName,
     manifest: Manifest,
+    /// The open queue or virtual host.
+    open: Option<OpenEntry>,
     part: Vec<u8>,
     part_messages: u64,
+}
+
+/// The entry that gets messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpenEntry {
+    Queue,
+    Retained,
+}
+
+/// An error of a page, before its queue is known.
+enum PageError {
+    Records(RecordsError),
+    Archive(ArchiveError),
+}
+
+impl From<RecordsError> for PageError {
+    fn from(error: RecordsError) -> PageError {
+        PageError::Records(error)
+    }
 }
 
 impl std::fmt::Debug for ArchiveWriter<'_> {
@@ -167,6 +188,7 @@ impl<'a> ArchiveWriter<'a> {
             store,
             name,
             manifest,
+            open: None,
             part: Vec::new(),
             part_messages: 0,
         })
@@ -175,9 +197,10 @@ impl<'a> ArchiveWriter<'a> {
     /// Begins the next queue.
     pub fn begin_queue(&mut self, vhost: &str, name: &str, kind: &str) {
         debug_assert!(
-            self.part.is_empty(),
-            "queue '{name}': the one before has ended"
+            self.open.is_none(),
+            "queue '{name}': the one before is open"
         );
+        self.open = Some(OpenEntry::Queue);
         self.manifest.queues.push(QueueEntry {
             vhost: vhost.to_owned(),
             name: name.to_owned(),
@@ -186,48 +209,100 @@ impl<'a> ArchiveWriter<'a> {
         });
     }
 
-    /// Adds messages of the queue, as [`records`]. Returns their number.
+    /// Begins the retained messages of a virtual host.
+    pub fn begin_retained(&mut self, vhost: &str) {
+        debug_assert!(self.open.is_none(), "vhost '{vhost}': a queue is open");
+        self.open = Some(OpenEntry::Retained);
+        self.manifest.retained.push(RetainedEntry {
+            vhost: vhost.to_owned(),
+            ..RetainedEntry::default()
+        });
+    }
+
+    /// The number of the next part.
+    fn next_part(&self) -> Option<PartNumber> {
+        match self.open? {
+            OpenEntry::Queue => {
+                let queue = self.manifest.queues.last()?;
+                let number = self.manifest.queues.len() - 1;
+                Some(PartNumber::Queue(number, queue.objects.len()))
+            }
+            OpenEntry::Retained => {
+                let vhost = self.manifest.retained.last()?;
+                let number = self.manifest.retained.len() - 1;
+                Some(PartNumber::Retained(number, vhost.objects.len()))
+            }
+        }
+    }
+
+    /// Adds messages of the open queue or virtual host, as records of its kind. Returns their number.
     ///
     /// # Errors
     ///
     /// [`ArchiveError::Records`] if a record is invalid, or the store failed.
     pub fn append(&mut self, page: Bytes) -> Result<u64, ArchiveError> {
-        let invalid = |queue: &QueueEntry, error| ArchiveError::Records {
-            vhost: queue.vhost.clone(),
-            queue: queue.name.clone(),
-            error,
-        };
-        let Some(queue) = self.manifest.queues.last().cloned() else {
+        let Some(at) = self.next_part() else {
+            debug_assert!(false, "no queue is open");
             return Ok(0);
         };
+        let kind = self.manifest.kind(at);
         let mut added = 0;
-        for record in Records::new(page).map_err(|error| invalid(&queue, error))? {
-            let record = record.map_err(|error| invalid(&queue, error))?;
+        let result = kind.each(page, |record, messages| {
             if self.part.is_empty() {
-                records::begin(&mut self.part);
+                kind.begin(&mut self.part);
             }
-            self.part.extend_from_slice(&record.raw);
-            self.part_messages += 1;
-            added += 1;
-            if self.part.len() >= PART_BYTES {
-                self.end_part()?;
+            self.part.extend_from_slice(record);
+            self.part_messages += messages;
+            added += messages;
+            match self.part.len() >= PART_BYTES {
+                true => self.end_part().map_err(PageError::Archive),
+                false => Ok(()),
             }
+        });
+        match result {
+            Ok(()) => Ok(added),
+            Err(PageError::Archive(error)) => Err(error),
+            Err(PageError::Records(error)) => Err(ArchiveError::Records {
+                owner: self.owner(),
+                error,
+            }),
         }
-        Ok(added)
+    }
+
+    /// Names the open queue or virtual host.
+    fn owner(&self) -> String {
+        let (queue, vhost) = (self.manifest.queues.last(), self.manifest.retained.last());
+        match (self.open, queue, vhost) {
+            (Some(OpenEntry::Queue), Some(queue), _) => {
+                format!("queue '{}' in vhost '{}'", queue.name, queue.vhost)
+            }
+            (Some(OpenEntry::Retained), _, Some(vhost)) => {
+                format!("the retained topics in vhost '{}'", vhost.vhost)
+            }
+            _ => "no queue".to_owned(),
+        }
     }
 
     fn end_part(&mut self) -> Result<(), ArchiveError> {
-        let number = self.manifest.queues.len();
-        let Some(queue) = self.manifest.queues.last_mut() else {
+        let Some(at) = self.next_part() else {
             return Ok(());
         };
         let content = Bytes::from(std::mem::take(&mut self.part));
         let entry = ObjectEntry::of(&content, std::mem::take(&mut self.part_messages));
-        let key = self.name.part_key(number - 1, queue.objects.len());
-        write(self.store, &key, &content)?;
-        queue.messages += entry.messages;
-        queue.bytes += entry.bytes;
-        queue.objects.push(entry);
+        write(self.store, &self.name.part_key(at), &content)?;
+        let (messages, bytes, objects) = match at {
+            PartNumber::Queue(number, _) => match self.manifest.queues.get_mut(number) {
+                Some(queue) => (&mut queue.messages, &mut queue.bytes, &mut queue.objects),
+                None => return Ok(()),
+            },
+            PartNumber::Retained(number, _) => match self.manifest.retained.get_mut(number) {
+                Some(vhost) => (&mut vhost.messages, &mut vhost.bytes, &mut vhost.objects),
+                None => return Ok(()),
+            },
+        };
+        *messages += entry.messages;
+        *bytes += entry.bytes;
+        objects.push(entry);
         Ok(())
     }
 
@@ -237,14 +312,33 @@ impl<'a> ArchiveWriter<'a> {
     ///
     /// The store failed.
     pub fn end_queue(&mut self, content: QueueContent) -> Result<QueueEntry, ArchiveError> {
-        if !self.part.is_empty() {
-            self.end_part()?;
-        }
+        debug_assert_eq!(self.open, Some(OpenEntry::Queue));
+        self.end_entry()?;
         let Some(queue) = self.manifest.queues.last_mut() else {
             return Ok(QueueEntry::default());
         };
         queue.content = content;
         Ok(queue.clone())
+    }
+
+    /// Ends the retained messages of the virtual host. One without messages gets no entry.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub fn end_retained(&mut self) -> Result<(), ArchiveError> {
+        debug_assert_eq!(self.open, Some(OpenEntry::Retained));
+        self.end_entry()?;
+        self.manifest.retained.pop_if(|vhost| vhost.messages == 0);
+        Ok(())
+    }
+
+    fn end_entry(&mut self) -> Result<(), ArchiveError> {
+        if !self.part.is_empty() {
+            self.end_part()?;
+        }
+        self.open = None;
+        Ok(())
     }
 
     /// Writes the manifest, which makes the backup complete.
@@ -253,7 +347,7 @@ impl<'a> ArchiveWriter<'a> {
     ///
     /// The store failed.
     pub fn finish(mut self, finished_ms: u64) -> Result<Manifest, ArchiveError> {
-        debug_assert!(self.part.is_empty(), "the last queue has ended");
+        debug_assert!(self.open.is_none(), "the last queue has ended");
         self.manifest.finished_ms = finished_ms;
         self.manifest.finished_at = rfc3339(WallTime(finished_ms));
         let document = Bytes::from(self.manifest.encode());
@@ -343,8 +437,7 @@ pub fn read_definitions(
     read(store, &key, &manifest.definitions, MAX_DEFINITIONS_BYTES)
 }
 
-/// Reads a part of a queue, both by their numbers in the manifest. Its length, its SHA-256, its records and their number are
-/// right. Memory: the part.
+/// Reads a part. Its length, its SHA-256, its records and the number of their messages are right. Memory: the part.
 ///
 /// # Errors
 ///
@@ -353,21 +446,22 @@ pub fn read_part(
     store: &dyn ObjectStore,
     name: &BackupName,
     manifest: &Manifest,
-    (queue, part): (usize, usize),
+    at: PartNumber,
 ) -> Result<Bytes, ArchiveError> {
-    let key = name.part_key(queue, part);
+    let key = name.part_key(at);
     let damaged = |reason: String| ArchiveError::Damaged {
         key: key.clone(),
         reason,
     };
-    let entry = manifest.queues.get(queue).and_then(|q| q.objects.get(part));
+    let entry = manifest.part(at);
     let entry = entry.ok_or_else(|| damaged("it is not in the manifest".to_owned()))?;
     let content = read(store, &key, entry, MAX_PART_BYTES)?;
-    let mut messages = 0;
-    for record in Records::new(content.clone()).map_err(|error| damaged(error.to_string()))? {
-        record.map_err(|error| damaged(error.to_string()))?;
-        messages += 1;
-    }
+    let mut messages = 0u64;
+    let checked = manifest.kind(at).each(content.clone(), |_, count| {
+        messages = messages.saturating_add(count);
+        Ok::<(), RecordsError>(())
+    });
+    checked.map_err(|error| damaged(error.to_string()))?;
     match messages == entry.messages {
         true => Ok(content),
         false => Err(damaged(format!(
@@ -406,14 +500,13 @@ pub fn verify(
         bytes: manifest.definitions.bytes,
     };
     progress(&verified);
-    for (number, queue) in manifest.queues.iter().enumerate() {
-        for (part, entry) in queue.objects.iter().enumerate() {
-            read_part(store, name, &manifest, (number, part))?;
-            verified.objects += 1;
-            verified.messages += entry.messages;
-            verified.bytes += entry.bytes;
-            progress(&verified);
-        }
+    for at in manifest.parts() {
+        read_part(store, name, &manifest, at)?;
+        let entry = manifest.part(at);
+        verified.objects += 1;
+        verified.messages += entry.map_or(0, |entry| entry.messages);
+        verified.bytes += entry.map_or(0, |entry| entry.bytes);
+        progress(&verified);
     }
     Ok(manifest)
 }
@@ -469,15 +562,7 @@ fn has_definitions(store: &dyn ObjectStore, name: &BackupName) -> Result<bool, S
 
 /// Returns true if a key is one that this crate writes.
 fn is_own(name: &BackupName, key: &str) -> bool {
-    if key == name.definitions_key() || key == name.manifest_key() {
-        return true;
-    }
-    let numbers = key.strip_prefix(&format!("{name}/messages/"));
-    let numbers = numbers.and_then(|numbers| numbers.split_once('/'));
-    numbers.is_some_and(|(queue, part)| match (queue.parse(), part.parse()) {
-        (Ok(queue), Ok(part)) => name.part_key(queue, part) == key,
-        _ => false,
-    })
+    key == name.definitions_key() || key == name.manifest_key() || name.part_number(key).is_some()
 }
 
 /// Deletes a backup, complete or not. Its manifest goes first: without it, the rest is an incomplete backup. Definitions go
