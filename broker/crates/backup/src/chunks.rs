@@ -3,7 +3,9 @@
 
 use crate::frame::{self, Frames, RecordsError};
 use bytes::Bytes;
-use stream_log::{Chunk, ChunkKind, HEADER_BYTES, MAX_CHUNK_BYTES};
+use stream_log::{ChunkFault, ChunkHeader, ChunkKind, HEADER_BYTES, MAX_CHUNK_BYTES};
+
+pub use stream_log::Chunk;
 
 /// The first bytes of a part.
 const MAGIC: &str = "PHCHNK";
@@ -15,15 +17,18 @@ pub fn begin(out: &mut Vec<u8>) {
     frame::begin(out, MAGIC, VERSION);
 }
 
-/// Appends a chunk, as it is in the log.
+/// Appends a chunk, as it is in the log. Returns the number of its messages.
 ///
 /// # Errors
 ///
-/// The bytes of the chunk if they are more than [`MAX_CHUNK_BYTES`].
-pub fn append(out: &mut Vec<u8>, chunk: &[u8]) -> Result<(), usize> {
-    frame::append(out, chunk.len(), MAX_CHUNK_BYTES, |out| {
+/// If it has no header of a chunk, or more than [`MAX_CHUNK_BYTES`].
+pub fn append(out: &mut Vec<u8>, chunk: &[u8]) -> Result<u64, ChunkFault> {
+    let (header, _) = ChunkHeader::decode(chunk)?;
+    let appended = frame::append(out, chunk.len(), MAX_CHUNK_BYTES, |out| {
         out.extend_from_slice(chunk);
-    })
+    });
+    appended.map_err(|_| ChunkFault::Trailing)?;
+    Ok(header.records.into())
 }
 
 /// A valid record of a part.

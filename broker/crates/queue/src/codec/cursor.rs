@@ -23,7 +23,7 @@ wire_enum!(StreamRequest, "a request to a stream" {
     4 = ResolveOffset { start: CursorStart },
     5 = Stats,
     6 = ReadChunks { from: u64 as Varint, end: u64 as Varint },
-    7 = AppendChunk { at: u64 as Varint, chunk: Bytes },
+    7 = AppendChunks { at: u64 as Varint, chunks: Vec<Bytes> },
 });
 wire_enum!(StreamReply, "an answer of a stream" {
     1 = Offset(offset: Option<u64> as Varint),

@@ -87,7 +87,7 @@ golden::variant_names! {
         StreamRequest::ResolveOffset { .. } => "resolve-offset",
         StreamRequest::Stats => "stats",
         StreamRequest::ReadChunks { .. } => "read-chunks",
-        StreamRequest::AppendChunk { .. } => "append-chunk",
+        StreamRequest::AppendChunks { .. } => "append-chunks",
     }
     fn stream_reply_name(StreamReply) {
         StreamReply::Offset(_) => "offset",
@@ -297,9 +297,9 @@ fn stream_requests() -> Vec<RequestBody> {
         from: 300,
         end: 70_000,
     });
-    requests.push(StreamRequest::AppendChunk {
+    requests.push(StreamRequest::AppendChunks {
         at: 300,
-        chunk: Bytes::from_static(b"chunk"),
+        chunks: vec![Bytes::from_static(b"chunk"), Bytes::from_static(b"other")],
     });
     golden::assert_covers(&requests, stream_request_name);
     let batches = [None, Some("producer é".into())].map(|producer| StreamBatch {

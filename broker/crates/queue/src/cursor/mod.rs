@@ -233,13 +233,13 @@ pub enum StreamRequest {
         /// No chunk that ends above this offset is sent.
         end: u64,
     },
-    /// Appends a chunk of a backup with a new first offset. The answer is the offset after the chunk as
-    /// [`StreamReply::Offset`], once the chunk is committed. It needs the feature flag `stream_backups`.
-    AppendChunk {
+    /// Appends chunks of a backup with new offsets. The answer is the offset after the last one as [`StreamReply::Offset`],
+    /// once all are committed. It needs the feature flag `stream_backups`.
+    AppendChunks {
         /// The next offset of the log. The request is refused if the log ends elsewhere, so that no chunk is stored twice.
         at: u64,
-        /// The chunk, in the log's own encoding. Not checked yet.
-        chunk: Bytes,
+        /// The chunks in their order, in the log's own encoding: at most [`MAX_APPEND_BYTES`], or one chunk. Not checked yet.
+        chunks: Vec<Bytes>,
     },
 }
 
@@ -274,6 +274,8 @@ pub struct StreamChunks {
 
 /// Most bytes of [`StreamChunks`] with more than one chunk.
 pub const MAX_READ_BYTES: usize = 4 << 20;
+/// Most bytes of [`StreamRequest::AppendChunks`] with more than one chunk.
+pub const MAX_APPEND_BYTES: usize = 4 << 20;
 
 /// The ends of a stream's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use super::requests::refused;
 use super::{Purpose, Role, StreamReplica};
 use crate::jobs::{ReadJob, ReadResult, Work};
 use bytes::Bytes;
-use queue::cursor::{MAX_READ_BYTES, StreamChunks, StreamReply};
+use queue::cursor::{MAX_APPEND_BYTES, MAX_READ_BYTES, StreamChunks, StreamReply};
 use queue::{QueueEvent, QueueOutput, QueueReply, SessionId};
-use stream_log::{Chunk, ChunkKind, FilterMatcher, LogError, Start};
+use stream_log::{AppendError, Chunk, ChunkKind, FilterMatcher, LogError, Start};
 
 /// Most chunks of one answer.
 const MAX_CHUNKS: usize = 4_096;
@@ -118,52 +118,81 @@ impl StreamReplica {
         out.event(session, QueueEvent::Answer { seq, answer });
     }
 
-    /// Appends a chunk of a backup if the log ends at `at`.
-    pub(super) fn append_chunk(
+    /// Appends chunks of a backup if the log ends at `at`.
+    pub(super) fn append_chunks(
         &mut self,
         (session, seq): (SessionId, u64),
         at: u64,
-        chunk: Bytes,
+        chunks: Vec<Bytes>,
         out: &mut QueueOutput,
     ) {
-        let label = self.config.label.clone();
-        let chunk = match Chunk::decode(chunk) {
-            Ok(chunk) if chunk.header().kind == ChunkKind::Messages => chunk,
-            Ok(_) => {
-                let text = format!("a chunk for {label} has no messages");
-                return self.answer(session, seq, refused(406, text), out);
+        match self.try_append_chunks(session, at, chunks) {
+            Ok(end) => {
+                let answer = QueueReply::Stream(StreamReply::Offset(Some(end)));
+                self.answer_once_committed(session, seq, answer, out);
             }
-            Err(fault) => {
-                let text = format!("a chunk for {label} is invalid: {fault}");
-                return self.answer(session, seq, refused(406, text), out);
+            Err((code, text)) => {
+                let text = format!("{}: {text}", self.config.label);
+                self.answer(session, seq, refused(code, text), out);
             }
-        };
+        }
+    }
+
+    /// Returns the offset after the chunks, or the code and the text of the refusal.
+    fn try_append_chunks(
+        &mut self,
+        session: SessionId,
+        at: u64,
+        chunks: Vec<Bytes>,
+    ) -> Result<u64, (u16, String)> {
+        let bytes: usize = chunks.iter().map(Bytes::len).sum();
+        if bytes > MAX_APPEND_BYTES && chunks.len() > 1 {
+            let text = format!("chunks of {bytes} bytes; the most at once is {MAX_APPEND_BYTES}");
+            return Err((406, text));
+        }
+        // All are checked before the first one is stored.
+        let mut decoded = Vec::with_capacity(chunks.len());
+        for bytes in chunks {
+            let chunk = Chunk::decode(bytes);
+            let chunk = chunk.map_err(|fault| (406, format!("a chunk is invalid: {fault}")))?;
+            if chunk.header().kind != ChunkKind::Messages {
+                return Err((406, "a chunk has no messages".to_owned()));
+            }
+            decoded.push(chunk);
+        }
         let is_cut = self.cut();
         let (Role::Open { epoch }, Some(log), true) = (self.role, &mut self.log, is_cut) else {
-            let text = format!("{label} cannot be written now: try again later");
-            return self.answer(session, seq, refused(541, text), out);
+            return Err((541, "it cannot be written now: try again later".to_owned()));
         };
-        let next = log.next_offset();
-        if next != at {
+        let end = log.next_offset();
+        if end != at {
             let text = format!(
-                "{label} ends at offset {next} instead of {at}: it has other messages, or the chunk is stored already"
+                "it ends at offset {end} instead of {at}: it has other messages, or these are stored already"
             );
-            return self.answer(session, seq, refused(409, text), out);
+            return Err((409, text));
         }
-        let header = match log.append_copy(&chunk, epoch, self.at.wall) {
-            Ok(header) => header,
-            Err(error) => {
-                let text = format!("{label}: {error}");
-                return self.answer(session, seq, refused(541, text), out);
+        let wall = self.at.wall;
+        let mut records = 0;
+        let mut append = || {
+            for chunk in &decoded {
+                log.append_copy(chunk, epoch, wall)?;
+                records += u64::from(chunk.header().records);
             }
+            Ok(())
         };
-        let end = header.next_offset();
+        let result: Result<(), AppendError> = append();
+        let end = log.next_offset();
         self.note_appended();
-        self.counters.publish += u64::from(header.records);
+        self.counters.publish += records;
         if let Some(known) = self.sessions.get_mut(session) {
             known.awaits = known.awaits.max(end);
         }
-        let answer = QueueReply::Stream(StreamReply::Offset(Some(end)));
-        self.answer_once_committed(session, seq, answer, out);
+        match result {
+            Ok(()) => Ok(end),
+            Err(error) => Err((541, error.to_string())),
+        }
     }
 }
+
+/// The log has room for the chunks of a request that was not refused for lack of room, unless it is one large chunk.
+const _: () = assert!(MAX_APPEND_BYTES <= crate::MAX_BATCH_BYTES);

@@ -355,8 +355,8 @@ impl StreamReplica {
             StreamRequest::ReadChunks { from, end } => {
                 self.read_chunks((session, seq), from, end, out);
             }
-            StreamRequest::AppendChunk { at, chunk } => {
-                self.append_chunk((session, seq), at, chunk, out);
+            StreamRequest::AppendChunks { at, chunks } => {
+                self.append_chunks((session, seq), at, chunks, out);
             }
         }
     }
@@ -501,7 +501,7 @@ fn takes_room(body: &RequestBody) -> bool {
         RequestBody::Publish(_)
             | RequestBody::PublishBatch(_)
             | RequestBody::Stream(
-                StreamRequest::StoreOffset { .. } | StreamRequest::AppendChunk { .. }
+                StreamRequest::StoreOffset { .. } | StreamRequest::AppendChunks { .. }
             )
     )
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use bytes::Bytes;
-use queue::cursor::{MAX_READ_BYTES, StreamChunks, StreamReply, StreamRequest};
+use queue::cursor::{MAX_APPEND_BYTES, MAX_READ_BYTES, StreamChunks, StreamReply, StreamRequest};
 use queue::{QueueEvent, QueueReply};
 use stream_log::{Chunk, ChunkKind, EntryBody, Retention};
 
@@ -27,8 +27,16 @@ impl Single {
     }
 
     fn append_chunk(&mut self, seq: u64, at: u64, chunk: &Bytes) -> Result<u64, (u16, String)> {
-        let chunk = chunk.clone();
-        match self.ask(seq, StreamRequest::AppendChunk { at, chunk }) {
+        self.append_chunks(seq, at, vec![chunk.clone()])
+    }
+
+    fn append_chunks(
+        &mut self,
+        seq: u64,
+        at: u64,
+        chunks: Vec<Bytes>,
+    ) -> Result<u64, (u16, String)> {
+        match self.ask(seq, StreamRequest::AppendChunks { at, chunks }) {
             QueueReply::Stream(StreamReply::Offset(Some(next))) => Ok(next),
             QueueReply::Refused { code, text } => Err((code, text)),
             other => panic!("{other:?}"),
@@ -191,6 +199,19 @@ fn chunk_is_refused_if_the_log_ends_elsewhere_or_the_chunk_is_invalid() {
         let (code, text) = other.append_chunk(seq, 1, &bytes).unwrap_err();
         assert_eq!(code, 406, "{text}");
     }
+    // Nothing of a request with one invalid chunk is stored.
+    let mixed = vec![chunks[0].clone(), Bytes::from_static(b"none")];
+    let (code, text) = other.append_chunks(5, 1, mixed).unwrap_err();
+    assert_eq!(code, 406, "{text}");
+    let large = Bytes::from(vec![0; MAX_APPEND_BYTES]);
+    let (code, text) = other
+        .append_chunks(6, 1, vec![chunks[0].clone(), large])
+        .unwrap_err();
+    assert!(code == 406 && text.contains("the most at once"), "{text}");
     assert_eq!(other.replica.committed(), Some(1));
+    let both = vec![chunks[0].clone(), chunks[0].clone()];
+    assert_eq!(other.append_chunks(7, 1, both), Ok(3));
+    assert_eq!(other.replica.committed(), Some(3));
+    assert_eq!(other.replica.counters().publish, 3);
     assert!(other.fatal.is_empty());
 }
