@@ -26,8 +26,8 @@ pub(crate) enum Command {
     ///
     /// Every message that is in its queue from the start to the end of the backup is in it exactly once. Messages that come or
     /// leave meanwhile may be in it or not. Reading changes nothing in the queues. Each object is read back and compared, and
-    /// the manifest, which makes the backup complete, is written last. Messages of streams and of exclusive queues are not
-    /// included.
+    /// the manifest, which makes the backup complete, is written last. Streams are included up to the end that they have when
+    /// the command comes to them. Retained MQTT messages are included, and messages of exclusive queues are not.
     #[command(after_help = "Examples:\n  \
         posthorn ctl backup create --to /backups\n  \
         posthorn ctl backup create --to s3://backups/orders --s3-endpoint https://s3.example.com --name nightly-1\n  \
@@ -42,7 +42,7 @@ pub(crate) enum Command {
         /// Only this virtual host, without users; may be repeated
         #[arg(short = 'p', long = "vhost", value_name = "VHOST")]
         vhosts: Vec<String>,
-        /// Only the messages of queues with this name; may be repeated
+        /// Only the messages of queues with this name, and no retained messages; may be repeated
         #[arg(long = "queue", value_name = "QUEUE")]
         queues: Vec<String>,
         /// Back up no messages
@@ -75,7 +75,8 @@ pub(crate) enum Command {
     ///
     /// Definitions come first. Objects that exist stay as they are, except users, permissions, policies and parameters, which
     /// are replaced. Messages go to the queue that they were in, and not through exchanges. They are ready in the order of the
-    /// queue; delayed messages stay delayed until their time. Delivery counts and times to live begin anew.
+    /// queue; delayed messages stay delayed until their time. Delivery counts and times to live begin anew. Streams keep the
+    /// times of their messages, and get new offsets. Retained MQTT messages are stored for topics that have none.
     #[command(after_help = "Examples:\n  \
         posthorn ctl backup restore --from /backups nightly-1\n  \
         posthorn ctl backup restore --from /backups nightly-1 --vhost shop --queue orders\n  \
@@ -108,7 +109,7 @@ pub(crate) struct RestoreOptions {
     /// Virtual host that gets the objects and messages of --vhost
     #[arg(long = "as-vhost", value_name = "VHOST", requires = "vhost")]
     as_vhost: Option<String>,
-    /// Only queues with this name, with their messages and without their bindings; may be repeated
+    /// Only queues with this name, with their messages and without their bindings and retained messages; may be repeated
     #[arg(long = "queue", value_name = "QUEUE")]
     queues: Vec<String>,
     /// Restore no messages
@@ -258,6 +259,7 @@ fn list(output: &Output, place: &str, store: &StoreOptions) -> Result<(), Failur
             "finished_at": manifest.finished_at,
             "queues": manifest.queues.len(),
             "messages": manifest.messages(),
+            "retained_messages": manifest.retained_messages(),
             "bytes": manifest.bytes(),
         }),
         Err(ArchiveError::Incomplete(_)) => {
@@ -324,6 +326,7 @@ fn result_of(manifest: &Manifest) -> Json {
     json!({
         "started_at": manifest.started_at,
         "messages": manifest.messages(),
+        "retained_messages": manifest.retained_messages(),
         "bytes": manifest.bytes(),
         "queues": manifest.queues.len(),
         "queues_not_included": manifest.queues.len() - included,
@@ -366,7 +369,9 @@ fn report(
     for queue in &manifest.queues {
         let why = match queue.content {
             QueueContent::Included => continue,
-            QueueContent::StreamNotIncluded => "is a stream",
+            QueueContent::StreamNotIncluded => {
+                "is a stream, and the feature flag stream_backups was not enabled"
+            }
             QueueContent::Deleted => "was deleted during the backup",
         };
         output.warn(&format!(
@@ -378,10 +383,11 @@ fn report(
         true => {
             output.list(&shown_queues(manifest), QUEUES)?;
             output.say(&format!(
-                "Backup '{name}' of cluster '{}' {state}: {} messages of {} queues, {} bytes, as of {}",
+                "Backup '{name}' of cluster '{}' {state}: {} messages of {} queues, {} retained messages, {} bytes, as of {}",
                 manifest.cluster,
                 manifest.messages(),
                 manifest.queues.len(),
+                manifest.retained_messages(),
                 manifest.bytes(),
                 manifest.started_at
             ));
@@ -393,6 +399,7 @@ fn report(
             "started_at": manifest.started_at,
             "finished_at": manifest.finished_at,
             "messages": manifest.messages(),
+            "retained_messages": manifest.retained_messages(),
             "bytes": manifest.bytes(),
             "queues": shown_queues(manifest),
         })),
