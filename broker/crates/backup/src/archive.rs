@@ -1,9 +1,10 @@
 //! Writing, reading and verifying a backup in an object store.
 
+use crate::age::{self, AgeError, Identity, Recipient, encrypted_limit};
 use crate::frame::RecordsError;
 use crate::manifest::{
-    BackupName, Manifest, ManifestError, ObjectEntry, PartNumber, QueueContent, QueueEntry,
-    RetainedEntry, sha256,
+    BackupName, Encryption, Manifest, ManifestError, ObjectEntry, PartNumber, QueueContent,
+    QueueEntry, RetainedEntry, sha256,
 };
 use crate::records::MAX_CONTENT_BYTES;
 use audit::rfc3339;
@@ -19,6 +20,8 @@ pub const MAX_PART_BYTES: u64 = (PART_BYTES + MAX_CONTENT_BYTES + (1 << 10)) as 
 pub const MAX_DEFINITIONS_BYTES: u64 = 256 << 20;
 /// Most bytes of a manifest.
 pub const MAX_MANIFEST_BYTES: u64 = 64 << 20;
+/// The only format of encrypted objects.
+const ENCRYPTION: &str = "age";
 /// Attempts of a call that the store did not do.
 const ATTEMPTS: usize = 3;
 
@@ -57,6 +60,25 @@ pub enum ArchiveError {
         /// The reason.
         reason: String,
     },
+    /// The backup is encrypted, and there is no identity.
+    #[error("backup '{0}' is encrypted: give the file of an identity that can decrypt it")]
+    Encrypted(BackupName),
+    /// No identity can decrypt an object.
+    #[error(
+        "object '{key}' cannot be decrypted with the given identity: it is encrypted for other recipients"
+    )]
+    WrongIdentity {
+        /// Its key.
+        key: String,
+    },
+    /// An object was not encrypted.
+    #[error("object '{key}' cannot be encrypted: {error}")]
+    NotEncrypted {
+        /// Its key.
+        key: String,
+        /// The reason.
+        error: AgeError,
+    },
     /// An object was read back with other bytes than were written.
     #[error(
         "object '{key}' was written, and read back with other bytes: do not rely on this store"
@@ -84,6 +106,44 @@ pub struct BackupInfo {
     pub broker_version: String,
     /// When it is started, in milliseconds since 1970.
     pub started_ms: u64,
+    /// Recipients for whom the objects are encrypted. Empty: they are not encrypted.
+    pub recipients: Vec<Recipient>,
+}
+
+/// Encrypts an object, if there are recipients.
+fn seal(recipients: &[Recipient], key: &str, content: Bytes) -> Result<Bytes, ArchiveError> {
+    if recipients.is_empty() {
+        return Ok(content);
+    }
+    let sealed = age::encrypt(recipients, &content).map_err(|error| ArchiveError::NotEncrypted {
+        key: key.to_owned(),
+        error,
+    });
+    Ok(sealed?.into())
+}
+
+/// Decrypts an object, if its backup is encrypted.
+fn unseal(
+    (name, manifest): (&BackupName, &Manifest),
+    identities: &[Identity],
+    key: &str,
+    content: Bytes,
+) -> Result<Bytes, ArchiveError> {
+    if manifest.encryption.is_none() {
+        return Ok(content);
+    }
+    if identities.is_empty() {
+        return Err(ArchiveError::Encrypted(name.clone()));
+    }
+    let key = key.to_owned();
+    match age::decrypt(identities, &content) {
+        Ok(content) => Ok(content.into()),
+        Err(AgeError::WrongIdentity) => Err(ArchiveError::WrongIdentity { key }),
+        Err(error) => Err(ArchiveError::Damaged {
+            key,
+            reason: error.to_string(),
+        }),
+    }
 }
 
 /// Makes a call again if the store did not do it.
@@ -123,6 +183,7 @@ pub struct ArchiveWriter<'a> {
     store: &'a dyn ObjectStore,
     name: BackupName,
     manifest: Manifest,
+    recipients: Vec<Recipient>,
     /// The open queue or virtual host.
     open: Option<OpenEntry>,
     part: Vec<u8>,
@@ -169,7 +230,9 @@ impl<'a> ArchiveWriter<'a> {
         if !retry(|| store.list(&name.prefix(), ""))?.is_empty() {
             return Err(ArchiveError::Exists(name));
         }
-        match write(store, &name.definitions_key(), definitions) {
+        let key = name.definitions_key();
+        let definitions = seal(&info.recipients, &key, definitions.clone())?;
+        match write(store, &key, &definitions) {
             // Another process has begun a backup with this name.
             Err(ArchiveError::Store(StoreError::Exists { .. })) => {
                 return Err(ArchiveError::Exists(name));
@@ -181,13 +244,14 @@ impl<'a> ArchiveWriter<'a> {
             broker_version: info.broker_version,
             started_ms: info.started_ms,
             started_at: rfc3339(WallTime(info.started_ms)),
-            definitions: ObjectEntry::of(definitions, 0),
+            definitions: ObjectEntry::of(&definitions, 0),
             ..Manifest::default()
         };
         Ok(ArchiveWriter {
             store,
             name,
             manifest,
+            recipients: info.recipients,
             open: None,
             part: Vec::new(),
             part_messages: 0,
@@ -287,9 +351,11 @@ impl<'a> ArchiveWriter<'a> {
         let Some(at) = self.next_part() else {
             return Ok(());
         };
+        let key = self.name.part_key(at);
         let content = Bytes::from(std::mem::take(&mut self.part));
+        let content = seal(&self.recipients, &key, content)?;
         let entry = ObjectEntry::of(&content, std::mem::take(&mut self.part_messages));
-        write(self.store, &self.name.part_key(at), &content)?;
+        write(self.store, &key, &content)?;
         let (messages, bytes, objects) = match at {
             PartNumber::Queue(number, _) => match self.manifest.queues.get_mut(number) {
                 Some(queue) => (&mut queue.messages, &mut queue.bytes, &mut queue.objects),
@@ -341,7 +407,7 @@ impl<'a> ArchiveWriter<'a> {
         Ok(())
     }
 
-    /// Writes the manifest, which makes the backup complete.
+    /// Writes the manifest, which makes the backup complete. Returns it with all names.
     ///
     /// # Errors
     ///
@@ -350,7 +416,21 @@ impl<'a> ArchiveWriter<'a> {
         debug_assert!(self.open.is_none(), "the last queue has ended");
         self.manifest.finished_ms = finished_ms;
         self.manifest.finished_at = rfc3339(WallTime(finished_ms));
-        let document = Bytes::from(self.manifest.encode());
+        let document = match self.recipients.is_empty() {
+            true => self.manifest.encode(),
+            false => {
+                let key = self.name.names_key();
+                let names = Bytes::from(self.manifest.encode_names());
+                let names = seal(&self.recipients, &key, names)?;
+                write(self.store, &key, &names)?;
+                self.manifest.encryption = Some(Encryption {
+                    format: ENCRYPTION.to_owned(),
+                    names: ObjectEntry::of(&names, 0),
+                });
+                self.manifest.without_names().encode()
+            }
+        };
+        let document = Bytes::from(document);
         write(self.store, &self.name.manifest_key(), &document)?;
         Ok(self.manifest)
     }
@@ -423,50 +503,97 @@ pub fn open(store: &dyn ObjectStore, name: &BackupName) -> Result<Manifest, Arch
     Manifest::decode(&document).map_err(unusable)
 }
 
-/// Reads the definitions of a backup.
+/// Reads the manifest of a backup, with the names that only an identity reveals if the backup is encrypted.
 ///
 /// # Errors
 ///
-/// [`ArchiveError::Damaged`], or the store failed.
+/// As [`open`], [`ArchiveError::Encrypted`], [`ArchiveError::WrongIdentity`] or [`ArchiveError::Damaged`].
+pub fn open_with_names(
+    store: &dyn ObjectStore,
+    name: &BackupName,
+    identities: &[Identity],
+) -> Result<Manifest, ArchiveError> {
+    let mut manifest = open(store, name)?;
+    let Some(encryption) = manifest.encryption.clone() else {
+        return Ok(manifest);
+    };
+    let key = name.names_key();
+    let names = read(
+        store,
+        &key,
+        &encryption.names,
+        encrypted_limit(MAX_MANIFEST_BYTES),
+    )?;
+    let names = unseal((name, &manifest), identities, &key, names)?;
+    let set = manifest.set_names(&names);
+    set.map_err(|reason| ArchiveError::Damaged { key, reason })?;
+    Ok(manifest)
+}
+
+/// Reads the definitions of a backup. Identities are needed if it is encrypted.
+///
+/// # Errors
+///
+/// [`ArchiveError::Damaged`], [`ArchiveError::Encrypted`], [`ArchiveError::WrongIdentity`], or the store failed.
 pub fn read_definitions(
     store: &dyn ObjectStore,
     name: &BackupName,
     manifest: &Manifest,
+    identities: &[Identity],
 ) -> Result<Bytes, ArchiveError> {
     let key = name.definitions_key();
-    read(store, &key, &manifest.definitions, MAX_DEFINITIONS_BYTES)
+    let limit = encrypted_limit(MAX_DEFINITIONS_BYTES);
+    let content = read(store, &key, &manifest.definitions, limit)?;
+    unseal((name, manifest), identities, &key, content)
 }
 
-/// Reads a part. Its length, its SHA-256, its records and the number of their messages are right. Memory: the part.
+/// Reads a part without looking into it. Its length and its SHA-256 are right.
+fn read_raw_part(
+    store: &dyn ObjectStore,
+    (name, manifest): (&BackupName, &Manifest),
+    at: PartNumber,
+) -> Result<Bytes, ArchiveError> {
+    let key = name.part_key(at);
+    match manifest.part(at) {
+        Some(entry) => read(store, &key, entry, encrypted_limit(MAX_PART_BYTES)),
+        None => Err(ArchiveError::Damaged {
+            key,
+            reason: "it is not in the manifest".to_owned(),
+        }),
+    }
+}
+
+/// Reads a part. Its length, its SHA-256, its records and the number of their messages are right. Identities are needed if the
+/// backup is encrypted. Memory: the part, and its encrypted form.
 ///
 /// # Errors
 ///
-/// [`ArchiveError::Damaged`], or the store failed.
+/// [`ArchiveError::Damaged`], [`ArchiveError::Encrypted`], [`ArchiveError::WrongIdentity`], or the store failed.
 pub fn read_part(
     store: &dyn ObjectStore,
     name: &BackupName,
     manifest: &Manifest,
     at: PartNumber,
+    identities: &[Identity],
 ) -> Result<Bytes, ArchiveError> {
     let key = name.part_key(at);
     let damaged = |reason: String| ArchiveError::Damaged {
         key: key.clone(),
         reason,
     };
-    let entry = manifest.part(at);
-    let entry = entry.ok_or_else(|| damaged("it is not in the manifest".to_owned()))?;
-    let content = read(store, &key, entry, MAX_PART_BYTES)?;
+    let content = read_raw_part(store, (name, manifest), at)?;
+    let content = unseal((name, manifest), identities, &key, content)?;
     let mut messages = 0u64;
     let checked = manifest.kind(at).each(content.clone(), |_, count| {
         messages = messages.saturating_add(count);
         Ok::<(), RecordsError>(())
     });
     checked.map_err(|error| damaged(error.to_string()))?;
-    match messages == entry.messages {
+    let stated = manifest.part(at).map_or(0, |entry| entry.messages);
+    match messages == stated {
         true => Ok(content),
         false => Err(damaged(format!(
-            "it has {messages} messages, and the manifest says {}",
-            entry.messages
+            "it has {messages} messages, and the manifest says {stated}"
         ))),
     }
 }
@@ -482,7 +609,8 @@ pub struct Verified {
     pub bytes: u64,
 }
 
-/// Reads a whole backup and checks each object and each message. `progress` gets the result so far after each object.
+/// Reads a whole backup and checks each object and each message. `progress` gets the result so far after each object. Of an
+/// encrypted backup without identities, the lengths and the SHA-256 of the encrypted objects are checked; names are empty then.
 ///
 /// # Errors
 ///
@@ -490,18 +618,37 @@ pub struct Verified {
 pub fn verify(
     store: &dyn ObjectStore,
     name: &BackupName,
+    identities: &[Identity],
     progress: &mut dyn FnMut(&Verified),
 ) -> Result<Manifest, ArchiveError> {
-    let manifest = open(store, name)?;
-    read_definitions(store, name, &manifest)?;
+    let mut manifest = open(store, name)?;
+    let is_readable = manifest.encryption.is_none() || !identities.is_empty();
     let mut verified = Verified {
         objects: 2,
         messages: 0,
         bytes: manifest.definitions.bytes,
     };
+    if let Some(encryption) = &manifest.encryption {
+        verified.objects += 1;
+        verified.bytes += encryption.names.bytes;
+    }
+    if is_readable {
+        manifest = open_with_names(store, name, identities)?;
+        read_definitions(store, name, &manifest, identities)?;
+    } else {
+        let limit = encrypted_limit(MAX_DEFINITIONS_BYTES);
+        read(store, &name.definitions_key(), &manifest.definitions, limit)?;
+        if let Some(encryption) = &manifest.encryption {
+            let limit = encrypted_limit(MAX_MANIFEST_BYTES);
+            read(store, &name.names_key(), &encryption.names, limit)?;
+        }
+    }
     progress(&verified);
     for at in manifest.parts() {
-        read_part(store, name, &manifest, at)?;
+        match is_readable {
+            true => read_part(store, name, &manifest, at, identities)?,
+            false => read_raw_part(store, (name, &manifest), at)?,
+        };
         let entry = manifest.part(at);
         verified.objects += 1;
         verified.messages += entry.map_or(0, |entry| entry.messages);
@@ -562,7 +709,12 @@ fn has_definitions(store: &dyn ObjectStore, name: &BackupName) -> Result<bool, S
 
 /// Returns true if a key is one that this crate writes.
 fn is_own(name: &BackupName, key: &str) -> bool {
-    key == name.definitions_key() || key == name.manifest_key() || name.part_number(key).is_some()
+    let others = [
+        name.definitions_key(),
+        name.manifest_key(),
+        name.names_key(),
+    ];
+    others.iter().any(|own| own == key) || name.part_number(key).is_some()
 }
 
 /// Deletes a backup, complete or not. Its manifest goes first: without it, the rest is an incomplete backup. Definitions go

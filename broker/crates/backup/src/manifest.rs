@@ -58,6 +58,10 @@ impl BackupName {
         format!("{}/definitions.json", self.0)
     }
 
+    pub(crate) fn names_key(&self) -> String {
+        format!("{}/names.json", self.0)
+    }
+
     pub(crate) fn manifest_key(&self) -> String {
         format!("{}/manifest.json", self.0)
     }
@@ -175,6 +179,24 @@ pub struct RetainedEntry {
     pub objects: Vec<ObjectEntry>,
 }
 
+/// The encryption of a backup. Its manifest has no names of queues and virtual hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Encryption {
+    /// The format of the objects: `age`.
+    pub format: String,
+    /// The object with the names.
+    pub names: ObjectEntry,
+}
+
+/// The names that the manifest of an encrypted backup does not have.
+#[derive(Debug, Serialize, Deserialize)]
+struct Names {
+    /// Virtual host and name of each queue, in the order of the manifest.
+    queues: Vec<(String, String)>,
+    /// Virtual hosts with retained messages, in the order of the manifest.
+    retained: Vec<String>,
+}
+
 /// The manifest of a complete backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -200,6 +222,9 @@ pub struct Manifest {
     /// Virtual hosts with retained messages. Backups of version 1 have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retained: Vec<RetainedEntry>,
+    /// The encryption of all objects besides the manifest. `None`: they are not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
 }
 
 /// Why a document is not a manifest.
@@ -244,8 +269,52 @@ impl Manifest {
         let queues = self.queues.iter().map(|queue| queue.bytes);
         let retained = self.retained.iter().map(|vhost| vhost.bytes);
         let definitions = self.definitions.bytes;
-        let all = queues.chain(retained);
+        let names = self
+            .encryption
+            .iter()
+            .map(|encryption| encryption.names.bytes);
+        let all = queues.chain(retained).chain(names);
         all.fold(definitions, |sum, bytes| sum.saturating_add(bytes))
+    }
+
+    /// Encodes the names of queues and virtual hosts.
+    pub(crate) fn encode_names(&self) -> Vec<u8> {
+        let queues = self.queues.iter();
+        let names = Names {
+            queues: queues.map(|q| (q.vhost.clone(), q.name.clone())).collect(),
+            retained: self.retained.iter().map(|v| v.vhost.clone()).collect(),
+        };
+        // Texts can always be serialized.
+        serde_json::to_vec(&names).unwrap_or_default()
+    }
+
+    /// The same manifest without the names of queues and virtual hosts.
+    pub(crate) fn without_names(&self) -> Manifest {
+        let mut manifest = self.clone();
+        for queue in &mut manifest.queues {
+            queue.vhost.clear();
+            queue.name.clear();
+        }
+        for vhost in &mut manifest.retained {
+            vhost.vhost.clear();
+        }
+        manifest
+    }
+
+    /// Sets the names of queues and virtual hosts. Fails with the reason.
+    pub(crate) fn set_names(&mut self, document: &[u8]) -> Result<(), String> {
+        let names: Names = serde_json::from_slice(document).map_err(|error| error.to_string())?;
+        let counts = (names.queues.len(), names.retained.len());
+        if counts != (self.queues.len(), self.retained.len()) {
+            return Err("its names are not those of the manifest".to_owned());
+        }
+        for (queue, (vhost, name)) in self.queues.iter_mut().zip(names.queues) {
+            (queue.vhost, queue.name) = (vhost, name);
+        }
+        for (entry, vhost) in self.retained.iter_mut().zip(names.retained) {
+            entry.vhost = vhost;
+        }
+        Ok(())
     }
 
     /// The entry of a part.
@@ -284,7 +353,10 @@ impl Manifest {
         let has_chunks = |queue: &QueueEntry| {
             RecordKind::of_queue(&queue.kind) == RecordKind::Chunks && !queue.objects.is_empty()
         };
-        match self.queues.iter().any(has_chunks) || !self.retained.is_empty() {
+        let is_new = self.queues.iter().any(has_chunks)
+            || !self.retained.is_empty()
+            || self.encryption.is_some();
+        match is_new {
             true => FORMAT_VERSION,
             false => OLDEST_VERSION,
         }

@@ -1,3 +1,4 @@
+use crate::age::{Identity, Recipient};
 use crate::chunks::ChunkRecords;
 use crate::records::{self, MessageState, Records, RecordsError, StoredMessage};
 use crate::retained::{RetainedMessage, RetainedRecords};
@@ -73,6 +74,7 @@ fn info() -> BackupInfo {
         cluster: "shop".into(),
         broker_version: "0.2.0".into(),
         started_ms: 1_700_000_000_000,
+        recipients: Vec::new(),
     }
 }
 
@@ -93,7 +95,7 @@ fn write(store: &dyn ObjectStore, backup: &str) -> Result<Manifest, ArchiveError
 }
 
 fn check(store: &dyn ObjectStore, backup: &str) -> Result<Manifest, ArchiveError> {
-    verify(store, &name(backup), &mut |_| {})
+    verify(store, &name(backup), &[], &mut |_| {})
 }
 
 fn failure<T: std::fmt::Debug>(result: Result<T, ArchiveError>) -> String {
@@ -197,8 +199,20 @@ fn read_retained(page: Bytes) -> Result<Vec<RetainedMessage>, RecordsError> {
 
 /// A backup with a stream and retained messages.
 fn write_all(store: &dyn ObjectStore, backup: &str) -> Result<Manifest, ArchiveError> {
+    write_for(store, backup, &[])
+}
+
+fn write_for(
+    store: &dyn ObjectStore,
+    backup: &str,
+    recipients: &[Recipient],
+) -> Result<Manifest, ArchiveError> {
+    let info = BackupInfo {
+        recipients: recipients.to_vec(),
+        ..info()
+    };
     let definitions = Bytes::from_static(b"{}");
-    let mut writer = ArchiveWriter::begin(store, name(backup), info(), &definitions)?;
+    let mut writer = ArchiveWriter::begin(store, name(backup), info, &definitions)?;
     writer.begin_queue("/", "log", "stream");
     let chunks = [chunk(5, &[b"a", b"b"]), chunk(8, &[b"c"])];
     assert_eq!(writer.append(chunk_page(&chunks))?, 3);
@@ -238,6 +252,14 @@ fn manifest_with_streams_and_retained_messages_is_read() {
         let manifest = Manifest::decode(&manifest.encode()).unwrap();
         let parse = |bytes: &[u8]| Manifest::decode(bytes).map_err(|e| e.to_string());
         files.check("manifest", &manifest, Manifest::encode, parse);
+        let encrypted = Manifest {
+            encryption: Some(Encryption {
+                format: "age".to_owned(),
+                names: ObjectEntry::of(b"names", 0),
+            }),
+            ..manifest
+        };
+        files.check("encrypted", &encrypted, Manifest::encode, parse);
     });
 }
 
@@ -268,7 +290,7 @@ fn streams_and_retained_messages_are_read_as_they_were_written() {
     let manifest = check(&store, "a").unwrap();
     assert_eq!((manifest.messages(), manifest.retained_messages()), (6, 2));
     assert_eq!(manifest.retained.len(), 1);
-    let read = |at| read_part(&store, &name("a"), &manifest, at).unwrap();
+    let read = |at| read_part(&store, &name("a"), &manifest, at, &[]).unwrap();
     let chunks = read_chunks(read(PartNumber::Queue(0, 0))).unwrap();
     assert_eq!(chunks, [chunk(5, &[b"a", b"b"]), chunk(8, &[b"c"])]);
     let retained = read_retained(read(PartNumber::Retained(0, 0))).unwrap();
@@ -285,6 +307,67 @@ fn streams_and_retained_messages_are_read_as_they_were_written() {
         ]
     );
     assert_eq!(delete(&store, &name("a")).unwrap(), 5);
+    assert!(store.objects().is_empty());
+}
+
+const IDENTITY: &str = "AGE-SECRET-KEY-1A6JGMUXC73E7ZG7S8ND00JN5MGFADW7DPA36NK3MAS5P2UAJQ63SNSLFJR";
+const RECIPIENT: &str = "age18uzanmq5dspj63svw49587497ml8c9aa05asfmzysn2r3sy5ccwsvk2pw6";
+const OTHER: &str = "AGE-SECRET-KEY-1EGTZVFFV20835NWYV6270LXYVK2VKNX2MMDKWYKLMGR48UAWX40Q2P2LM0";
+
+#[test]
+fn encrypted_backup_is_read_with_the_identity_only() {
+    let store = MemoryStore::new(1);
+    let written = write_for(&store, "a", &[Recipient::parse(RECIPIENT).unwrap()]).unwrap();
+    assert_eq!(written.queues[0].name, "log");
+    for (key, object) in store.objects() {
+        let shown = String::from_utf8_lossy(&object);
+        let is_age = object.starts_with(b"age-encryption.org/v1\n");
+        assert_eq!(is_age, key != "a/manifest.json", "{key}");
+        for secret in [
+            "orders",
+            "log\"",
+            "sensors",
+            "PHMSGS",
+            "PHCHNK",
+            "with a consumer",
+        ] {
+            assert!(!shown.contains(secret), "{key} has {secret}");
+        }
+    }
+    let found = list(&store).unwrap();
+    let listed = found[0].manifest.as_ref().unwrap();
+    assert_eq!((listed.messages(), listed.retained_messages()), (6, 2));
+    assert!(listed.encryption.is_some());
+
+    // Without an identity, the encrypted objects are checked.
+    let unnamed = check(&store, "a").unwrap();
+    assert_eq!(unnamed.queues[0].name, "");
+    let own = [Identity::parse(IDENTITY).unwrap()];
+    let other = [Identity::parse(OTHER).unwrap()];
+    let with = |identities: &[Identity]| verify(&store, &name("a"), identities, &mut |_| {});
+    let named = with(&own).unwrap();
+    assert_eq!(
+        (&named.queues, &named.retained),
+        (&written.queues, &written.retained)
+    );
+    assert!(failure(with(&other)).contains("encrypted for other recipients"));
+    let text = failure(open_with_names(&store, &name("a"), &[]));
+    assert!(text.contains("'a' is encrypted"), "{text}");
+    let text = failure(read_definitions(&store, &name("a"), listed, &[]));
+    assert!(text.contains("'a' is encrypted"), "{text}");
+    let at = PartNumber::Queue(0, 0);
+    let part = read_part(&store, &name("a"), listed, at, &own).unwrap();
+    assert_eq!(read_chunks(part).unwrap().len(), 2);
+    let text = failure(read_part(&store, &name("a"), listed, at, &other));
+    assert!(text.contains("a/messages/00000000/00000000"), "{text}");
+
+    let part = "a/messages/00000000/00000000";
+    let mut damaged = store.objects().get(part).unwrap().to_vec();
+    *damaged.last_mut().unwrap() ^= 1;
+    store.set(part, Some(damaged.into()));
+    let text = failure(check(&store, "a"));
+    assert!(text.contains(part) && text.contains("SHA-256"), "{text}");
+    assert_eq!(delete(&store, &name("a")).unwrap(), 6);
     assert!(store.objects().is_empty());
 }
 
@@ -323,11 +406,11 @@ fn backup_is_read_as_it_was_written() {
     let manifest = check(&store, "a").unwrap();
     assert_eq!((manifest.messages(), manifest.queues.len()), (4, 3));
     assert_eq!(manifest.started_at, "2023-11-14T22:13:20.000Z");
-    let part = read_part(&store, &name("a"), &manifest, PartNumber::Queue(0, 0)).unwrap();
+    let part = read_part(&store, &name("a"), &manifest, PartNumber::Queue(0, 0), &[]).unwrap();
     let mut expected = samples().to_vec();
     expected.push(samples()[0].clone());
     assert_eq!(read_all(part).unwrap(), expected);
-    let definitions = read_definitions(&store, &name("a"), &manifest).unwrap();
+    let definitions = read_definitions(&store, &name("a"), &manifest, &[]).unwrap();
     assert_eq!(&definitions[..], b"{\"queues\": []}");
     // Names of queues are no parts of keys.
     let keys: Vec<String> = store.objects().into_keys().collect();

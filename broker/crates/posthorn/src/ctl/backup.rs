@@ -2,15 +2,18 @@
 
 mod create;
 mod definitions;
+mod keys;
 mod location;
 mod restore;
 
 use super::client::Client;
 use super::failure::Failure;
 use super::output::{Column, Output};
+use backup::age::Identity;
 use backup::{ArchiveError, BackupName, Manifest, ObjectStore, QueueContent, Verified};
 use env::Clock as _;
 use env::real::RealClock;
+use keys::IdentityOptions;
 use location::StoreOptions;
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
@@ -48,6 +51,9 @@ pub(crate) enum Command {
         /// Back up no messages
         #[arg(long = "definitions-only", conflicts_with = "queues")]
         definitions_only: bool,
+        /// Encrypt definitions and messages for this public key of age (age1...); may be repeated
+        #[arg(long = "encrypt-to", value_name = "RECIPIENT")]
+        encrypt_to: Vec<String>,
         /// Write the counts of the backup to this file as one line of JSON
         #[arg(long = "result-file", value_name = "FILE")]
         result_file: Option<PathBuf>,
@@ -63,11 +69,15 @@ pub(crate) enum Command {
         store: StoreOptions,
     },
     /// Read a whole backup and check every object and message
+    ///
+    /// Of an encrypted backup without --identity, the encrypted objects are checked, and not the messages in them.
     Verify {
         /// Directory, or s3://BUCKET/PREFIX
         #[arg(long = "in", value_name = "STORE")]
         place: String,
         name: String,
+        #[command(flatten)]
+        identity: IdentityOptions,
         #[command(flatten)]
         store: StoreOptions,
     },
@@ -128,6 +138,8 @@ pub(crate) struct RestoreOptions {
     #[arg(long = "result-file", value_name = "FILE")]
     result_file: Option<PathBuf>,
     #[command(flatten)]
+    identity: IdentityOptions,
+    #[command(flatten)]
     store: StoreOptions,
 }
 
@@ -159,6 +171,9 @@ fn failed(error: &ArchiveError) -> Failure {
             "`backup list` shows the backups of a store."
         }
         ArchiveError::Exists(_) => "`backup list` shows the backups of a store.",
+        ArchiveError::Encrypted(_) | ArchiveError::WrongIdentity { .. } => {
+            "Give --identity with the file of a private key that belongs to one of the recipients."
+        }
         _ => "`backup verify` checks a backup.",
     };
     Failure::Unfulfilled {
@@ -207,7 +222,12 @@ impl Progress<'_> {
 pub(crate) fn perform_offline(output: &Output, command: &Command) -> Option<Result<(), Failure>> {
     match command {
         Command::List { place, store } => Some(list(output, place, store)),
-        Command::Verify { place, name, store } => Some(verify(output, place, name, store)),
+        Command::Verify {
+            place,
+            name,
+            identity,
+            store,
+        } => Some(verify(output, place, name, identity, store)),
         Command::Delete {
             place,
             name,
@@ -229,11 +249,14 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
             vhosts,
             queues,
             definitions_only,
+            encrypt_to,
             result_file,
             store,
         } => {
+            let recipients = keys::recipients(encrypt_to)?;
             let store = store.create(to)?;
             let scope = create::Scope {
+                recipients,
                 vhosts,
                 queues,
                 definitions_only: *definitions_only,
@@ -261,6 +284,7 @@ fn list(output: &Output, place: &str, store: &StoreOptions) -> Result<(), Failur
             "messages": manifest.messages(),
             "retained_messages": manifest.retained_messages(),
             "bytes": manifest.bytes(),
+            "encryption": manifest.encryption.as_ref().map(|encryption| &encryption.format),
         }),
         Err(ArchiveError::Incomplete(_)) => {
             json!({"name": backup.name.as_str(), "state": "incomplete"})
@@ -275,7 +299,12 @@ fn list(output: &Output, place: &str, store: &StoreOptions) -> Result<(), Failur
 }
 
 /// Reads a whole backup, with progress.
-fn check(output: &Output, store: &dyn ObjectStore, name: &BackupName) -> Result<Manifest, Failure> {
+fn check(
+    output: &Output,
+    store: &dyn ObjectStore,
+    name: &BackupName,
+    identities: &[Identity],
+) -> Result<Manifest, Failure> {
     let mut progress = Progress::new(output);
     let mut show = |verified: &Verified| {
         progress.show(|| {
@@ -285,13 +314,25 @@ fn check(output: &Output, store: &dyn ObjectStore, name: &BackupName) -> Result<
             )
         });
     };
-    backup::verify(store, name, &mut show).map_err(|error| failed(&error))
+    backup::verify(store, name, identities, &mut show).map_err(|error| failed(&error))
 }
 
-fn verify(output: &Output, place: &str, name: &str, store: &StoreOptions) -> Result<(), Failure> {
+fn verify(
+    output: &Output,
+    place: &str,
+    name: &str,
+    identity: &IdentityOptions,
+    store: &StoreOptions,
+) -> Result<(), Failure> {
+    let identities = identity.read()?;
     let store = store.open(place)?;
     let name = parse_name(name)?;
-    let manifest = check(output, &*store, &name)?;
+    let manifest = check(output, &*store, &name, &identities)?;
+    if manifest.encryption.is_some() && identities.is_empty() {
+        output.warn(
+            "only the encrypted objects are checked: give --identity to check the messages in them",
+        );
+    }
     report(output, &name, &manifest, "is complete and undamaged")
 }
 
@@ -374,6 +415,10 @@ fn report(
             }
             QueueContent::Deleted => "was deleted during the backup",
         };
+        // The names of an encrypted backup are unknown without an identity.
+        if queue.name.is_empty() {
+            continue;
+        }
         output.warn(&format!(
             "the messages of queue '{}' in vhost '{}' are not in backup '{name}': it {why}",
             queue.name, queue.vhost

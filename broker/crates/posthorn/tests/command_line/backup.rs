@@ -588,3 +588,93 @@ fn interrupted_restore_is_continued() -> Result<()> {
     assert_eq!(messages(&node, "/", "a")?.len(), 100);
     Ok(())
 }
+
+const RECIPIENT: &str = "age18uzanmq5dspj63svw49587497ml8c9aa05asfmzysn2r3sy5ccwsvk2pw6";
+const IDENTITY: &str = "AGE-SECRET-KEY-1A6JGMUXC73E7ZG7S8ND00JN5MGFADW7DPA36NK3MAS5P2UAJQ63SNSLFJR";
+const OTHER: &str = "AGE-SECRET-KEY-1EGTZVFFV20835NWYV6270LXYVK2VKNX2MMDKWYKLMGR48UAWX40Q2P2LM0";
+
+#[test]
+fn encrypted_backup_is_restored_with_its_identity_only() -> Result<()> {
+    let kept = Scratch::new("backup-encrypted")?;
+    let place = kept.0.join("store");
+    let store = text(&place)?;
+    let (own, other) = (kept.0.join("own.txt"), kept.0.join("other.txt"));
+    std::fs::write(&own, format!("# public key: {RECIPIENT}\n{IDENTITY}\n"))?;
+    std::fs::write(&other, OTHER)?;
+    let node = Single::start("encrypted", &[])?;
+    node.ctl(&["declare_queue", "orders"])?.ok();
+    node.ctl(&["declare_queue", "journal", "--type", "stream"])?
+        .ok();
+    for queue in ["orders", "journal"] {
+        node.ctl(&["publish", queue, "a secret of the shop"])?.ok();
+    }
+    let create = [
+        "backup",
+        "create",
+        "--to",
+        store,
+        "--name",
+        "x",
+        "--encrypt-to",
+    ];
+    let wrong = node.ctl(&[&create[..], &[IDENTITY]].concat())?;
+    assert_eq!(wrong.code, 2, "{}", wrong.stderr);
+    assert!(
+        wrong.stderr.contains("age-keygen") && !wrong.stderr.contains("AGE-SECRET-KEY-1A6"),
+        "{}",
+        wrong.stderr
+    );
+    let created = node.ctl(&[&create[..], &[RECIPIENT]].concat())?.ok();
+    assert!(created.contains("orders"), "{created}");
+    for entry in [
+        "definitions.json",
+        "manifest.json",
+        "messages/00000000/00000000",
+    ] {
+        let content = std::fs::read(place.join("x").join(entry))?;
+        let content = String::from_utf8_lossy(&content);
+        assert!(!content.contains("secret of the shop") && !content.contains("orders"));
+    }
+    let listed = node.ctl(&["backup", "list", "--in", store, "--output", "json"])?;
+    let listed = listed.json()?;
+    assert_eq!(listed[0]["encryption"], "age", "{listed}");
+    assert_eq!(listed[0]["messages"], 2, "{listed}");
+
+    let verify =
+        |keys: &[&str]| node.ctl(&[&["backup", "verify", "--in", store, "x"], keys].concat());
+    let objects = verify(&[])?;
+    assert!(
+        objects.stderr.contains("give --identity"),
+        "{}",
+        objects.stderr
+    );
+    objects.ok();
+    let whole = verify(&["--identity", text(&own)?])?;
+    assert!(!whole.stderr.contains("--identity"), "{}", whole.stderr);
+    let shown = whole.ok();
+    assert!(shown.contains("orders"), "{shown}");
+    let refused = verify(&["-i", text(&other)?])?;
+    assert_eq!(refused.code, 1);
+    assert!(
+        refused.stderr.contains("encrypted for other recipients"),
+        "{}",
+        refused.stderr
+    );
+
+    for queue in ["orders", "journal"] {
+        node.ctl(&["delete_queue", queue])?.ok();
+    }
+    let restore =
+        |keys: &[&str]| node.ctl(&[&["backup", "restore", "--from", store, "x"], keys].concat());
+    for keys in [&[][..], &["-i", text(&other)?]] {
+        let refused = restore(keys)?;
+        assert_eq!(refused.code, 1);
+        assert!(refused.stderr.contains("--identity"), "{}", refused.stderr);
+    }
+    let queues = node.ctl(&["list_queues", "--output", "json"])?.json()?;
+    assert_eq!(queues, json!([]), "nothing was restored");
+    let restored = restore(&["-i", text(&own)?])?.ok();
+    assert!(restored.contains("2 messages of 2 queues"), "{restored}");
+    assert_eq!(messages(&node, "/", "orders")?.len(), 1);
+    Ok(())
+}

@@ -6,6 +6,7 @@ use crate::ctl::client::Client;
 use crate::ctl::failure::Failure;
 use crate::ctl::output::Output;
 use audit::rfc3339;
+use backup::age::Recipient;
 use backup::{ArchiveWriter, BackupInfo, BackupName, Manifest, ObjectStore, QueueContent};
 use bytes::Bytes;
 use env::WallTime;
@@ -18,6 +19,8 @@ pub(super) struct Scope<'a> {
     pub queues: &'a [String],
     /// No messages.
     pub definitions_only: bool,
+    /// Empty: the backup is not encrypted.
+    pub recipients: Vec<Recipient>,
 }
 
 /// The name of a backup of this time: `20260131T235959Z`.
@@ -116,6 +119,7 @@ pub(super) fn create(
         cluster: definitions.text("original_cluster_name"),
         broker_version: definitions.text("product_version"),
         started_ms,
+        recipients: scope.recipients.clone(),
     };
     let document = Bytes::from(definitions.encode());
     let begun = ArchiveWriter::begin(store, name.clone(), info, &document);
@@ -148,9 +152,9 @@ pub(super) fn create(
             add_retained(client, &mut writer, &vhost, &mut progress)?;
         }
     }
-    writer.finish(wall()).map_err(|error| failed(&error))?;
-    // Each object was compared when it was written; this reads what a restore will read.
-    let manifest = check(output, store, &name)?;
+    let manifest = writer.finish(wall()).map_err(|error| failed(&error))?;
+    // Each object was compared when it was written; this reads the objects that a restore will read.
+    check(output, store, &name, &[])?;
     report(output, &name, &manifest, "is written and verified")?;
     Ok(manifest)
 }

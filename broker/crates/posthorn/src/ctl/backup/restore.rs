@@ -5,6 +5,7 @@ use super::{Progress, RestoreOptions, failed, parse_name, write_result};
 use crate::ctl::client::Client;
 use crate::ctl::failure::Failure;
 use crate::ctl::output::Output;
+use backup::age::Identity;
 use backup::{
     BackupName, Manifest, ObjectStore, PartNumber, QueueContent, QueueEntry, RecordKind,
     RecordsError, records,
@@ -34,6 +35,7 @@ struct Restore<'a> {
     output: &'a Output,
     options: &'a RestoreOptions,
     store: Box<dyn ObjectStore>,
+    identities: Vec<Identity>,
     name: BackupName,
     manifest: Manifest,
     restored: Vec<Json>,
@@ -109,8 +111,9 @@ impl Restore<'_> {
 
     /// The definitions that are restored.
     fn definitions(&self) -> Result<Definitions, Failure> {
-        let document = backup::read_definitions(&*self.store, &self.name, &self.manifest)
-            .map_err(|error| failed(&error))?;
+        let document =
+            backup::read_definitions(&*self.store, &self.name, &self.manifest, &self.identities)
+                .map_err(|error| failed(&error))?;
         let parsed = serde_json::from_slice(&document).ok();
         let definitions = parsed.and_then(Definitions::new);
         let mut definitions = definitions.ok_or_else(|| Failure::Unfulfilled {
@@ -252,7 +255,8 @@ impl Restore<'_> {
     }
 
     fn read_part(&self, at: PartNumber) -> Result<Bytes, Failure> {
-        let part = backup::read_part(&*self.store, &self.name, &self.manifest, at);
+        let identities = &self.identities;
+        let part = backup::read_part(&*self.store, &self.name, &self.manifest, at, identities);
         part.map_err(|error| failed(&error))
     }
 
@@ -363,14 +367,17 @@ pub(super) fn restore(
     output: &Output,
     options: &RestoreOptions,
 ) -> Result<(), Failure> {
+    let identities = options.identity.read()?;
     let store = options.store.open(&options.from)?;
     let name = parse_name(&options.name)?;
-    let manifest = backup::open(&*store, &name).map_err(|error| failed(&error))?;
+    let manifest = backup::open_with_names(&*store, &name, &identities);
+    let manifest = manifest.map_err(|error| failed(&error))?;
     let mut restore = Restore {
         client,
         output,
         options,
         store,
+        identities,
         name,
         manifest,
         restored: Vec::new(),
