@@ -235,8 +235,8 @@ type BackupStatus struct {
 	// +optional
 	Verified bool `json:"verified,omitempty"`
 
-	// QueuesNotIncluded is the number of queues whose messages are not in the backup: streams, and queues that
-	// were deleted meanwhile.
+	// QueuesNotIncluded is the number of queues whose messages are not in the backup: queues that were deleted
+	// meanwhile, and streams while the feature flag stream_backups is disabled.
 	// +optional
 	QueuesNotIncluded *int64 `json:"queuesNotIncluded,omitempty"`
 }

@@ -50,8 +50,8 @@ operations! {
     MessagePublish = "message.publish", "A message published over HTTP.";
     MessageGet = "message.get", "Messages got over HTTP.";
     MessageDelete = "message.delete", "A message deleted from a queue over HTTP.";
-    MessageExport = "message.export", "Whole messages of a queue read over HTTP, as for a backup.";
-    MessageImport = "message.import", "Messages of a backup stored in a queue over HTTP.";
+    MessageExport = "message.export", "Whole messages of a queue, or retained messages, read over HTTP, as for a backup.";
+    MessageImport = "message.import", "Messages of a backup stored in a queue, or as retained messages, over HTTP.";
     MessageMove = "message.move", "Messages moved from a queue to an exchange or another queue.";
     MessageRedrive = "message.redrive", "Dead letters sent back to the queues where they died first.";
     UserPut = "user.put", "A user created or changed.";

@@ -1,9 +1,12 @@
 //! Writing, reading and verifying a backup in an object store.
 
+use crate::age::{self, AgeError, Identity, Recipient, encrypted_limit};
+use crate::frame::RecordsError;
 use crate::manifest::{
-    BackupName, Manifest, ManifestError, ObjectEntry, QueueContent, QueueEntry, sha256,
+    BackupName, Encryption, Manifest, ManifestError, ObjectEntry, PartNumber, QueueContent,
+    QueueEntry, RetainedEntry, sha256,
 };
-use crate::records::{self, MAX_CONTENT_BYTES, Records, RecordsError};
+use crate::records::MAX_CONTENT_BYTES;
 use audit::rfc3339;
 use bytes::Bytes;
 use env::WallTime;
@@ -17,6 +20,8 @@ pub const MAX_PART_BYTES: u64 = (PART_BYTES + MAX_CONTENT_BYTES + (1 << 10)) as 
 pub const MAX_DEFINITIONS_BYTES: u64 = 256 << 20;
 /// Most bytes of a manifest.
 pub const MAX_MANIFEST_BYTES: u64 = 64 << 20;
+/// The only format of encrypted objects.
+const ENCRYPTION: &str = "age";
 /// Attempts of a call that the store did not do.
 const ATTEMPTS: usize = 3;
 
@@ -55,6 +60,25 @@ pub enum ArchiveError {
         /// The reason.
         reason: String,
     },
+    /// The backup is encrypted, and there is no identity.
+    #[error("backup '{0}' is encrypted: give the file of an identity that can decrypt it")]
+    Encrypted(BackupName),
+    /// No identity can decrypt an object.
+    #[error(
+        "object '{key}' cannot be decrypted with the given identity: it is encrypted for other recipients"
+    )]
+    WrongIdentity {
+        /// Its key.
+        key: String,
+    },
+    /// An object was not encrypted.
+    #[error("object '{key}' cannot be encrypted: {error}")]
+    NotEncrypted {
+        /// Its key.
+        key: String,
+        /// The reason.
+        error: AgeError,
+    },
     /// An object was read back with other bytes than were written.
     #[error(
         "object '{key}' was written, and read back with other bytes: do not rely on this store"
@@ -64,12 +88,10 @@ pub enum ArchiveError {
         key: String,
     },
     /// The server has sent something else than records.
-    #[error("the messages of queue '{queue}' in vhost '{vhost}' cannot be read: {error}")]
+    #[error("the messages of {owner} cannot be read: {error}")]
     Records {
-        /// The virtual host.
-        vhost: String,
-        /// The queue.
-        queue: String,
+        /// The queue or the virtual host.
+        owner: String,
         /// The reason.
         error: RecordsError,
     },
@@ -84,6 +106,44 @@ pub struct BackupInfo {
     pub broker_version: String,
     /// When it is started, in milliseconds since 1970.
     pub started_ms: u64,
+    /// Recipients for whom the objects are encrypted. Empty: they are not encrypted.
+    pub recipients: Vec<Recipient>,
+}
+
+/// Encrypts an object, if there are recipients.
+fn seal(recipients: &[Recipient], key: &str, content: Bytes) -> Result<Bytes, ArchiveError> {
+    if recipients.is_empty() {
+        return Ok(content);
+    }
+    let sealed = age::encrypt(recipients, &content).map_err(|error| ArchiveError::NotEncrypted {
+        key: key.to_owned(),
+        error,
+    });
+    Ok(sealed?.into())
+}
+
+/// Decrypts an object, if its backup is encrypted.
+fn unseal(
+    (name, manifest): (&BackupName, &Manifest),
+    identities: &[Identity],
+    key: &str,
+    content: Bytes,
+) -> Result<Bytes, ArchiveError> {
+    if manifest.encryption.is_none() {
+        return Ok(content);
+    }
+    if identities.is_empty() {
+        return Err(ArchiveError::Encrypted(name.clone()));
+    }
+    let key = key.to_owned();
+    match age::decrypt(identities, &content) {
+        Ok(content) => Ok(content.into()),
+        Err(AgeError::WrongIdentity) => Err(ArchiveError::WrongIdentity { key }),
+        Err(error) => Err(ArchiveError::Damaged {
+            key,
+            reason: error.to_string(),
+        }),
+    }
 }
 
 /// Makes a call again if the store did not do it.
@@ -123,8 +183,30 @@ pub struct ArchiveWriter<'a> {
     store: &'a dyn ObjectStore,
     name: BackupName,
     manifest: Manifest,
+    recipients: Vec<Recipient>,
+    /// The open queue or virtual host.
+    open: Option<OpenEntry>,
     part: Vec<u8>,
     part_messages: u64,
+}
+
+/// The entry that gets messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpenEntry {
+    Queue,
+    Retained,
+}
+
+/// An error of a page, before its queue is known.
+enum PageError {
+    Records(RecordsError),
+    Archive(ArchiveError),
+}
+
+impl From<RecordsError> for PageError {
+    fn from(error: RecordsError) -> PageError {
+        PageError::Records(error)
+    }
 }
 
 impl std::fmt::Debug for ArchiveWriter<'_> {
@@ -148,7 +230,9 @@ impl<'a> ArchiveWriter<'a> {
         if !retry(|| store.list(&name.prefix(), ""))?.is_empty() {
             return Err(ArchiveError::Exists(name));
         }
-        match write(store, &name.definitions_key(), definitions) {
+        let key = name.definitions_key();
+        let definitions = seal(&info.recipients, &key, definitions.clone())?;
+        match write(store, &key, &definitions) {
             // Another process has begun a backup with this name.
             Err(ArchiveError::Store(StoreError::Exists { .. })) => {
                 return Err(ArchiveError::Exists(name));
@@ -160,13 +244,15 @@ impl<'a> ArchiveWriter<'a> {
             broker_version: info.broker_version,
             started_ms: info.started_ms,
             started_at: rfc3339(WallTime(info.started_ms)),
-            definitions: ObjectEntry::of(definitions, 0),
+            definitions: ObjectEntry::of(&definitions, 0),
             ..Manifest::default()
         };
         Ok(ArchiveWriter {
             store,
             name,
             manifest,
+            recipients: info.recipients,
+            open: None,
             part: Vec::new(),
             part_messages: 0,
         })
@@ -175,9 +261,10 @@ impl<'a> ArchiveWriter<'a> {
     /// Begins the next queue.
     pub fn begin_queue(&mut self, vhost: &str, name: &str, kind: &str) {
         debug_assert!(
-            self.part.is_empty(),
-            "queue '{name}': the one before has ended"
+            self.open.is_none(),
+            "queue '{name}': the one before is open"
         );
+        self.open = Some(OpenEntry::Queue);
         self.manifest.queues.push(QueueEntry {
             vhost: vhost.to_owned(),
             name: name.to_owned(),
@@ -186,48 +273,102 @@ impl<'a> ArchiveWriter<'a> {
         });
     }
 
-    /// Adds messages of the queue, as [`records`]. Returns their number.
+    /// Begins the retained messages of a virtual host.
+    pub fn begin_retained(&mut self, vhost: &str) {
+        debug_assert!(self.open.is_none(), "vhost '{vhost}': a queue is open");
+        self.open = Some(OpenEntry::Retained);
+        self.manifest.retained.push(RetainedEntry {
+            vhost: vhost.to_owned(),
+            ..RetainedEntry::default()
+        });
+    }
+
+    /// The number of the next part.
+    fn next_part(&self) -> Option<PartNumber> {
+        match self.open? {
+            OpenEntry::Queue => {
+                let queue = self.manifest.queues.last()?;
+                let number = self.manifest.queues.len() - 1;
+                Some(PartNumber::Queue(number, queue.objects.len()))
+            }
+            OpenEntry::Retained => {
+                let vhost = self.manifest.retained.last()?;
+                let number = self.manifest.retained.len() - 1;
+                Some(PartNumber::Retained(number, vhost.objects.len()))
+            }
+        }
+    }
+
+    /// Adds messages of the open queue or virtual host, as records of its kind. Returns their number.
     ///
     /// # Errors
     ///
     /// [`ArchiveError::Records`] if a record is invalid, or the store failed.
     pub fn append(&mut self, page: Bytes) -> Result<u64, ArchiveError> {
-        let invalid = |queue: &QueueEntry, error| ArchiveError::Records {
-            vhost: queue.vhost.clone(),
-            queue: queue.name.clone(),
-            error,
-        };
-        let Some(queue) = self.manifest.queues.last().cloned() else {
+        let Some(at) = self.next_part() else {
+            debug_assert!(false, "no queue is open");
             return Ok(0);
         };
+        let kind = self.manifest.kind(at);
         let mut added = 0;
-        for record in Records::new(page).map_err(|error| invalid(&queue, error))? {
-            let record = record.map_err(|error| invalid(&queue, error))?;
+        let result = kind.each(page, |record, messages| {
             if self.part.is_empty() {
-                records::begin(&mut self.part);
+                kind.begin(&mut self.part);
             }
-            self.part.extend_from_slice(&record.raw);
-            self.part_messages += 1;
-            added += 1;
-            if self.part.len() >= PART_BYTES {
-                self.end_part()?;
+            self.part.extend_from_slice(record);
+            self.part_messages += messages;
+            added += messages;
+            match self.part.len() >= PART_BYTES {
+                true => self.end_part().map_err(PageError::Archive),
+                false => Ok(()),
             }
+        });
+        match result {
+            Ok(()) => Ok(added),
+            Err(PageError::Archive(error)) => Err(error),
+            Err(PageError::Records(error)) => Err(ArchiveError::Records {
+                owner: self.owner(),
+                error,
+            }),
         }
-        Ok(added)
+    }
+
+    /// Names the open queue or virtual host.
+    fn owner(&self) -> String {
+        let (queue, vhost) = (self.manifest.queues.last(), self.manifest.retained.last());
+        match (self.open, queue, vhost) {
+            (Some(OpenEntry::Queue), Some(queue), _) => {
+                format!("queue '{}' in vhost '{}'", queue.name, queue.vhost)
+            }
+            (Some(OpenEntry::Retained), _, Some(vhost)) => {
+                format!("the retained topics in vhost '{}'", vhost.vhost)
+            }
+            _ => "no queue".to_owned(),
+        }
     }
 
     fn end_part(&mut self) -> Result<(), ArchiveError> {
-        let number = self.manifest.queues.len();
-        let Some(queue) = self.manifest.queues.last_mut() else {
+        let Some(at) = self.next_part() else {
             return Ok(());
         };
+        let key = self.name.part_key(at);
         let content = Bytes::from(std::mem::take(&mut self.part));
+        let content = seal(&self.recipients, &key, content)?;
         let entry = ObjectEntry::of(&content, std::mem::take(&mut self.part_messages));
-        let key = self.name.part_key(number - 1, queue.objects.len());
         write(self.store, &key, &content)?;
-        queue.messages += entry.messages;
-        queue.bytes += entry.bytes;
-        queue.objects.push(entry);
+        let (messages, bytes, objects) = match at {
+            PartNumber::Queue(number, _) => match self.manifest.queues.get_mut(number) {
+                Some(queue) => (&mut queue.messages, &mut queue.bytes, &mut queue.objects),
+                None => return Ok(()),
+            },
+            PartNumber::Retained(number, _) => match self.manifest.retained.get_mut(number) {
+                Some(vhost) => (&mut vhost.messages, &mut vhost.bytes, &mut vhost.objects),
+                None => return Ok(()),
+            },
+        };
+        *messages += entry.messages;
+        *bytes += entry.bytes;
+        objects.push(entry);
         Ok(())
     }
 
@@ -237,9 +378,8 @@ impl<'a> ArchiveWriter<'a> {
     ///
     /// The store failed.
     pub fn end_queue(&mut self, content: QueueContent) -> Result<QueueEntry, ArchiveError> {
-        if !self.part.is_empty() {
-            self.end_part()?;
-        }
+        debug_assert_eq!(self.open, Some(OpenEntry::Queue));
+        self.end_entry()?;
         let Some(queue) = self.manifest.queues.last_mut() else {
             return Ok(QueueEntry::default());
         };
@@ -247,16 +387,50 @@ impl<'a> ArchiveWriter<'a> {
         Ok(queue.clone())
     }
 
-    /// Writes the manifest, which makes the backup complete.
+    /// Ends the retained messages of the virtual host. One without messages gets no entry.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub fn end_retained(&mut self) -> Result<(), ArchiveError> {
+        debug_assert_eq!(self.open, Some(OpenEntry::Retained));
+        self.end_entry()?;
+        self.manifest.retained.pop_if(|vhost| vhost.messages == 0);
+        Ok(())
+    }
+
+    fn end_entry(&mut self) -> Result<(), ArchiveError> {
+        if !self.part.is_empty() {
+            self.end_part()?;
+        }
+        self.open = None;
+        Ok(())
+    }
+
+    /// Writes the manifest, which makes the backup complete. Returns it with all names.
     ///
     /// # Errors
     ///
     /// The store failed.
     pub fn finish(mut self, finished_ms: u64) -> Result<Manifest, ArchiveError> {
-        debug_assert!(self.part.is_empty(), "the last queue has ended");
+        debug_assert!(self.open.is_none(), "the last queue has ended");
         self.manifest.finished_ms = finished_ms;
         self.manifest.finished_at = rfc3339(WallTime(finished_ms));
-        let document = Bytes::from(self.manifest.encode());
+        let document = match self.recipients.is_empty() {
+            true => self.manifest.encode(),
+            false => {
+                let key = self.name.names_key();
+                let names = Bytes::from(self.manifest.encode_names());
+                let names = seal(&self.recipients, &key, names)?;
+                write(self.store, &key, &names)?;
+                self.manifest.encryption = Some(Encryption {
+                    format: ENCRYPTION.to_owned(),
+                    names: ObjectEntry::of(&names, 0),
+                });
+                self.manifest.without_names().encode()
+            }
+        };
+        let document = Bytes::from(document);
         write(self.store, &self.name.manifest_key(), &document)?;
         Ok(self.manifest)
     }
@@ -329,50 +503,97 @@ pub fn open(store: &dyn ObjectStore, name: &BackupName) -> Result<Manifest, Arch
     Manifest::decode(&document).map_err(unusable)
 }
 
-/// Reads the definitions of a backup.
+/// Reads the manifest of a backup, with the names that only an identity reveals if the backup is encrypted.
 ///
 /// # Errors
 ///
-/// [`ArchiveError::Damaged`], or the store failed.
+/// As [`open`], [`ArchiveError::Encrypted`], [`ArchiveError::WrongIdentity`] or [`ArchiveError::Damaged`].
+pub fn open_with_names(
+    store: &dyn ObjectStore,
+    name: &BackupName,
+    identities: &[Identity],
+) -> Result<Manifest, ArchiveError> {
+    let mut manifest = open(store, name)?;
+    let Some(encryption) = manifest.encryption.clone() else {
+        return Ok(manifest);
+    };
+    let key = name.names_key();
+    let names = read(
+        store,
+        &key,
+        &encryption.names,
+        encrypted_limit(MAX_MANIFEST_BYTES),
+    )?;
+    let names = unseal((name, &manifest), identities, &key, names)?;
+    let set = manifest.set_names(&names);
+    set.map_err(|reason| ArchiveError::Damaged { key, reason })?;
+    Ok(manifest)
+}
+
+/// Reads the definitions of a backup. Identities are needed if it is encrypted.
+///
+/// # Errors
+///
+/// [`ArchiveError::Damaged`], [`ArchiveError::Encrypted`], [`ArchiveError::WrongIdentity`], or the store failed.
 pub fn read_definitions(
     store: &dyn ObjectStore,
     name: &BackupName,
     manifest: &Manifest,
+    identities: &[Identity],
 ) -> Result<Bytes, ArchiveError> {
     let key = name.definitions_key();
-    read(store, &key, &manifest.definitions, MAX_DEFINITIONS_BYTES)
+    let limit = encrypted_limit(MAX_DEFINITIONS_BYTES);
+    let content = read(store, &key, &manifest.definitions, limit)?;
+    unseal((name, manifest), identities, &key, content)
 }
 
-/// Reads a part of a queue, both by their numbers in the manifest. Its length, its SHA-256, its records and their number are
-/// right. Memory: the part.
+/// Reads a part without looking into it. Its length and its SHA-256 are right.
+fn read_raw_part(
+    store: &dyn ObjectStore,
+    (name, manifest): (&BackupName, &Manifest),
+    at: PartNumber,
+) -> Result<Bytes, ArchiveError> {
+    let key = name.part_key(at);
+    match manifest.part(at) {
+        Some(entry) => read(store, &key, entry, encrypted_limit(MAX_PART_BYTES)),
+        None => Err(ArchiveError::Damaged {
+            key,
+            reason: "it is not in the manifest".to_owned(),
+        }),
+    }
+}
+
+/// Reads a part. Its length, its SHA-256, its records and the number of their messages are right. Identities are needed if the
+/// backup is encrypted. Memory: the part, and its encrypted form.
 ///
 /// # Errors
 ///
-/// [`ArchiveError::Damaged`], or the store failed.
+/// [`ArchiveError::Damaged`], [`ArchiveError::Encrypted`], [`ArchiveError::WrongIdentity`], or the store failed.
 pub fn read_part(
     store: &dyn ObjectStore,
     name: &BackupName,
     manifest: &Manifest,
-    (queue, part): (usize, usize),
+    at: PartNumber,
+    identities: &[Identity],
 ) -> Result<Bytes, ArchiveError> {
-    let key = name.part_key(queue, part);
+    let key = name.part_key(at);
     let damaged = |reason: String| ArchiveError::Damaged {
         key: key.clone(),
         reason,
     };
-    let entry = manifest.queues.get(queue).and_then(|q| q.objects.get(part));
-    let entry = entry.ok_or_else(|| damaged("it is not in the manifest".to_owned()))?;
-    let content = read(store, &key, entry, MAX_PART_BYTES)?;
-    let mut messages = 0;
-    for record in Records::new(content.clone()).map_err(|error| damaged(error.to_string()))? {
-        record.map_err(|error| damaged(error.to_string()))?;
-        messages += 1;
-    }
-    match messages == entry.messages {
+    let content = read_raw_part(store, (name, manifest), at)?;
+    let content = unseal((name, manifest), identities, &key, content)?;
+    let mut messages = 0u64;
+    let checked = manifest.kind(at).each(content.clone(), |_, count| {
+        messages = messages.saturating_add(count);
+        Ok::<(), RecordsError>(())
+    });
+    checked.map_err(|error| damaged(error.to_string()))?;
+    let stated = manifest.part(at).map_or(0, |entry| entry.messages);
+    match messages == stated {
         true => Ok(content),
         false => Err(damaged(format!(
-            "it has {messages} messages, and the manifest says {}",
-            entry.messages
+            "it has {messages} messages, and the manifest says {stated}"
         ))),
     }
 }
@@ -388,7 +609,8 @@ pub struct Verified {
     pub bytes: u64,
 }
 
-/// Reads a whole backup and checks each object and each message. `progress` gets the result so far after each object.
+/// Reads a whole backup and checks each object and each message. `progress` gets the result so far after each object. Of an
+/// encrypted backup without identities, the lengths and the SHA-256 of the encrypted objects are checked; names are empty then.
 ///
 /// # Errors
 ///
@@ -396,24 +618,42 @@ pub struct Verified {
 pub fn verify(
     store: &dyn ObjectStore,
     name: &BackupName,
+    identities: &[Identity],
     progress: &mut dyn FnMut(&Verified),
 ) -> Result<Manifest, ArchiveError> {
-    let manifest = open(store, name)?;
-    read_definitions(store, name, &manifest)?;
+    let mut manifest = open(store, name)?;
+    let is_readable = manifest.encryption.is_none() || !identities.is_empty();
     let mut verified = Verified {
         objects: 2,
         messages: 0,
         bytes: manifest.definitions.bytes,
     };
-    progress(&verified);
-    for (number, queue) in manifest.queues.iter().enumerate() {
-        for (part, entry) in queue.objects.iter().enumerate() {
-            read_part(store, name, &manifest, (number, part))?;
-            verified.objects += 1;
-            verified.messages += entry.messages;
-            verified.bytes += entry.bytes;
-            progress(&verified);
+    if let Some(encryption) = &manifest.encryption {
+        verified.objects += 1;
+        verified.bytes += encryption.names.bytes;
+    }
+    if is_readable {
+        manifest = open_with_names(store, name, identities)?;
+        read_definitions(store, name, &manifest, identities)?;
+    } else {
+        let limit = encrypted_limit(MAX_DEFINITIONS_BYTES);
+        read(store, &name.definitions_key(), &manifest.definitions, limit)?;
+        if let Some(encryption) = &manifest.encryption {
+            let limit = encrypted_limit(MAX_MANIFEST_BYTES);
+            read(store, &name.names_key(), &encryption.names, limit)?;
         }
+    }
+    progress(&verified);
+    for at in manifest.parts() {
+        match is_readable {
+            true => read_part(store, name, &manifest, at, identities)?,
+            false => read_raw_part(store, (name, &manifest), at)?,
+        };
+        let entry = manifest.part(at);
+        verified.objects += 1;
+        verified.messages += entry.map_or(0, |entry| entry.messages);
+        verified.bytes += entry.map_or(0, |entry| entry.bytes);
+        progress(&verified);
     }
     Ok(manifest)
 }
@@ -469,15 +709,12 @@ fn has_definitions(store: &dyn ObjectStore, name: &BackupName) -> Result<bool, S
 
 /// Returns true if a key is one that this crate writes.
 fn is_own(name: &BackupName, key: &str) -> bool {
-    if key == name.definitions_key() || key == name.manifest_key() {
-        return true;
-    }
-    let numbers = key.strip_prefix(&format!("{name}/messages/"));
-    let numbers = numbers.and_then(|numbers| numbers.split_once('/'));
-    numbers.is_some_and(|(queue, part)| match (queue.parse(), part.parse()) {
-        (Ok(queue), Ok(part)) => name.part_key(queue, part) == key,
-        _ => false,
-    })
+    let others = [
+        name.definitions_key(),
+        name.manifest_key(),
+        name.names_key(),
+    ];
+    others.iter().any(|own| own == key) || name.part_number(key).is_some()
 }
 
 /// Deletes a backup, complete or not. Its manifest goes first: without it, the rest is an incomplete backup. Definitions go

@@ -1,4 +1,7 @@
+use crate::age::{Identity, Recipient};
+use crate::chunks::ChunkRecords;
 use crate::records::{self, MessageState, Records, RecordsError, StoredMessage};
+use crate::retained::{RetainedMessage, RetainedRecords};
 use crate::*;
 use bytes::Bytes;
 use env::WallTime;
@@ -6,6 +9,7 @@ use message::{MessageBuilder, Protocol};
 use proptest::prelude::*;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use stream_log::{Chunk, ChunkBuilder};
 use stream_tier::{MemoryFaults, MemoryStore};
 
 fn message(body: &[u8]) -> StoredMessage {
@@ -70,6 +74,7 @@ fn info() -> BackupInfo {
         cluster: "shop".into(),
         broker_version: "0.2.0".into(),
         started_ms: 1_700_000_000_000,
+        recipients: Vec::new(),
     }
 }
 
@@ -90,7 +95,7 @@ fn write(store: &dyn ObjectStore, backup: &str) -> Result<Manifest, ArchiveError
 }
 
 fn check(store: &dyn ObjectStore, backup: &str) -> Result<Manifest, ArchiveError> {
-    verify(store, &name(backup), &mut |_| {})
+    verify(store, &name(backup), &[], &mut |_| {})
 }
 
 fn failure<T: std::fmt::Debug>(result: Result<T, ArchiveError>) -> String {
@@ -142,6 +147,258 @@ fn manifest_of_version_0_2_is_read() {
     });
 }
 
+/// A chunk of a stream whose first message has this offset.
+fn chunk(first_offset: u64, bodies: &[&[u8]]) -> Chunk {
+    let mut builder = ChunkBuilder::new(16);
+    for body in bodies {
+        builder.push_message(body, Some(b"eu")).unwrap();
+    }
+    builder.set_sequence(b"producer", 7).unwrap();
+    builder.finish(first_offset, 3, 1_700_000_000_000).unwrap()
+}
+
+fn chunk_page(all: &[Chunk]) -> Bytes {
+    let mut out = Vec::new();
+    chunks::begin(&mut out);
+    for chunk in all {
+        chunks::append(&mut out, chunk.bytes()).unwrap();
+    }
+    out.into()
+}
+
+fn read_chunks(page: Bytes) -> Result<Vec<Chunk>, RecordsError> {
+    ChunkRecords::new(page)?
+        .map(|r| r.map(|r| r.chunk))
+        .collect()
+}
+
+fn retained_samples() -> Vec<RetainedMessage> {
+    [("sensors/é/1", None), ("sensors/2", Some(60_000))]
+        .map(|(topic, remaining_ms)| RetainedMessage {
+            topic: topic.to_owned(),
+            remaining_ms,
+            message: message(topic.as_bytes()).message,
+        })
+        .to_vec()
+}
+
+fn retained_page(all: &[RetainedMessage]) -> Bytes {
+    let mut out = Vec::new();
+    retained::begin(&mut out);
+    for retained in all {
+        retained::append(&mut out, retained).unwrap();
+    }
+    out.into()
+}
+
+fn read_retained(page: Bytes) -> Result<Vec<RetainedMessage>, RecordsError> {
+    RetainedRecords::new(page)?
+        .map(|r| r.map(|r| r.retained))
+        .collect()
+}
+
+/// A backup with a stream and retained messages.
+fn write_all(store: &dyn ObjectStore, backup: &str) -> Result<Manifest, ArchiveError> {
+    write_for(store, backup, &[])
+}
+
+fn write_for(
+    store: &dyn ObjectStore,
+    backup: &str,
+    recipients: &[Recipient],
+) -> Result<Manifest, ArchiveError> {
+    let info = BackupInfo {
+        recipients: recipients.to_vec(),
+        ..info()
+    };
+    let definitions = Bytes::from_static(b"{}");
+    let mut writer = ArchiveWriter::begin(store, name(backup), info, &definitions)?;
+    writer.begin_queue("/", "log", "stream");
+    let chunks = [chunk(5, &[b"a", b"b"]), chunk(8, &[b"c"])];
+    assert_eq!(writer.append(chunk_page(&chunks))?, 3);
+    writer.end_queue(QueueContent::Included)?;
+    writer.begin_queue("/", "orders", "quorum");
+    writer.append(page(&samples()))?;
+    writer.end_queue(QueueContent::Included)?;
+    writer.begin_retained("/");
+    assert_eq!(writer.append(retained_page(&retained_samples()))?, 2);
+    writer.end_retained()?;
+    writer.begin_retained("empty");
+    assert_eq!(writer.append(retained_page(&[]))?, 0);
+    writer.end_retained()?;
+    writer.finish(1_700_000_001_000)
+}
+
+#[test]
+fn chunks_and_retained_messages_of_version_0_2_are_read() {
+    let chunks = vec![chunk(5, &[b"a", b"b"]), chunk(8, &[b"c"])];
+    golden::verify(env!("CARGO_MANIFEST_DIR"), "0.2/chunks", |files| {
+        let parse =
+            |bytes: &[u8]| read_chunks(Bytes::copy_from_slice(bytes)).map_err(|e| e.to_string());
+        files.check("page", &chunks, |c| chunk_page(c).to_vec(), parse);
+    });
+    golden::verify(env!("CARGO_MANIFEST_DIR"), "0.2/retained", |files| {
+        let parse =
+            |bytes: &[u8]| read_retained(Bytes::copy_from_slice(bytes)).map_err(|e| e.to_string());
+        let encode = |all: &Vec<RetainedMessage>| retained_page(all).to_vec();
+        files.check("page", &retained_samples(), encode, parse);
+    });
+}
+
+#[test]
+fn manifest_with_streams_and_retained_messages_is_read() {
+    golden::verify(env!("CARGO_MANIFEST_DIR"), "0.2/manifest-2", |files| {
+        let manifest = write_all(&MemoryStore::new(1), "golden").unwrap();
+        let manifest = Manifest::decode(&manifest.encode()).unwrap();
+        let parse = |bytes: &[u8]| Manifest::decode(bytes).map_err(|e| e.to_string());
+        files.check("manifest", &manifest, Manifest::encode, parse);
+        let encrypted = Manifest {
+            encryption: Some(Encryption {
+                format: "age".to_owned(),
+                names: ObjectEntry::of(b"names", 0),
+            }),
+            ..manifest
+        };
+        files.check("encrypted", &encrypted, Manifest::encode, parse);
+    });
+}
+
+/// The manifest is a file that the first version wrote; the other objects have had the same form since then.
+#[test]
+fn archive_of_the_first_version_is_verified_and_read() {
+    let store = MemoryStore::new(1);
+    write(&store, "golden").unwrap();
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/golden/0.2/manifest/manifest.bin"
+    );
+    let document = std::fs::read(path).unwrap();
+    let text = String::from_utf8(document.clone()).unwrap();
+    assert!(text.contains("\"format_version\": 1"), "{text}");
+    store.set("golden/manifest.json", Some(document.into()));
+    let manifest = check(&store, "golden").unwrap();
+    assert_eq!((manifest.messages(), manifest.retained_messages()), (4, 0));
+    let stream = manifest.queues.iter().find(|queue| queue.kind == "stream");
+    let content = stream.map(|stream| stream.content);
+    assert_eq!(content, Some(QueueContent::StreamNotIncluded));
+}
+
+#[test]
+fn streams_and_retained_messages_are_read_as_they_were_written() {
+    let store = MemoryStore::new(1);
+    write_all(&store, "a").unwrap();
+    let manifest = check(&store, "a").unwrap();
+    assert_eq!((manifest.messages(), manifest.retained_messages()), (6, 2));
+    assert_eq!(manifest.retained.len(), 1);
+    let read = |at| read_part(&store, &name("a"), &manifest, at, &[]).unwrap();
+    let chunks = read_chunks(read(PartNumber::Queue(0, 0))).unwrap();
+    assert_eq!(chunks, [chunk(5, &[b"a", b"b"]), chunk(8, &[b"c"])]);
+    let retained = read_retained(read(PartNumber::Retained(0, 0))).unwrap();
+    assert_eq!(retained, retained_samples());
+    let keys: Vec<String> = store.objects().into_keys().collect();
+    assert_eq!(
+        keys,
+        [
+            "a/definitions.json",
+            "a/manifest.json",
+            "a/messages/00000000/00000000",
+            "a/messages/00000001/00000000",
+            "a/retained/00000000/00000000"
+        ]
+    );
+    assert_eq!(delete(&store, &name("a")).unwrap(), 5);
+    assert!(store.objects().is_empty());
+}
+
+const IDENTITY: &str = "AGE-SECRET-KEY-1A6JGMUXC73E7ZG7S8ND00JN5MGFADW7DPA36NK3MAS5P2UAJQ63SNSLFJR";
+const RECIPIENT: &str = "age18uzanmq5dspj63svw49587497ml8c9aa05asfmzysn2r3sy5ccwsvk2pw6";
+const OTHER: &str = "AGE-SECRET-KEY-1EGTZVFFV20835NWYV6270LXYVK2VKNX2MMDKWYKLMGR48UAWX40Q2P2LM0";
+
+#[test]
+fn encrypted_backup_is_read_with_the_identity_only() {
+    let store = MemoryStore::new(1);
+    let written = write_for(&store, "a", &[Recipient::parse(RECIPIENT).unwrap()]).unwrap();
+    assert_eq!(written.queues[0].name, "log");
+    for (key, object) in store.objects() {
+        let shown = String::from_utf8_lossy(&object);
+        let is_age = object.starts_with(b"age-encryption.org/v1\n");
+        assert_eq!(is_age, key != "a/manifest.json", "{key}");
+        for secret in [
+            "orders",
+            "log\"",
+            "sensors",
+            "PHMSGS",
+            "PHCHNK",
+            "with a consumer",
+        ] {
+            assert!(!shown.contains(secret), "{key} has {secret}");
+        }
+    }
+    let found = list(&store).unwrap();
+    let listed = found[0].manifest.as_ref().unwrap();
+    assert_eq!((listed.messages(), listed.retained_messages()), (6, 2));
+    assert!(listed.encryption.is_some());
+
+    // Without an identity, the encrypted objects are checked.
+    let unnamed = check(&store, "a").unwrap();
+    assert_eq!(unnamed.queues[0].name, "");
+    let own = [Identity::parse(IDENTITY).unwrap()];
+    let other = [Identity::parse(OTHER).unwrap()];
+    let with = |identities: &[Identity]| verify(&store, &name("a"), identities, &mut |_| {});
+    let named = with(&own).unwrap();
+    assert_eq!(
+        (&named.queues, &named.retained),
+        (&written.queues, &written.retained)
+    );
+    assert!(failure(with(&other)).contains("encrypted for other recipients"));
+    let text = failure(open_with_names(&store, &name("a"), &[]));
+    assert!(text.contains("'a' is encrypted"), "{text}");
+    let text = failure(read_definitions(&store, &name("a"), listed, &[]));
+    assert!(text.contains("'a' is encrypted"), "{text}");
+    let at = PartNumber::Queue(0, 0);
+    let part = read_part(&store, &name("a"), listed, at, &own).unwrap();
+    assert_eq!(read_chunks(part).unwrap().len(), 2);
+    let text = failure(read_part(&store, &name("a"), listed, at, &other));
+    assert!(text.contains("a/messages/00000000/00000000"), "{text}");
+
+    let part = "a/messages/00000000/00000000";
+    let mut damaged = store.objects().get(part).unwrap().to_vec();
+    *damaged.last_mut().unwrap() ^= 1;
+    store.set(part, Some(damaged.into()));
+    let text = failure(check(&store, "a"));
+    assert!(text.contains(part) && text.contains("SHA-256"), "{text}");
+    assert_eq!(delete(&store, &name("a")).unwrap(), 6);
+    assert!(store.objects().is_empty());
+}
+
+#[test]
+fn records_of_another_kind_are_refused() {
+    let store = MemoryStore::new(1);
+    let definitions = Bytes::from_static(b"{}");
+    let mut writer = ArchiveWriter::begin(&store, name("a"), info(), &definitions).unwrap();
+    writer.begin_queue("/", "log", "stream");
+    let text = failure(writer.append(page(&samples())));
+    assert!(
+        text.contains("queue 'log'") && text.contains("PHCHNK"),
+        "{text}"
+    );
+    writer.end_queue(QueueContent::Included).unwrap();
+    writer.begin_retained("shop");
+    let text = failure(writer.append(page(&samples())));
+    assert!(
+        text.contains("vhost 'shop'") && text.contains("PHRTND"),
+        "{text}"
+    );
+    // A marker has no messages.
+    let mut builder = ChunkBuilder::new(16);
+    builder.set_offset(b"reader", 1).unwrap();
+    let tracking = builder.finish(0, 1, 1).unwrap();
+    let text = read_chunks(chunk_page(&[tracking]))
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("has no messages"), "{text}");
+}
+
 #[test]
 fn backup_is_read_as_it_was_written() {
     let store = MemoryStore::new(1);
@@ -149,11 +406,11 @@ fn backup_is_read_as_it_was_written() {
     let manifest = check(&store, "a").unwrap();
     assert_eq!((manifest.messages(), manifest.queues.len()), (4, 3));
     assert_eq!(manifest.started_at, "2023-11-14T22:13:20.000Z");
-    let part = read_part(&store, &name("a"), &manifest, (0, 0)).unwrap();
+    let part = read_part(&store, &name("a"), &manifest, PartNumber::Queue(0, 0), &[]).unwrap();
     let mut expected = samples().to_vec();
     expected.push(samples()[0].clone());
     assert_eq!(read_all(part).unwrap(), expected);
-    let definitions = read_definitions(&store, &name("a"), &manifest).unwrap();
+    let definitions = read_definitions(&store, &name("a"), &manifest, &[]).unwrap();
     assert_eq!(&definitions[..], b"{\"queues\": []}");
     // Names of queues are no parts of keys.
     let keys: Vec<String> = store.objects().into_keys().collect();
@@ -303,10 +560,10 @@ fn newer_versions_are_refused() {
     newer[7] = 2;
     let error = read_all(newer.into()).unwrap_err();
     assert_eq!(error, RecordsError::Version(2));
-    assert_eq!(read_all(Bytes::new()), Err(RecordsError::Magic));
+    assert_eq!(read_all(Bytes::new()), Err(RecordsError::Magic("PHMSGS")));
     assert_eq!(
         read_all(Bytes::from_static(b"PHMSGS\0")),
-        Err(RecordsError::Magic)
+        Err(RecordsError::Magic("PHMSGS"))
     );
 }
 
@@ -398,6 +655,26 @@ proptest! {
         headed.extend_from_slice(&bytes);
         let _ = read_all(headed.into());
         let _ = Manifest::decode(&bytes);
+        for begin in [chunks::begin, retained::begin] {
+            let mut headed = Vec::new();
+            begin(&mut headed);
+            headed.extend_from_slice(&bytes);
+            let _ = read_chunks(headed.clone().into());
+            let _ = read_retained(headed.into());
+        }
+    }
+
+    #[test]
+    fn any_changed_byte_of_chunks_and_retained_messages_is_found(at in 8usize..400, bit in 0u8..8) {
+        let chunks = [chunk(5, &[b"a", b"b"])];
+        let mut changed = chunk_page(&chunks).to_vec();
+        let place = at % changed.len();
+        changed[place] ^= 1 << bit;
+        prop_assert_ne!(read_chunks(changed.into()).ok(), Some(chunks.to_vec()));
+        let mut changed = retained_page(&retained_samples()).to_vec();
+        let place = at % changed.len();
+        changed[place] ^= 1 << bit;
+        prop_assert_ne!(read_retained(changed.into()).ok(), Some(retained_samples()));
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn backup_is_written_listed_verified_and_deleted() {
             "{listed:?}"
         );
         writer.finish(1).expect("finishes");
-        let manifest = backup::verify(&store, &name, &mut |_| {}).expect("verifies");
+        let manifest = backup::verify(&store, &name, &[], &mut |_| {}).expect("verifies");
         assert_eq!(manifest.messages(), 25);
     }
     let listed = backup::list(&store).expect("lists");

@@ -138,22 +138,26 @@ impl Api {
         self.ask_within(ASK_TIMEOUT, request).await
     }
 
+    /// Sends a request to the node. Requests that are begun before others are answered run at the same time.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> ControlRequest,
+    ) -> oneshot::Receiver<T> {
+        let (send, receive) = oneshot::channel();
+        (self.0.node)(request(Box::new(move |answer| {
+            // The receiver is gone if the client disconnected or the timeout elapsed.
+            let _ = send.send(answer);
+        })));
+        receive
+    }
+
     /// As [`Api::ask`], with a time limit for requests that transfer much.
     pub(crate) async fn ask_within<T: Send + 'static>(
         &self,
         limit: Duration,
         request: impl FnOnce(Reply<T>) -> ControlRequest,
     ) -> Result<T, ApiError> {
-        let (send, receive) = oneshot::channel();
-        (self.0.node)(request(Box::new(move |answer| {
-            // The receiver is gone if the client disconnected or the timeout elapsed.
-            let _ = send.send(answer);
-        })));
-        match tokio::time::timeout(limit, receive).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(ApiError::unavailable("the node is stopping")),
-            Err(_) => Err(ApiError::unavailable("the node did not answer in time")),
-        }
+        answer_of(limit, self.begin(request)).await
     }
 
     /// Reads a small amount of data from the tree, in one turn of shard 0. Use [`Api::walk`] for
@@ -258,5 +262,17 @@ impl Drop for LivenessProbe {
         if let Some(shared) = self.0.upgrade() {
             *shared.probe_sent() = None;
         }
+    }
+}
+
+/// The answer to a request that was begun.
+pub(crate) async fn answer_of<T>(
+    limit: Duration,
+    receive: oneshot::Receiver<T>,
+) -> Result<T, ApiError> {
+    match tokio::time::timeout(limit, receive).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(ApiError::unavailable("the node is stopping")),
+        Err(_) => Err(ApiError::unavailable("the node did not answer in time")),
     }
 }

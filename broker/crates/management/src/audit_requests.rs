@@ -148,6 +148,8 @@ const OPERATIONS: &[(&str, &str, Operation)] = {
             "queues/{vhost}/{queue}/messages/import",
             O::MessageImport,
         ),
+        ("GET", "mqtt/retained/{vhost}/export", O::MessageExport),
+        ("POST", "mqtt/retained/{vhost}/import", O::MessageImport),
         (
             "POST",
             "queues/{vhost}/{queue}/messages/move",

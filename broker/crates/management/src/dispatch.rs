@@ -137,7 +137,9 @@ async fn answer(api: &Api, request: Request) -> ApiResult {
     };
     let limit = match path {
         ["definitions", ..] => MAX_DEFINITIONS,
-        ["queues", _, _, "messages", "import"] => export::import_limit(api),
+        ["queues", _, _, "messages", "import"] | ["mqtt", "retained", _, "import"] => {
+            export::import_limit(api)
+        }
         _ => MAX_BODY,
     };
     if let Some(protection) = parts.extensions.get::<Protection>() {

@@ -1,16 +1,17 @@
 //! Whole messages of a queue, for backups: `GET` and `POST queues/{vhost}/{queue}/messages/{export,import}`.
 //!
 //! An export is a listing that leaves the queue as it is; see [`crate::browse`]. A body that is larger than a page of a listing
-//! is read in parts. An import stores messages in exactly one queue, and answers when the queue has confirmed them.
+//! is read in parts. An import stores messages in exactly one queue, and answers when the queue has confirmed them. Those of
+//! streams are in [`crate::stream_export`].
 
 use crate::access::AuthenticatedRequest;
 use crate::ask::Api;
 use crate::browse::{all_messages, page, parse_cursor, write_cursor};
 use crate::dispatch::{ApiResult, json};
 use crate::error::ApiError;
-use crate::{TRANSFER_BYTES, queues};
+use crate::{TRANSFER_BYTES, queues, stream_export};
 use axum::http::{HeaderValue, header};
-use axum::response::IntoResponse as _;
+use axum::response::{IntoResponse as _, Response};
 use backup::records::{self, MEDIA_TYPE, MessageState, Records, StoredMessage};
 use bytes::Bytes;
 use control::{ControlRequest, ImportOutcome, ImportRequest};
@@ -24,13 +25,13 @@ use serde_json::json as object;
 use std::time::Duration;
 
 /// The header with the cursor of the next page. A page without it is the last one.
-const NEXT_CURSOR: &str = "x-next-cursor";
+pub(crate) const NEXT_CURSOR: &str = "x-next-cursor";
 /// The header with the number of messages of a page.
-const COUNT: &str = "x-message-count";
+pub(crate) const COUNT: &str = "x-message-count";
 /// Time after which an export ends with the messages that were found.
-const EXPORT_TIME: Duration = Duration::from_secs(5);
+pub(crate) const EXPORT_TIME: Duration = Duration::from_secs(5);
 /// Time limit for an answer of the node to an import.
-const IMPORT_TIMEOUT: Duration = Duration::from_secs(25);
+pub(crate) const IMPORT_TIMEOUT: Duration = Duration::from_secs(25);
 /// Bytes of a message besides its body, in a body of an import.
 const MAX_HEAD_BYTES: usize = 1 << 20;
 
@@ -40,9 +41,10 @@ pub(crate) fn import_limit(api: &Api) -> usize {
 }
 
 /// A queue of a request, and its name for errors.
-struct Queue {
-    id: QueueId,
-    label: String,
+pub(crate) struct Queue {
+    pub id: QueueId,
+    pub label: String,
+    is_stream: bool,
 }
 
 async fn find(
@@ -54,15 +56,37 @@ async fn find(
     api.require_vhost_visible(call, vhost).await?;
     let record = queues::find(api, vhost, name).await?.record;
     let label = format!("queue '{name}' in vhost '{vhost}'");
-    match record.kind {
-        QueueType::Stream => Err(ApiError::bad_request(format!(
-            "{label} is a stream: its messages are not exported or imported; read them with a consumer and x-stream-offset"
-        ))),
-        _ => Ok(Queue {
-            id: record.id,
-            label,
-        }),
+    Ok(Queue {
+        id: record.id,
+        label,
+        is_stream: record.kind == QueueType::Stream,
+    })
+}
+
+/// The least number of messages after which an export ends.
+pub(crate) fn parse_count(call: &AuthenticatedRequest) -> Result<u64, ApiError> {
+    let most = call.query.get("count").map(|text| {
+        let number = text.parse().ok().filter(|number| *number > 0);
+        number.ok_or_else(|| {
+            ApiError::bad_request(format!("count is a number from 1 on, got '{text}'"))
+        })
+    });
+    Ok(most.transpose()?.unwrap_or(u64::MAX))
+}
+
+/// The response with a page of records.
+pub(crate) fn respond_with_page(out: Vec<u8>, count: u64, next: Option<String>) -> Response {
+    let mut response = Bytes::from(out).into_response();
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_static(MEDIA_TYPE);
+    headers.insert(header::CONTENT_TYPE, kind);
+    headers.insert(COUNT, HeaderValue::from(count));
+    if let Some(next) = next
+        && let Ok(cursor) = HeaderValue::from_str(&next)
+    {
+        headers.insert(NEXT_CURSOR, cursor);
     }
+    response
 }
 
 /// A message is gone, or cannot be read whole.
@@ -159,13 +183,10 @@ pub(crate) async fn export(
     name: &str,
 ) -> ApiResult {
     let queue = find(api, call, vhost, name).await?;
-    let most = call.query.get("count").map(|text| {
-        let number = text.parse().ok().filter(|number| *number > 0);
-        number.ok_or_else(|| {
-            ApiError::bad_request(format!("count is a number from 1 on, got '{text}'"))
-        })
-    });
-    let most: u64 = most.transpose()?.unwrap_or(u64::MAX);
+    if queue.is_stream {
+        return stream_export::export(api, call, &queue).await;
+    }
+    let most = parse_count(call)?;
     let cursor = call.query.get("cursor").map(parse_cursor).transpose()?;
     let mut memory = api.reserve(TRANSFER_BYTES).await?;
     let mut request = BrowseRequest {
@@ -215,17 +236,8 @@ pub(crate) async fn export(
         }
     };
     drop(memory);
-    let mut response = Bytes::from(out).into_response();
-    let headers = response.headers_mut();
-    let kind = HeaderValue::from_static(MEDIA_TYPE);
-    headers.insert(header::CONTENT_TYPE, kind);
-    headers.insert(COUNT, HeaderValue::from(count));
-    if let Some(next) = next
-        && let Ok(cursor) = HeaderValue::from_str(&write_cursor(&next))
-    {
-        headers.insert(NEXT_CURSOR, cursor);
-    }
-    Ok(response)
+    let next = next.map(|next| write_cursor(&next));
+    Ok(respond_with_page(out, count, next))
 }
 
 /// The messages of a body, as they go into the queue. Nothing is stored if a record is invalid.
@@ -266,6 +278,9 @@ pub(crate) async fn import(
     name: &str,
 ) -> ApiResult {
     let queue = find(api, call, vhost, name).await?;
+    if queue.is_stream {
+        return stream_export::import(api, call, &queue).await;
+    }
     let messages = parse(api, &queue, call.body.clone())?;
     let is_delayed = |message: &Message| {
         queue::Annotations::of(message)

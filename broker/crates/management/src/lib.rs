@@ -49,10 +49,12 @@ mod queues;
 mod rates;
 mod recovery;
 mod replicas;
+mod retained_export;
 mod routes;
 mod serving;
 mod sessions;
 mod stream;
+mod stream_export;
 mod stream_protocol;
 mod streams;
 #[cfg(test)]

@@ -9,8 +9,8 @@ use crate::error::ApiError;
 use crate::{
     auth_paths, bindings, browse, channels, cluster_health, connections, consumers, definitions,
     exchanges, export, features, health, limits, messages, moves, mqtt, nodes, overview,
-    parameters, permissions, policies, queues, recovery, replicas, sessions, stream_protocol,
-    streams, users, vhosts,
+    parameters, permissions, policies, queues, recovery, replicas, retained_export, sessions,
+    stream_protocol, streams, users, vhosts,
 };
 use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker, Public};
 use metadata::PolicyScope;
@@ -238,6 +238,10 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, []| mqtt::list_connections(api, call, None).await),
     route!("GET", "mqtt/connections/{vhost}", Management, "Connections of MQTT clients in a virtual host",
         |api, call, [vhost]| mqtt::list_connections(api, call, Some(vhost)).await),
+    route!("GET", "mqtt/retained/{vhost}/export", Administrator, "Retained MQTT messages of a virtual host as records: cursor",
+        |api, call, [vhost]| retained_export::export(api, call, vhost).await),
+    route!("POST", "mqtt/retained/{vhost}/import", Administrator, "Stores retained MQTT messages of an export, except for topics that have one",
+        |api, call, [vhost]| retained_export::import(api, call, vhost).await),
     route!("GET", "mqtt/nodes", Monitor, "MQTT sessions, subscriptions and retained messages of each node",
         |api, _, []| mqtt::list_nodes(api).await),
     route!("GET", "stream/connections", Management, "Connections of the stream protocol",
@@ -342,9 +346,9 @@ pub(crate) const ROUTES: &[Route] = &[
         |api, call, [vhost, queue]| moves::cancel(api, call, vhost, queue).await),
     route!("DELETE", "queues/{vhost}/{queue}/messages/{position}", Management, "Deletes a ready or delayed message",
         |api, call, [vhost, queue, position]| moves::delete(api, call, vhost, queue, position).await),
-    route!("GET", "queues/{vhost}/{queue}/messages/export", Administrator, "Whole messages of a queue as records, which are not consumed: cursor, count",
+    route!("GET", "queues/{vhost}/{queue}/messages/export", Administrator, "Whole messages of a queue or stream as records, which are not consumed: cursor, count",
         |api, call, [vhost, queue]| export::export(api, call, vhost, queue).await),
-    route!("POST", "queues/{vhost}/{queue}/messages/import", Administrator, "Stores messages of an export in a queue",
+    route!("POST", "queues/{vhost}/{queue}/messages/import", Administrator, "Stores messages of an export in a queue or stream: next_offset",
         |api, call, [vhost, queue]| export::import(api, call, vhost, queue).await),
     route!("POST", "queues/{vhost}/{queue}/messages/move", Management, "Moves messages to another queue or exchange of the virtual host",
         |api, call, [vhost, queue]| moves::move_messages(api, call, vhost, queue).await),

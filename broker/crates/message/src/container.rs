@@ -198,6 +198,16 @@ impl Message {
         WallTime((&self.raw[4..12]).get_u64())
     }
 
+    /// The same message as if the broker had received it at this time. Copies it once.
+    pub fn with_received(&self, received: WallTime) -> Message {
+        let mut raw = self.raw.to_vec();
+        raw[4..12].copy_from_slice(&received.0.to_be_bytes());
+        Message {
+            raw: Raw::Part(raw.into()),
+            ..*self
+        }
+    }
+
     /// The publisher's per-message TTL in milliseconds.
     pub fn ttl_ms(&self) -> Option<u64> {
         (self.raw[2] & HAS_TTL != 0).then(|| (&self.raw[FIXED..FIXED + 8]).get_u64())

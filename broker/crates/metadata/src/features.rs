@@ -158,6 +158,12 @@ pub const CONSUMER_FILTERS: Feature = Feature {
     description: "AMQP 1.0 receivers of classic and quorum queues can have filters",
 };
 
+/// Messages of streams are in backups: requests between nodes to read and to append chunks.
+pub const STREAM_BACKUPS: Feature = Feature {
+    name: "stream_backups",
+    description: "Backups have the messages of streams",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
 pub const KNOWN: &[Feature] = &[
@@ -180,6 +186,7 @@ pub const KNOWN: &[Feature] = &[
     QUOTAS,
     SCHEDULED_DELIVERY,
     SHARDS_PER_NODE,
+    STREAM_BACKUPS,
     STREAM_QUEUES,
 ];
 

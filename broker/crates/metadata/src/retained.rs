@@ -5,6 +5,7 @@ use crate::tree::TreeEvent;
 use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RetainedMessages {
@@ -112,6 +113,17 @@ impl Tree {
     /// The retained message of a topic, as a message container.
     pub fn retained(&self, vhost: &str, topic: &str) -> Option<&Bytes> {
         self.retained.vhosts.get(vhost)?.get(topic)
+    }
+
+    /// Topic and message of the retained messages of a vhost behind a topic, ordered by topic. `None`: all of them.
+    pub fn retained_after(
+        &self,
+        vhost: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = (&Name, &Bytes)> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let topics = self.retained.vhosts.get(vhost).into_iter();
+        topics.flat_map(move |topics| topics.range::<str, _>((after, Bound::Unbounded)))
     }
 
     /// Vhost, topic and message of all retained messages, ordered by vhost and topic.

@@ -401,6 +401,35 @@ impl Chunk {
         Ok(())
     }
 
+    /// The same messages, Bloom filter and sequences of producers as a chunk of another log. Stored offsets are left out: they
+    /// belong to the offsets of this log. `None` if the chunk has no messages.
+    pub fn renumbered(&self, first_offset: u64, epoch: u64, timestamp: i64) -> Option<Chunk> {
+        if self.header.kind != ChunkKind::Messages {
+            return None;
+        }
+        let data = self.data();
+        let mut buffer = BytesMut::with_capacity(FRONT + data.len());
+        buffer.put_bytes(0, FRONT);
+        buffer.put_slice(data);
+        let sequences = self.tracking_records().flatten();
+        for record in sequences.filter(|record| matches!(record, TrackingRecord::Sequence { .. })) {
+            record.put(&mut buffer);
+        }
+        let trailer = &buffer[FRONT + data.len()..];
+        if !trailer.is_empty() {
+            let crc = crc32fast::hash(trailer);
+            buffer.put_u32(crc);
+        }
+        let header = ChunkHeader {
+            timestamp,
+            epoch,
+            first_offset,
+            trailer_len: (buffer.len() - FRONT - data.len()) as u32,
+            ..self.header
+        };
+        Some(assemble(header, self.filter(), buffer))
+    }
+
     fn single_message(&self) -> &[u8] {
         match self.entries().next() {
             Some(Ok(Entry {

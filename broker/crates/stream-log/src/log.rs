@@ -444,6 +444,42 @@ impl StreamLog {
         Ok(Some(*chunk.header()))
     }
 
+    /// Appends the messages of a chunk of another log as the leader of `epoch`, with their filter and the sequences of their
+    /// producers. The chunk keeps its timestamp, but it gets none before that of the chunk in front of it or after `now`.
+    /// Returns its header.
+    ///
+    /// # Errors
+    ///
+    /// As [`StreamLog::append`], and [`ChunkFault::Entries`] if the chunk has no messages; the log is unchanged.
+    pub fn append_copy(
+        &mut self,
+        chunk: &Chunk,
+        epoch: u64,
+        now: WallTime,
+    ) -> Result<ChunkHeader, AppendError> {
+        self.check_room()?;
+        self.check_epoch(epoch)?;
+        if chunk.header().kind != ChunkKind::Messages {
+            return Err(ChunkFault::Entries.into());
+        }
+        let ends_above = u64::from(chunk.header().records) + 2;
+        if self.next_offset.checked_add(ends_above).is_none() {
+            return Err(AppendError::Exhausted);
+        }
+        let now = i64::try_from(now.0).unwrap_or(i64::MAX);
+        let last = self.segments.back().map_or(0, |last| last.last_timestamp);
+        let timestamp = chunk.header().timestamp.min(now).max(last);
+        if self.needs_segment() {
+            self.push_snapshot(epoch, timestamp);
+        }
+        let copy = chunk.renumbered(self.next_offset, epoch, timestamp);
+        let copy = copy.ok_or(ChunkFault::Entries)?;
+        let applied = copy.apply_tracking(&mut self.tracking);
+        debug_assert_eq!(applied, Ok(()), "a copy stores no offsets");
+        self.push(&copy);
+        Ok(*copy.header())
+    }
+
     /// Appends a chunk without messages as the leader of `epoch`: once it is committed, so are the chunks of earlier
     /// epochs. Returns its header.
     ///

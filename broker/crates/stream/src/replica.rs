@@ -1,5 +1,6 @@
 //! One replica of a stream: connects the log, its replication, the sessions and the cursors.
 
+mod backup;
 mod leading;
 mod replication;
 mod requests;
@@ -119,6 +120,12 @@ pub(crate) enum Purpose {
         session: SessionId,
         seq: u64,
         stats: bool,
+    },
+    /// Reads chunks for a backup, from this offset on.
+    Export {
+        session: SessionId,
+        seq: u64,
+        from: u64,
     },
     Cursor,
     Tier,
@@ -427,6 +434,10 @@ impl StreamReplica {
                 },
                 Outcome::Read(result),
             ) => self.position_found(session, seq, stats, &result, out),
+            (Purpose::Export { session, seq, from }, Outcome::Read(result)) => {
+                self.note_remote_read(&result);
+                self.chunks_read((session, seq), from, *result, out);
+            }
             (Purpose::Tier, Outcome::Tier(result)) => self.tier_done(*result),
             (Purpose::ReadAhead, Outcome::Read(result)) => self.note_remote_read(&result),
             (Purpose::Purge, Outcome::Purged(result)) => {

@@ -237,6 +237,7 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
             ("quotas", "enabled"),
             ("scheduled_delivery", "enabled"),
             ("shards_per_node", "enabled"),
+            ("stream_backups", "enabled"),
             ("stream_queues", "enabled")
         ]
     );

@@ -10,8 +10,10 @@ mod messages;
 mod operations;
 mod rates;
 mod replicas;
+mod retained_export;
 mod rights;
 mod slow;
+mod stream_export;
 mod streams;
 mod ui;
 mod words;
@@ -29,6 +31,7 @@ use env::{NodeId, WallTime};
 use message::Message;
 use metadata::features::{Version, VersionFacts};
 use metadata::{Change, ChangeError, NodeRecord, QueueId, QueueType, Tree, UserRecord};
+use queue::cursor::{StreamChunks, StreamReply, StreamRequest};
 use queue::{
     BrowsePage, BrowsePosition, BrowsedMessage, BrowsedState, Delivery, Losses, QueueReply,
     QueueStats, RequestBody, SettlementOutcome,
@@ -38,6 +41,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use stream_log::Chunk;
 
 /// State of the fake node. Tests change it under the lock.
 pub(crate) struct FakeNode {
@@ -65,6 +69,8 @@ pub(crate) struct FakeNode {
     pub(crate) due: BTreeMap<(QueueId, u64), u64>,
     /// No queue has a leader that answers.
     pub(crate) is_leaderless: bool,
+    /// Chunks of streams, in order.
+    pub(crate) chunks: BTreeMap<QueueId, Vec<Chunk>>,
     pub(crate) requests: Vec<RequestBody>,
     /// Requests are dropped, as by a stopping node.
     pub(crate) stopping: bool,
@@ -366,6 +372,11 @@ impl FakeNode {
 
     fn queue_request(&mut self, queue: QueueId, body: RequestBody) -> QueueReply {
         self.requests.push(body.clone());
+        if let RequestBody::Stream(request) = &body
+            && let Some(reply) = self.stream_request(queue, request)
+        {
+            return reply;
+        }
         let stats = self.stats.entry(queue).or_default();
         match body {
             RequestBody::Delete { if_empty: true, .. } if stats.ready > 0 => QueueReply::Refused {
@@ -381,6 +392,47 @@ impl FakeNode {
                 }
             }
         }
+    }
+
+    /// Answers have at most two chunks.
+    fn stream_request(&mut self, queue: QueueId, request: &StreamRequest) -> Option<QueueReply> {
+        let chunks = self.chunks.get_mut(&queue)?;
+        let end_of = |chunks: &[Chunk]| chunks.last().map_or(0, |c| c.header().next_offset());
+        let reply = match request {
+            StreamRequest::ResolveOffset { .. } => StreamReply::Offset(Some(end_of(chunks))),
+            StreamRequest::ReadChunks { from, end } => {
+                let is_within = |chunk: &&Chunk| {
+                    let header = chunk.header();
+                    header.first_offset >= *from && header.next_offset() <= *end
+                };
+                let read: Vec<&Chunk> = chunks.iter().filter(is_within).take(2).collect();
+                StreamReply::Chunks(StreamChunks {
+                    next: read
+                        .last()
+                        .map_or(*from, |last| last.header().next_offset()),
+                    chunks: read
+                        .into_iter()
+                        .map(|chunk| chunk.bytes().clone())
+                        .collect(),
+                })
+            }
+            StreamRequest::AppendChunks { at, .. } if *at != end_of(chunks) => {
+                return Some(QueueReply::Refused {
+                    code: 409,
+                    text: format!("it ends at offset {} instead of {at}", end_of(chunks)),
+                });
+            }
+            StreamRequest::AppendChunks { chunks: new, .. } => {
+                for bytes in new {
+                    let chunk = Chunk::decode(bytes.clone()).unwrap();
+                    let (at, time) = (end_of(chunks), chunk.header().timestamp);
+                    chunks.extend(chunk.renumbered(at, 1, time));
+                }
+                StreamReply::Offset(Some(end_of(chunks)))
+            }
+            _ => return None,
+        };
+        Some(QueueReply::Stream(reply))
     }
 
     /// Applies membership changes at once, except for queues whose name starts with `stuck`.
@@ -626,6 +678,7 @@ impl TestResponse {
 
 fn fake() -> FakeNode {
     let mut fake = FakeNode {
+        chunks: BTreeMap::new(),
         tree: Tree::default(),
         index: 0,
         stats: BTreeMap::new(),

@@ -96,6 +96,8 @@ fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
         ("GET", "consumers/{vhost}")
         | ("PUT" | "DELETE", "operator-policies/{vhost}/{name}")
         | ("GET" | "POST" | "PUT", "definitions/{vhost}")
+        | ("GET", "mqtt/retained/{vhost}/export")
+        | ("POST", "mqtt/retained/{vhost}/import")
         | ("GET", "queues/{vhost}/{queue}/messages/export")
         | ("POST", "queues/{vhost}/{queue}/messages/import")
         | ("POST", "queues/{vhost}/{queue}/actions")

@@ -2,15 +2,18 @@
 
 mod create;
 mod definitions;
+mod keys;
 mod location;
 mod restore;
 
 use super::client::Client;
 use super::failure::Failure;
 use super::output::{Column, Output};
+use backup::age::Identity;
 use backup::{ArchiveError, BackupName, Manifest, ObjectStore, QueueContent, Verified};
 use env::Clock as _;
 use env::real::RealClock;
+use keys::IdentityOptions;
 use location::StoreOptions;
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
@@ -26,8 +29,8 @@ pub(crate) enum Command {
     ///
     /// Every message that is in its queue from the start to the end of the backup is in it exactly once. Messages that come or
     /// leave meanwhile may be in it or not. Reading changes nothing in the queues. Each object is read back and compared, and
-    /// the manifest, which makes the backup complete, is written last. Messages of streams and of exclusive queues are not
-    /// included.
+    /// the manifest, which makes the backup complete, is written last. Streams are included up to the end that they have when
+    /// the command comes to them. Retained MQTT messages are included, and messages of exclusive queues are not.
     #[command(after_help = "Examples:\n  \
         posthorn ctl backup create --to /backups\n  \
         posthorn ctl backup create --to s3://backups/orders --s3-endpoint https://s3.example.com --name nightly-1\n  \
@@ -42,12 +45,15 @@ pub(crate) enum Command {
         /// Only this virtual host, without users; may be repeated
         #[arg(short = 'p', long = "vhost", value_name = "VHOST")]
         vhosts: Vec<String>,
-        /// Only the messages of queues with this name; may be repeated
+        /// Only the messages of queues with this name, and no retained messages; may be repeated
         #[arg(long = "queue", value_name = "QUEUE")]
         queues: Vec<String>,
         /// Back up no messages
         #[arg(long = "definitions-only", conflicts_with = "queues")]
         definitions_only: bool,
+        /// Encrypt definitions and messages for this public key of age (age1...); may be repeated
+        #[arg(long = "encrypt-to", value_name = "RECIPIENT")]
+        encrypt_to: Vec<String>,
         /// Write the counts of the backup to this file as one line of JSON
         #[arg(long = "result-file", value_name = "FILE")]
         result_file: Option<PathBuf>,
@@ -63,11 +69,15 @@ pub(crate) enum Command {
         store: StoreOptions,
     },
     /// Read a whole backup and check every object and message
+    ///
+    /// Of an encrypted backup without --identity, the encrypted objects are checked, and not the messages in them.
     Verify {
         /// Directory, or s3://BUCKET/PREFIX
         #[arg(long = "in", value_name = "STORE")]
         place: String,
         name: String,
+        #[command(flatten)]
+        identity: IdentityOptions,
         #[command(flatten)]
         store: StoreOptions,
     },
@@ -75,7 +85,8 @@ pub(crate) enum Command {
     ///
     /// Definitions come first. Objects that exist stay as they are, except users, permissions, policies and parameters, which
     /// are replaced. Messages go to the queue that they were in, and not through exchanges. They are ready in the order of the
-    /// queue; delayed messages stay delayed until their time. Delivery counts and times to live begin anew.
+    /// queue; delayed messages stay delayed until their time. Delivery counts and times to live begin anew. Streams keep the
+    /// times of their messages, and get new offsets. Retained MQTT messages are stored for topics that have none.
     #[command(after_help = "Examples:\n  \
         posthorn ctl backup restore --from /backups nightly-1\n  \
         posthorn ctl backup restore --from /backups nightly-1 --vhost shop --queue orders\n  \
@@ -108,7 +119,7 @@ pub(crate) struct RestoreOptions {
     /// Virtual host that gets the objects and messages of --vhost
     #[arg(long = "as-vhost", value_name = "VHOST", requires = "vhost")]
     as_vhost: Option<String>,
-    /// Only queues with this name, with their messages and without their bindings; may be repeated
+    /// Only queues with this name, with their messages and without their bindings and retained messages; may be repeated
     #[arg(long = "queue", value_name = "QUEUE")]
     queues: Vec<String>,
     /// Restore no messages
@@ -126,6 +137,8 @@ pub(crate) struct RestoreOptions {
     /// Write the counts of the restore to this file as one line of JSON
     #[arg(long = "result-file", value_name = "FILE")]
     result_file: Option<PathBuf>,
+    #[command(flatten)]
+    identity: IdentityOptions,
     #[command(flatten)]
     store: StoreOptions,
 }
@@ -158,6 +171,9 @@ fn failed(error: &ArchiveError) -> Failure {
             "`backup list` shows the backups of a store."
         }
         ArchiveError::Exists(_) => "`backup list` shows the backups of a store.",
+        ArchiveError::Encrypted(_) | ArchiveError::WrongIdentity { .. } => {
+            "Give --identity with the file of a private key that belongs to one of the recipients."
+        }
         _ => "`backup verify` checks a backup.",
     };
     Failure::Unfulfilled {
@@ -206,7 +222,12 @@ impl Progress<'_> {
 pub(crate) fn perform_offline(output: &Output, command: &Command) -> Option<Result<(), Failure>> {
     match command {
         Command::List { place, store } => Some(list(output, place, store)),
-        Command::Verify { place, name, store } => Some(verify(output, place, name, store)),
+        Command::Verify {
+            place,
+            name,
+            identity,
+            store,
+        } => Some(verify(output, place, name, identity, store)),
         Command::Delete {
             place,
             name,
@@ -228,11 +249,14 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
             vhosts,
             queues,
             definitions_only,
+            encrypt_to,
             result_file,
             store,
         } => {
+            let recipients = keys::recipients(encrypt_to)?;
             let store = store.create(to)?;
             let scope = create::Scope {
+                recipients,
                 vhosts,
                 queues,
                 definitions_only: *definitions_only,
@@ -258,7 +282,9 @@ fn list(output: &Output, place: &str, store: &StoreOptions) -> Result<(), Failur
             "finished_at": manifest.finished_at,
             "queues": manifest.queues.len(),
             "messages": manifest.messages(),
+            "retained_messages": manifest.retained_messages(),
             "bytes": manifest.bytes(),
+            "encryption": manifest.encryption.as_ref().map(|encryption| &encryption.format),
         }),
         Err(ArchiveError::Incomplete(_)) => {
             json!({"name": backup.name.as_str(), "state": "incomplete"})
@@ -273,7 +299,12 @@ fn list(output: &Output, place: &str, store: &StoreOptions) -> Result<(), Failur
 }
 
 /// Reads a whole backup, with progress.
-fn check(output: &Output, store: &dyn ObjectStore, name: &BackupName) -> Result<Manifest, Failure> {
+fn check(
+    output: &Output,
+    store: &dyn ObjectStore,
+    name: &BackupName,
+    identities: &[Identity],
+) -> Result<Manifest, Failure> {
     let mut progress = Progress::new(output);
     let mut show = |verified: &Verified| {
         progress.show(|| {
@@ -283,13 +314,25 @@ fn check(output: &Output, store: &dyn ObjectStore, name: &BackupName) -> Result<
             )
         });
     };
-    backup::verify(store, name, &mut show).map_err(|error| failed(&error))
+    backup::verify(store, name, identities, &mut show).map_err(|error| failed(&error))
 }
 
-fn verify(output: &Output, place: &str, name: &str, store: &StoreOptions) -> Result<(), Failure> {
+fn verify(
+    output: &Output,
+    place: &str,
+    name: &str,
+    identity: &IdentityOptions,
+    store: &StoreOptions,
+) -> Result<(), Failure> {
+    let identities = identity.read()?;
     let store = store.open(place)?;
     let name = parse_name(name)?;
-    let manifest = check(output, &*store, &name)?;
+    let manifest = check(output, &*store, &name, &identities)?;
+    if manifest.encryption.is_some() && identities.is_empty() {
+        output.warn(
+            "only the encrypted objects are checked: give --identity to check the messages in them",
+        );
+    }
     report(output, &name, &manifest, "is complete and undamaged")
 }
 
@@ -324,6 +367,7 @@ fn result_of(manifest: &Manifest) -> Json {
     json!({
         "started_at": manifest.started_at,
         "messages": manifest.messages(),
+        "retained_messages": manifest.retained_messages(),
         "bytes": manifest.bytes(),
         "queues": manifest.queues.len(),
         "queues_not_included": manifest.queues.len() - included,
@@ -366,9 +410,15 @@ fn report(
     for queue in &manifest.queues {
         let why = match queue.content {
             QueueContent::Included => continue,
-            QueueContent::StreamNotIncluded => "is a stream",
+            QueueContent::StreamNotIncluded => {
+                "is a stream, and the feature flag stream_backups was not enabled"
+            }
             QueueContent::Deleted => "was deleted during the backup",
         };
+        // The names of an encrypted backup are unknown without an identity.
+        if queue.name.is_empty() {
+            continue;
+        }
         output.warn(&format!(
             "the messages of queue '{}' in vhost '{}' are not in backup '{name}': it {why}",
             queue.name, queue.vhost
@@ -378,10 +428,11 @@ fn report(
         true => {
             output.list(&shown_queues(manifest), QUEUES)?;
             output.say(&format!(
-                "Backup '{name}' of cluster '{}' {state}: {} messages of {} queues, {} bytes, as of {}",
+                "Backup '{name}' of cluster '{}' {state}: {} messages of {} queues, {} retained messages, {} bytes, as of {}",
                 manifest.cluster,
                 manifest.messages(),
                 manifest.queues.len(),
+                manifest.retained_messages(),
                 manifest.bytes(),
                 manifest.started_at
             ));
@@ -393,6 +444,7 @@ fn report(
             "started_at": manifest.started_at,
             "finished_at": manifest.finished_at,
             "messages": manifest.messages(),
+            "retained_messages": manifest.retained_messages(),
             "bytes": manifest.bytes(),
             "queues": shown_queues(manifest),
         })),

@@ -41,6 +41,8 @@ pub(crate) struct ExportPage {
     pub(crate) body: Bytes,
     /// Where the next page begins. None: this is the last one.
     pub(crate) next: Option<String>,
+    /// The offset behind the last message. None: the queue is no stream.
+    pub(crate) end_offset: Option<u64>,
 }
 
 /// Address and credentials of the API.
@@ -233,21 +235,44 @@ impl Client {
         cursor: Option<&str>,
         count: Option<u64>,
     ) -> Result<ExportPage, Failure> {
-        let elements = ["queues", vhost, queue, "messages", "export"];
+        self.export_page(
+            &["queues", vhost, queue, "messages", "export"],
+            cursor,
+            count,
+        )
+    }
+
+    /// A page of the retained messages of a virtual host.
+    pub(crate) fn export_retained(
+        &self,
+        vhost: &str,
+        cursor: Option<&str>,
+    ) -> Result<ExportPage, Failure> {
+        self.export_page(&["mqtt", "retained", vhost, "export"], cursor, None)
+    }
+
+    fn export_page(
+        &self,
+        elements: &[&str],
+        cursor: Option<&str>,
+        count: Option<u64>,
+    ) -> Result<ExportPage, Failure> {
         let cursor = cursor.map(|cursor| format!("cursor={cursor}"));
         let count = count.map(|count| format!("count={count}"));
         let query: Vec<String> = cursor.into_iter().chain(count).collect();
-        let target = format!("{}?{}", path(&elements), query.join("&"));
+        let target = format!("{}?{}", path(elements), query.join("&"));
         let mut response = self.run("GET", &target, (MEDIA_TYPE, Vec::new()), &[])?;
         if !response.status().is_success() {
             let response = self.parse(response)?;
-            return Err(match self.ok(response, object_name(&elements)) {
+            return Err(match self.ok(response, object_name(elements)) {
                 Err(failure) => failure,
                 Ok(_) => self.unreachable("the answer is not a page of messages".to_owned()),
             });
         }
         let next = response.headers().get("x-next-cursor");
         let next = next.and_then(|next| Some(next.to_str().ok()?.to_owned()));
+        let end_offset = response.headers().get("x-end-offset");
+        let end_offset = end_offset.and_then(|end| end.to_str().ok()?.parse().ok());
         let body = response.body_mut().with_config().limit(MAX_EXPORT);
         let body = body
             .read_to_vec()
@@ -255,20 +280,46 @@ impl Client {
         Ok(ExportPage {
             body: body.into(),
             next,
+            end_offset,
         })
     }
 
-    /// Stores messages, as records, in a queue. Returns their numbers by outcome.
+    /// Stores messages, as records, in a queue. `next_offset`: the offset at which those of a stream begin. Returns their
+    /// numbers by outcome.
     pub(crate) fn import(
         &self,
         vhost: &str,
         queue: &str,
+        next_offset: Option<u64>,
         records: Vec<u8>,
     ) -> Result<Json, Failure> {
         let elements = ["queues", vhost, queue, "messages", "import"];
-        let response = self.run("POST", &path(&elements), (MEDIA_TYPE, records), &[])?;
+        let query = next_offset.map(|offset| format!("?next_offset={offset}"));
+        self.import_records(&elements, &query.unwrap_or_default(), records)
+    }
+
+    /// Stores retained messages, as records, in a virtual host. Returns their numbers by outcome.
+    pub(crate) fn import_retained(&self, vhost: &str, records: Vec<u8>) -> Result<Json, Failure> {
+        self.import_records(&["mqtt", "retained", vhost, "import"], "", records)
+    }
+
+    fn import_records(
+        &self,
+        elements: &[&str],
+        query: &str,
+        records: Vec<u8>,
+    ) -> Result<Json, Failure> {
+        let target = format!("{}{query}", path(elements));
+        let response = self.run("POST", &target, (MEDIA_TYPE, records), &[])?;
         let response = self.parse(response)?;
-        Ok(self.ok(response, object_name(&elements))?.body)
+        Ok(self.ok(response, object_name(elements))?.body)
+    }
+
+    /// Returns true if the cluster has enabled a feature flag.
+    pub(crate) fn has_feature(&self, name: &str) -> Result<bool, Failure> {
+        let flags = self.get(&["feature-flags"])?;
+        let mut flags = flags.as_array().into_iter().flatten();
+        Ok(flags.any(|flag| flag["name"] == name && flag["state"] == "enabled"))
     }
 
     /// Fails if the response has an error status. `object` names the object of the request.

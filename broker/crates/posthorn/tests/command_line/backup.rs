@@ -2,8 +2,11 @@
 
 use super::{Outcome, Single};
 use crate::client::Client;
+use crate::mqtt_client;
 use crate::program::{Result, Scratch, address, eventually};
+use bytes::Bytes;
 use codec_amqp091::Method;
+use codec_mqtt::Qos;
 use message::Table;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -12,6 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Messages of the queue with active clients before the backup begins.
 const STEADY: u64 = 300;
+/// Messages of the stream.
+const LOGGED: u64 = 300;
+/// Retained messages.
+const RETAINED: [(&str, &str); 2] = [("meters/1", "17"), ("meters/é/2", "42")];
 /// More than one page of a listing shows of a body.
 const LARGE: usize = 5 << 20;
 
@@ -45,7 +52,12 @@ fn fill(node: &Single) -> Result<()> {
         ),
         ("large-quorum", "quorum", "{}"),
         ("large-classic", "classic", "{}"),
-        ("log", "stream", "{}"),
+        (
+            "log",
+            "stream",
+            "{\"x-stream-max-segment-size-bytes\": 1000000}",
+        ),
+        ("nothing-logged", "stream", "{}"),
         ("empty", "quorum", "{}"),
     ] {
         declare(name, kind, arguments)?;
@@ -109,7 +121,54 @@ fn fill(node: &Single) -> Result<()> {
     client.publish_all("jobs", 500, 700)?;
     client.publish_all("large-quorum", 2, LARGE)?;
     client.publish_all("large-classic", 2, LARGE)?;
-    client.publish_all("large-classic", 3, 10)
+    client.publish_all("large-classic", 3, 10)?;
+    client.publish_all("log", LOGGED - 3, 100)?;
+    client.publish_all("log", 2, LARGE)?;
+    run(&[
+        "publish",
+        "log",
+        "filtered",
+        "--header",
+        "x-stream-filter-value=eu",
+    ])?;
+    let (mut device, _) = mqtt_client::Client::open(&mqtt(node)?, "device", true)?;
+    for (id, (topic, payload)) in (1..).zip(RETAINED) {
+        device.publish(topic, id, payload, true)?;
+        assert_eq!(device.acknowledged()?, id);
+    }
+    Ok(())
+}
+
+/// A node with a listener for MQTT.
+fn start(name: &str) -> Result<Single> {
+    let listener = "mqtt.listeners.tcp.default=127.0.0.1:0";
+    Single::start(name, &[listener.to_owned()])
+}
+
+fn mqtt(node: &Single) -> Result<String> {
+    address(&node.scratch.0.join("ready"), "mqtt")
+}
+
+/// The payload of the retained message of a topic.
+fn retained(node: &Single, topic: &str) -> Result<String> {
+    let (mut client, _) = mqtt_client::Client::open(&mqtt(node)?, "reader", true)?;
+    client.subscribe(topic, Qos::AtMostOnce)?;
+    let got = client.message()?;
+    assert!(got.retain, "{got:?}");
+    Ok(got.payload)
+}
+
+/// The bodies of the messages of a stream from its beginning, which match a filter value if there is one.
+fn stream(node: &Single, vhost: &str, filter: Option<&str>, count: usize) -> Result<Vec<Bytes>> {
+    let mut client = Client::open(&amqp(node)?, "guest", "guest", vhost)?;
+    let mut arguments = Table::default();
+    arguments.set("x-stream-offset", "first".into());
+    if let Some(filter) = filter {
+        arguments.set("x-stream-filter", filter.into());
+    }
+    consume(&mut client, "log", u16::try_from(count)?, arguments)?;
+    let bodies = client.delivered.into_iter().map(|(_, body)| body);
+    Ok(bodies.collect())
 }
 
 /// The messages of a queue in their order, without what begins anew with a restore.
@@ -161,6 +220,10 @@ fn bodies(node: &Single, queue: &str) -> Result<Vec<Json>> {
 
 /// Consumes without acknowledging until the prefetch is used up.
 fn hold(client: &mut Client, queue: &str, count: u16) -> Result<()> {
+    consume(client, queue, count, Table::default())
+}
+
+fn consume(client: &mut Client, queue: &str, count: u16, arguments: Table) -> Result<()> {
     let qos = Method::BasicQos {
         prefetch_size: 0,
         prefetch_count: count,
@@ -174,7 +237,7 @@ fn hold(client: &mut Client, queue: &str, count: u16) -> Result<()> {
         no_ack: false,
         exclusive: false,
         no_wait: false,
-        arguments: Table::default(),
+        arguments,
     };
     client.ask(&consume, "basic.consume-ok")?;
     client.until_true(|c| c.delivered.len() >= usize::from(count))
@@ -206,8 +269,12 @@ fn text(path: &Path) -> Result<&str> {
 fn everything_is_restored_after_everything_is_lost() -> Result<()> {
     let kept = Scratch::new("backup-store")?;
     let store = text(&kept.0)?;
-    let node = Single::start("backup-source", &[])?;
+    let node = start("backup-source")?;
     fill(&node)?;
+    let logged = stream(&node, "/", None, LOGGED as usize)?;
+    let filtered = stream(&node, "/", Some("eu"), 1)?;
+    let segments = stream_segments(&node)?;
+    assert!(segments > 2, "{segments}");
     let before = state(&node, "/")?;
     assert!(before["later"].iter().any(|m| m["delayed"] == true));
     assert_eq!(before["failed"].len(), 2);
@@ -243,28 +310,26 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
         assert!(sent > 0);
         backed_up
     })?;
-    assert!(
-        backed_up.stderr.contains("queue 'log' in vhost '/'")
-            && backed_up.stderr.contains("stream"),
-        "{}",
-        backed_up.stderr
-    );
+    assert!(!backed_up.stderr.contains("stream"), "{}", backed_up.stderr);
     let shown = backed_up.ok();
+    assert!(shown.contains("2 retained messages"), "{shown}");
     assert!(shown.contains("is written and verified"), "{shown}");
     // Nothing in the queues has changed.
     assert_eq!(state(&node, "/")?, marked);
+    assert_eq!(stream_segments(&node)?, segments);
     drop(holder);
     drop(node);
 
-    let node = Single::start("backup-target", &[])?;
+    let node = start("backup-target")?;
     let restore = ["backup", "restore", "--from", store, "drill"];
     let restored = node.ctl(&restore)?;
-    assert!(
-        restored.stderr.contains("stream 'log'"),
-        "{}",
-        restored.stderr
-    );
-    restored.ok();
+    let shown = restored.ok();
+    assert!(shown.contains("2 retained messages"), "{shown}");
+    assert!(stream(&node, "/", None, LOGGED as usize)? == logged);
+    assert!(stream(&node, "/", Some("eu"), 1)? == filtered);
+    for (topic, payload) in RETAINED {
+        assert_eq!(retained(&node, topic)?, payload, "{topic}");
+    }
     let after = state(&node, "/")?;
     for (queue, messages) in &before {
         assert_eq!(&after[queue], messages, "{queue}");
@@ -312,6 +377,9 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
         "{}",
         again.stderr
     );
+    let (mut device, _) = mqtt_client::Client::open(&mqtt(&node)?, "device", true)?;
+    device.publish("meters/1", 1, "18", true)?;
+    assert_eq!(device.acknowledged()?, 1);
     let skipped = node.ctl(&[
         "backup",
         "restore",
@@ -322,7 +390,10 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
         "--output",
         "json",
     ])?;
-    assert_eq!(skipped.json()?["messages"], 0, "{}", skipped.stdout);
+    let counts = skipped.json()?;
+    assert_eq!(counts["messages"], 0, "{}", skipped.stdout);
+    assert_eq!(counts["retained_messages"], 0, "{}", skipped.stdout);
+    assert_eq!(retained(&node, "meters/1")?, "18", "it is newer");
 
     // One queue.
     node.ctl(&["delete_queue", "jobs"])?.ok();
@@ -332,6 +403,18 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
     let one = one.ok();
     assert!(one.contains("of 1 queues"), "{one}");
     assert_eq!(messages(&node, "/", "jobs")?, before["jobs"]);
+
+    // One stream.
+    node.ctl(&["delete_queue", "log"])?.ok();
+    let one = node.ctl(&[
+        "backup", "restore", "--from", store, "drill", "--vhost", "/", "--queue", "log",
+    ])?;
+    let one = one.ok();
+    assert!(
+        one.contains(&format!("{LOGGED} messages of 1 queues")),
+        "{one}"
+    );
+    assert!(stream(&node, "/", None, LOGGED as usize)? == logged);
 
     // Another virtual host.
     node.ctl(&[
@@ -350,7 +433,15 @@ fn everything_is_restored_after_everything_is_lost() -> Result<()> {
         (state(&node, "copy").ok()? == before).then_some(())
     })?;
     assert_eq!(messages(&node, "copy", "orders")?, orders);
+    assert!(stream(&node, "copy", None, LOGGED as usize)? == logged);
     Ok(())
+}
+
+/// Number of segments of the stream.
+fn stream_segments(node: &Single) -> Result<u64> {
+    let status = node.ctl(&["stream_status", "log", "--output", "json"])?;
+    let status = status.json()?;
+    Ok(status[0]["segments"].as_u64().ok_or("no segments")?)
 }
 
 #[test]
@@ -495,5 +586,95 @@ fn interrupted_restore_is_continued() -> Result<()> {
     }
     restore(&["--into-non-empty"])?.ok();
     assert_eq!(messages(&node, "/", "a")?.len(), 100);
+    Ok(())
+}
+
+const RECIPIENT: &str = "age18uzanmq5dspj63svw49587497ml8c9aa05asfmzysn2r3sy5ccwsvk2pw6";
+const IDENTITY: &str = "AGE-SECRET-KEY-1A6JGMUXC73E7ZG7S8ND00JN5MGFADW7DPA36NK3MAS5P2UAJQ63SNSLFJR";
+const OTHER: &str = "AGE-SECRET-KEY-1EGTZVFFV20835NWYV6270LXYVK2VKNX2MMDKWYKLMGR48UAWX40Q2P2LM0";
+
+#[test]
+fn encrypted_backup_is_restored_with_its_identity_only() -> Result<()> {
+    let kept = Scratch::new("backup-encrypted")?;
+    let place = kept.0.join("store");
+    let store = text(&place)?;
+    let (own, other) = (kept.0.join("own.txt"), kept.0.join("other.txt"));
+    std::fs::write(&own, format!("# public key: {RECIPIENT}\n{IDENTITY}\n"))?;
+    std::fs::write(&other, OTHER)?;
+    let node = Single::start("encrypted", &[])?;
+    node.ctl(&["declare_queue", "orders"])?.ok();
+    node.ctl(&["declare_queue", "journal", "--type", "stream"])?
+        .ok();
+    for queue in ["orders", "journal"] {
+        node.ctl(&["publish", queue, "a secret of the shop"])?.ok();
+    }
+    let create = [
+        "backup",
+        "create",
+        "--to",
+        store,
+        "--name",
+        "x",
+        "--encrypt-to",
+    ];
+    let wrong = node.ctl(&[&create[..], &[IDENTITY]].concat())?;
+    assert_eq!(wrong.code, 2, "{}", wrong.stderr);
+    assert!(
+        wrong.stderr.contains("age-keygen") && !wrong.stderr.contains("AGE-SECRET-KEY-1A6"),
+        "{}",
+        wrong.stderr
+    );
+    let created = node.ctl(&[&create[..], &[RECIPIENT]].concat())?.ok();
+    assert!(created.contains("orders"), "{created}");
+    for entry in [
+        "definitions.json",
+        "manifest.json",
+        "messages/00000000/00000000",
+    ] {
+        let content = std::fs::read(place.join("x").join(entry))?;
+        let content = String::from_utf8_lossy(&content);
+        assert!(!content.contains("secret of the shop") && !content.contains("orders"));
+    }
+    let listed = node.ctl(&["backup", "list", "--in", store, "--output", "json"])?;
+    let listed = listed.json()?;
+    assert_eq!(listed[0]["encryption"], "age", "{listed}");
+    assert_eq!(listed[0]["messages"], 2, "{listed}");
+
+    let verify =
+        |keys: &[&str]| node.ctl(&[&["backup", "verify", "--in", store, "x"], keys].concat());
+    let objects = verify(&[])?;
+    assert!(
+        objects.stderr.contains("give --identity"),
+        "{}",
+        objects.stderr
+    );
+    objects.ok();
+    let whole = verify(&["--identity", text(&own)?])?;
+    assert!(!whole.stderr.contains("--identity"), "{}", whole.stderr);
+    let shown = whole.ok();
+    assert!(shown.contains("orders"), "{shown}");
+    let refused = verify(&["-i", text(&other)?])?;
+    assert_eq!(refused.code, 1);
+    assert!(
+        refused.stderr.contains("encrypted for other recipients"),
+        "{}",
+        refused.stderr
+    );
+
+    for queue in ["orders", "journal"] {
+        node.ctl(&["delete_queue", queue])?.ok();
+    }
+    let restore =
+        |keys: &[&str]| node.ctl(&[&["backup", "restore", "--from", store, "x"], keys].concat());
+    for keys in [&[][..], &["-i", text(&other)?]] {
+        let refused = restore(keys)?;
+        assert_eq!(refused.code, 1);
+        assert!(refused.stderr.contains("--identity"), "{}", refused.stderr);
+    }
+    let queues = node.ctl(&["list_queues", "--output", "json"])?.json()?;
+    assert_eq!(queues, json!([]), "nothing was restored");
+    let restored = restore(&["-i", text(&own)?])?.ok();
+    assert!(restored.contains("2 messages of 2 queues"), "{restored}");
+    assert_eq!(messages(&node, "/", "orders")?.len(), 1);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Encodings of the requests and answers of streams, and of cursors.
 
 use crate::cursor::{
-    CursorEvent, CursorRequest, CursorSpec, CursorStart, MessageBatch, StreamBatch, StreamReply,
-    StreamRequest, StreamStats,
+    CursorEvent, CursorRequest, CursorSpec, CursorStart, MessageBatch, StreamBatch, StreamChunks,
+    StreamReply, StreamRequest, StreamStats,
 };
 use crate::{ConsumerId, Name};
 use bytes::Bytes;
@@ -22,11 +22,18 @@ wire_enum!(StreamRequest, "a request to a stream" {
     3 = QueryPublisher { name: Name },
     4 = ResolveOffset { start: CursorStart },
     5 = Stats,
+    6 = ReadChunks { from: u64 as Varint, end: u64 as Varint },
+    7 = AppendChunks { at: u64 as Varint, chunks: Vec<Bytes> },
 });
 wire_enum!(StreamReply, "an answer of a stream" {
     1 = Offset(offset: Option<u64> as Varint),
     2 = PublishingId(id: Option<u64> as Varint),
     3 = Stats(stats: StreamStats),
+    4 = Chunks(chunks: StreamChunks),
+});
+wire_struct!(StreamChunks {
+    next: u64 as Varint,
+    chunks: Vec<Bytes>,
 });
 wire_struct!(StreamStats {
     first_offset: Option<u64> as Varint,

@@ -2,8 +2,8 @@
 
 use super::{decode_list, encode_list};
 use crate::cursor::{
-    CursorEvent, CursorRequest, CursorSpec, CursorStart, MessageBatch, StreamBatch, StreamReply,
-    StreamRequest, StreamStats,
+    CursorEvent, CursorRequest, CursorSpec, CursorStart, MessageBatch, StreamBatch, StreamChunks,
+    StreamReply, StreamRequest, StreamStats,
 };
 use crate::{
     Annotations, BrowsePosition, ConsumerFilter, ConsumerId, ConsumerSpec, Delivery,
@@ -86,11 +86,14 @@ golden::variant_names! {
         StreamRequest::QueryPublisher { .. } => "query-publisher",
         StreamRequest::ResolveOffset { .. } => "resolve-offset",
         StreamRequest::Stats => "stats",
+        StreamRequest::ReadChunks { .. } => "read-chunks",
+        StreamRequest::AppendChunks { .. } => "append-chunks",
     }
     fn stream_reply_name(StreamReply) {
         StreamReply::Offset(_) => "offset",
         StreamReply::PublishingId(_) => "publishing-id",
         StreamReply::Stats(_) => "stats",
+        StreamReply::Chunks(_) => "chunks",
     }
     fn start_name(CursorStart) {
         CursorStart::First => "first",
@@ -290,6 +293,14 @@ fn stream_requests() -> Vec<RequestBody> {
     ];
     let resolve = |start| StreamRequest::ResolveOffset { start };
     requests.extend(starts().map(resolve));
+    requests.push(StreamRequest::ReadChunks {
+        from: 300,
+        end: 70_000,
+    });
+    requests.push(StreamRequest::AppendChunks {
+        at: 300,
+        chunks: vec![Bytes::from_static(b"chunk"), Bytes::from_static(b"other")],
+    });
     golden::assert_covers(&requests, stream_request_name);
     let batches = [None, Some("producer é".into())].map(|producer| StreamBatch {
         producer,
@@ -313,6 +324,10 @@ fn stream_replies() -> Vec<StreamReply> {
         StreamReply::Offset(Some(70_000)),
         StreamReply::PublishingId(Some(u64::MAX)),
         StreamReply::Stats(stats),
+        StreamReply::Chunks(StreamChunks {
+            next: 300,
+            chunks: vec![Bytes::from_static(b"chunk"), Bytes::from_static(b"other")],
+        }),
     ];
     golden::assert_covers(&replies, stream_reply_name);
     replies

@@ -225,6 +225,22 @@ pub enum StreamRequest {
     },
     /// Asks for the ends of the log. The answer is [`StreamReply::Stats`].
     Stats,
+    /// Asks for committed chunks with messages, for a backup. The answer is [`StreamReply::Chunks`]. It needs the feature
+    /// flag `stream_backups`.
+    ReadChunks {
+        /// The offset of the first message that is wanted; that of the oldest message if it is not retained any more.
+        from: u64,
+        /// No chunk that ends above this offset is sent.
+        end: u64,
+    },
+    /// Appends chunks of a backup with new offsets. The answer is the offset after the last one as [`StreamReply::Offset`],
+    /// once all are committed. It needs the feature flag `stream_backups`.
+    AppendChunks {
+        /// The next offset of the log. The request is refused if the log ends elsewhere, so that no chunk is stored twice.
+        at: u64,
+        /// The chunks in their order, in the log's own encoding: at most [`MAX_APPEND_BYTES`], or one chunk. Not checked yet.
+        chunks: Vec<Bytes>,
+    },
 }
 
 impl StreamRequest {
@@ -235,7 +251,7 @@ impl StreamRequest {
 }
 
 /// The answer to a [`StreamRequest`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamReply {
     /// An offset; None if none is stored.
     Offset(Option<u64>),
@@ -243,7 +259,23 @@ pub enum StreamReply {
     PublishingId(Option<u64>),
     /// The ends of the log.
     Stats(StreamStats),
+    /// Chunks with messages.
+    Chunks(StreamChunks),
 }
+
+/// Chunks of a stream, for a backup.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamChunks {
+    /// The offset at which the next request continues. It is that of the request if a repeated request got no chunks again.
+    pub next: u64,
+    /// The chunks in their order, in the log's own encoding. They are at most [`MAX_READ_BYTES`] or one chunk.
+    pub chunks: Vec<Bytes>,
+}
+
+/// Most bytes of [`StreamChunks`] with more than one chunk.
+pub const MAX_READ_BYTES: usize = 4 << 20;
+/// Most bytes of [`StreamRequest::AppendChunks`] with more than one chunk.
+pub const MAX_APPEND_BYTES: usize = 4 << 20;
 
 /// The ends of a stream's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

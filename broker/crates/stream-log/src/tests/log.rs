@@ -742,3 +742,77 @@ fn first_message_is_the_first_chunk_with_messages() {
     assert_eq!(Some(oldest), first.map(|chunk| chunk.header().timestamp));
     assert_eq!(timestamp(&open(&disk).0), Some(oldest), "recovered");
 }
+
+/// A chunk with a filter value, a sequence and a stored offset.
+fn chunk_with_everything() -> Chunk {
+    let disk = SimDisk::new();
+    let (mut log, _) = open(&disk);
+    append(&mut log, 1, 400, &[b"before"]);
+    let mut builder = log.builder();
+    builder.push_message(b"a", Some(b"apac")).expect("fits");
+    builder.push_message(b"b", None).expect("fits");
+    builder.set_sequence(b"producer", 5).expect("fits");
+    builder.set_offset(b"consumer", 1).expect("fits");
+    let header = log.append(&mut builder, 3, WallTime(500));
+    assert_eq!(header.expect("appended").expect("a chunk").first_offset, 1);
+    settle(&mut log, &disk);
+    read_all(&mut log, &disk).pop().expect("a chunk")
+}
+
+#[test]
+fn copied_chunk_keeps_messages_time_filter_and_sequences_but_no_stored_offsets() {
+    let chunk = chunk_with_everything();
+    let disk = SimDisk::new();
+    let (mut log, _) = open(&disk);
+    let header = log.append_copy(&chunk, 7, WallTime(900)).expect("appended");
+    assert_eq!(
+        (header.first_offset, header.epoch, header.timestamp),
+        (0, 7, 500)
+    );
+    settle(&mut log, &disk);
+    let copy = read_all(&mut log, &disk).pop().expect("a chunk");
+    assert_eq!(copy.data(), chunk.data());
+    assert_eq!(copy.filter(), chunk.filter());
+    assert!(!copy.filter().is_empty());
+    let sequence = log.tracking().sequence(b"producer").map(|s| s.sequence);
+    assert_eq!(sequence, Some(5));
+    assert_eq!(log.tracking().offset_count(), 0);
+    // The disk has the same.
+    disk.restart();
+    let (reopened, cut) = open(&disk);
+    assert_eq!(cut, None);
+    assert_eq!(reopened.tracking(), log.tracking());
+}
+
+#[test]
+fn times_of_copied_chunks_neither_go_back_nor_into_the_future() {
+    let chunk = chunk_with_everything();
+    let (mut log, _) = open(&SimDisk::new());
+    let early = log.append_copy(&chunk, 1, WallTime(450)).expect("appended");
+    assert_eq!(early.timestamp, 450);
+    append(&mut log, 1, 800, &[b"x"]);
+    let late = log.append_copy(&chunk, 1, WallTime(900)).expect("appended");
+    assert_eq!(late.timestamp, 800);
+}
+
+#[test]
+fn copied_chunks_begin_segments_with_a_snapshot_and_have_messages() {
+    let chunk = chunk_with_everything();
+    let disk = SimDisk::new();
+    let (mut log, _) = open(&disk);
+    while log.segments().len() < 3 {
+        log.append_copy(&chunk, 1, WallTime(900)).expect("appended");
+    }
+    settle(&mut log, &disk);
+    let chunks = read_all(&mut log, &disk);
+    let snapshot = chunks
+        .iter()
+        .find(|chunk| chunk.header().kind == ChunkKind::TrackingSnapshot);
+    let snapshot = snapshot.expect("a snapshot").clone();
+    let before = log.next_offset();
+    let refused = log.append_copy(&snapshot, 1, WallTime(900));
+    assert_eq!(refused, Err(AppendError::Fault(crate::ChunkFault::Entries)));
+    let stale = log.append_copy(&chunk, 0, WallTime(900));
+    assert!(matches!(stale, Err(AppendError::StaleEpoch { .. })));
+    assert_eq!(log.next_offset(), before);
+}

@@ -352,6 +352,12 @@ impl StreamReplica {
                 self.answer(session, seq, answer, out);
             }
             StreamRequest::Stats => self.find_position(session, seq, Start::Last, true),
+            StreamRequest::ReadChunks { from, end } => {
+                self.read_chunks((session, seq), from, end, out);
+            }
+            StreamRequest::AppendChunks { at, chunks } => {
+                self.append_chunks((session, seq), at, chunks, out);
+            }
         }
     }
 
@@ -370,7 +376,7 @@ impl StreamReplica {
     }
 
     /// The answer depends on everything that the log has now.
-    fn answer_once_committed(
+    pub(super) fn answer_once_committed(
         &mut self,
         session: SessionId,
         seq: u64,
@@ -494,10 +500,12 @@ fn takes_room(body: &RequestBody) -> bool {
         body,
         RequestBody::Publish(_)
             | RequestBody::PublishBatch(_)
-            | RequestBody::Stream(StreamRequest::StoreOffset { .. })
+            | RequestBody::Stream(
+                StreamRequest::StoreOffset { .. } | StreamRequest::AppendChunks { .. }
+            )
     )
 }
 
-fn refused(code: u16, text: String) -> QueueReply {
+pub(super) fn refused(code: u16, text: String) -> QueueReply {
     QueueReply::Refused { code, text }
 }

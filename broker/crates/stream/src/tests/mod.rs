@@ -1,5 +1,6 @@
 //! Tests of replicas on simulated disks.
 
+mod backup;
 mod consumer;
 mod entry;
 mod single;

@@ -6,6 +6,7 @@ use crate::ctl::client::Client;
 use crate::ctl::failure::Failure;
 use crate::ctl::output::Output;
 use audit::rfc3339;
+use backup::age::Recipient;
 use backup::{ArchiveWriter, BackupInfo, BackupName, Manifest, ObjectStore, QueueContent};
 use bytes::Bytes;
 use env::WallTime;
@@ -18,6 +19,8 @@ pub(super) struct Scope<'a> {
     pub queues: &'a [String],
     /// No messages.
     pub definitions_only: bool,
+    /// Empty: the backup is not encrypted.
+    pub recipients: Vec<Recipient>,
 }
 
 /// The name of a backup of this time: `20260131T235959Z`.
@@ -73,6 +76,32 @@ fn add_queue(
     }
 }
 
+/// Adds the retained messages of a virtual host to the archive.
+fn add_retained(
+    client: &Client,
+    writer: &mut ArchiveWriter<'_>,
+    vhost: &str,
+    progress: &mut Progress<'_>,
+) -> Result<(), Failure> {
+    let mut cursor = None;
+    let mut messages = 0;
+    writer.begin_retained(vhost);
+    loop {
+        let page = match client.export_retained(vhost, cursor.as_deref()) {
+            // Older versions do not know the request, and the virtual host may be deleted meanwhile.
+            Err(Failure::Refused { status: 404, .. }) => break,
+            result => result?,
+        };
+        messages += writer.append(page.body).map_err(|error| failed(&error))?;
+        progress.show(|| format!("vhost '{vhost}': {messages} retained messages"));
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => break,
+        }
+    }
+    writer.end_retained().map_err(|error| failed(&error))
+}
+
 pub(super) fn create(
     client: &Client,
     output: &Output,
@@ -90,6 +119,7 @@ pub(super) fn create(
         cluster: definitions.text("original_cluster_name"),
         broker_version: definitions.text("product_version"),
         started_ms,
+        recipients: scope.recipients.clone(),
     };
     let document = Bytes::from(definitions.encode());
     let begun = ArchiveWriter::begin(store, name.clone(), info, &document);
@@ -99,11 +129,16 @@ pub(super) fn create(
     let is_chosen = |queue: &&super::definitions::DefinedQueue| {
         !scope.definitions_only && (scope.queues.is_empty() || scope.queues.contains(&queue.name))
     };
+    let has_streams = queues
+        .iter()
+        .filter(is_chosen)
+        .any(|queue| queue.kind == "stream");
+    let includes_streams = has_streams && client.has_feature("stream_backups")?;
     for queue in queues.iter().filter(is_chosen) {
         let label = (queue.vhost.as_str(), queue.name.as_str());
         writer.begin_queue(label.0, label.1, &queue.kind);
         let content = match queue.kind.as_str() {
-            "stream" => QueueContent::StreamNotIncluded,
+            "stream" if !includes_streams => QueueContent::StreamNotIncluded,
             _ => match add_queue(client, &mut writer, label, &mut progress)? {
                 true => QueueContent::Included,
                 false => QueueContent::Deleted,
@@ -111,9 +146,15 @@ pub(super) fn create(
         };
         writer.end_queue(content).map_err(|error| failed(&error))?;
     }
-    writer.finish(wall()).map_err(|error| failed(&error))?;
-    // Each object was compared when it was written; this reads what a restore will read.
-    let manifest = check(output, store, &name)?;
+    // They belong to no queue.
+    if !scope.definitions_only && scope.queues.is_empty() {
+        for vhost in definitions.vhosts() {
+            add_retained(client, &mut writer, &vhost, &mut progress)?;
+        }
+    }
+    let manifest = writer.finish(wall()).map_err(|error| failed(&error))?;
+    // Each object was compared when it was written; this reads the objects that a restore will read.
+    check(output, store, &name, &[])?;
     report(output, &name, &manifest, "is written and verified")?;
     Ok(manifest)
 }

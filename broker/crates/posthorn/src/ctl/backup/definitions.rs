@@ -73,6 +73,12 @@ impl Definitions {
         vhosts.any(|entry| text(entry, "name") == vhost)
     }
 
+    /// The names of the virtual hosts.
+    pub(super) fn vhosts(&self) -> Vec<String> {
+        let vhosts = self.list("vhosts").iter();
+        vhosts.map(|entry| text(entry, "name").to_owned()).collect()
+    }
+
     /// The queues in their order.
     pub(super) fn queues(&self) -> Vec<DefinedQueue> {
         let queues = self.list("queues").iter().map(|entry| {
