@@ -80,6 +80,7 @@ bugs! {
         GroupOwnerForgotten "group-owner-forgotten" "a message group is free again once its consumer has settled one of its messages",
         ReturnedUnexamined "returned-unexamined" "a message that is ready again is not compared again with the filters of consumers",
         FilterIgnored "filter-ignored" "every message satisfies the filter of a consumer",
+        ExpiryIndexForgotten "expiry-index-forgotten" "a restored quorum queue has no index of messages that expire before others ahead of them",
         DelayedForgotten "delayed-forgotten" "a checkpoint of a quorum queue lacks the delayed messages",
         TimeoutForgotten "timeout-forgotten" "a quorum queue never ends the time of a consumer that does not acknowledge",
         TimeoutLosesMessages "timeout-loses-messages" "the messages of a consumer whose time is over do not return to their quorum queue",

@@ -160,6 +160,8 @@ pub struct QuorumFeatures {
     /// Messages of one group are delivered in order and to one consumer at a time. Only queues that are declared with
     /// `x-message-groups` have it.
     pub message_groups: bool,
+    /// Ready messages expire on time, also behind others.
+    pub exact_expiry: bool,
 }
 
 impl QuorumFeatures {
@@ -177,6 +179,7 @@ impl QuorumFeatures {
             scheduled_delivery: self.scheduled_delivery || other.scheduled_delivery,
             deduplication: self.deduplication || other.deduplication,
             message_groups: self.message_groups || other.message_groups,
+            exact_expiry: self.exact_expiry || other.exact_expiry,
         }
     }
 }

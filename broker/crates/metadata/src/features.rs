@@ -164,6 +164,13 @@ pub const STREAM_BACKUPS: Feature = Feature {
     description: "Backups have the messages of streams",
 };
 
+/// Ready messages of quorum queues expire on time, also behind others: the features in a command of a queue's log, and the
+/// checkpoints behind it. Without the flag a message expires when it is the first of its priority level.
+pub const EXACT_EXPIRY: Feature = Feature {
+    name: "exact_expiry",
+    description: "Messages of quorum queues expire on time, also behind others",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
 pub const KNOWN: &[Feature] = &[
@@ -172,6 +179,7 @@ pub const KNOWN: &[Feature] = &[
     CONSISTENT_HASH_TREE,
     CONSUMER_ACTIVITY,
     CONSUMER_FILTERS,
+    EXACT_EXPIRY,
     HEAD_MESSAGE_AGES,
     MAJORITY_RECOVERY,
     MESSAGE_GROUPS,
@@ -305,6 +313,7 @@ impl Tree {
             scheduled_delivery: self.feature_enabled(SCHEDULED_DELIVERY.name),
             deduplication: self.feature_enabled(PUBLISHER_DEDUPLICATION.name),
             message_groups: false,
+            exact_expiry: self.feature_enabled(EXACT_EXPIRY.name),
         }
     }
 

@@ -41,11 +41,15 @@ fn cpu() -> Duration {
 }
 
 fn message(priority: Option<u8>) -> Message {
+    message_with(priority, None)
+}
+
+fn message_with(priority: Option<u8>, ttl_ms: Option<u64>) -> Message {
     MessageBuilder {
         protocol: Protocol::Amqp091,
         durable: true,
         priority,
-        ttl_ms: None,
+        ttl_ms,
         received: WallTime(0),
         exchange: "",
         routing_keys: &["cost"],
@@ -126,6 +130,7 @@ impl Kind {
         queue.enable_features(QuorumFeatures {
             strict_priorities: true,
             message_groups,
+            exact_expiry: true,
             ..QuorumFeatures::default()
         });
         queue.configure(Timestamps::default(), &settings(None), &mut out);
@@ -470,6 +475,35 @@ fn memory(bare: &Bare, before: u64, depth: u64) {
     }
 }
 
+/// Publishes `depth` messages with a TTL that `ttl_ms` derives from their number, and lets them expire. `is_behind`: behind a
+/// message without a TTL.
+fn expire(what: &str, depth: u64, is_behind: bool, ttl_ms: fn(u64) -> u64) {
+    let mut bare = Bare::new(Kind::quorum());
+    if is_behind {
+        bare.publish(&[message(None)]);
+    }
+    let before = LIVE.load(Relaxed);
+    for first in (0..depth).step_by(BATCH as usize) {
+        let messages = (first..first + BATCH).map(|n| message_with(None, Some(ttl_ms(n))));
+        bare.publish(&messages.collect::<Vec<_>>());
+    }
+    println!("{what}: {depth} messages that expire");
+    memory(&bare, before, depth);
+    bare.at.wall.0 += 1 << 40;
+    let rest = u64::from(is_behind);
+    let mut turns = 0;
+    let cost = measure(depth, || {
+        while let Kind::Quorum { queue, .. } = &mut bare.queue
+            && queue.stats().ready > rest
+        {
+            queue.tick(bare.at, &mut bare.out);
+            bare.turn();
+            turns += 1;
+        }
+    });
+    show(&format!("{what}, in {turns} commands"), &cost);
+}
+
 /// The same through both clients, as sessions use them.
 fn with_clients(what: &str, mut queue: Kind) {
     let kind = queue.kind();
@@ -514,6 +548,12 @@ fn with_clients(what: &str, mut queue: Kind) {
 }
 
 fn main() {
+    for depth in [100_000, 1_000_000] {
+        expire("one TTL", depth, false, |_| 1 << 30);
+        expire("one TTL behind a lasting message", depth, true, |_| 1 << 30);
+        let any = |n: u64| (1 << 30) + n.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (1 << 29);
+        expire("any TTL", depth, false, any);
+    }
     for depth in [0, 100_000, 1_000_000] {
         at_depth("quorum", Kind::quorum(), depth, 0);
     }

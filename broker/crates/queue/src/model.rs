@@ -128,6 +128,8 @@ pub(crate) struct ModelQueue {
     is_strict: bool,
     /// Quorum: only failures count towards the delivery limit.
     counts_deliveries: bool,
+    /// Quorum: messages expire on time, also behind others.
+    is_exact: bool,
     blocked: bool,
     /// In order of creation.
     consumers: Vec<Consumer>,
@@ -164,6 +166,7 @@ impl ModelQueue {
             early: Vec::new(),
             is_strict: false,
             counts_deliveries: false,
+            is_exact: false,
             blocked: false,
             consumers: Vec::new(),
             rotation: Vec::new(),
@@ -344,8 +347,42 @@ impl ModelQueue {
         })
     }
 
-    /// Removes expired heads. `at_once`: also those with a TTL of zero that may still be delivered now.
+    /// The message that expires first. Of several, a requeued one is first, then those that were never delivered by level.
+    fn first_to_expire(&self) -> Option<(u64, bool, usize)> {
+        let returned = self.returned.iter().enumerate();
+        let returned = returned.map(|(at, w)| (w, (0, Reverse(0), at as u64), true, at));
+        let waiting = self.waiting.iter().enumerate();
+        let waiting = waiting.map(|(at, w)| {
+            let order = (1 + u8::from(w.redelivered), Reverse(w.level), w.joined);
+            (w, order, false, at)
+        });
+        let expiring = returned.chain(waiting);
+        let expiring = expiring.filter_map(|(w, order, returned, at)| {
+            w.expires.map(|expires| (expires, order, returned, at))
+        });
+        let (expires, _, returned, at) = expiring.min()?;
+        Some((expires, returned, at))
+    }
+
+    /// Removes all messages that have expired.
+    fn expire_exactly(&mut self) {
+        while let Some((expires, returned, at)) = self.first_to_expire()
+            && expires <= self.clock
+        {
+            let gone = match returned {
+                true => self.returned.remove(at),
+                false => self.waiting.remove(at),
+            };
+            self.dead.push((DeadReason::Expired, gone.n));
+        }
+    }
+
+    /// Removes expired heads or, with exact expiry, all expired messages. `at_once`: also those with a TTL of zero that may
+    /// still be delivered now.
     fn expire(&mut self, at_once: bool) {
+        if self.is_exact {
+            return self.expire_exactly();
+        }
         let clock = if at_once { self.clock } else { self.clock - 1 };
         while self.is_strict {
             let is_due = |w: &Waiting| w.expires.is_some_and(|e| e <= clock);
@@ -1002,6 +1039,12 @@ impl ModelQueue {
         self.finish();
     }
 
+    /// Quorum: messages expire on time from now on.
+    fn expire_on_time(&mut self) {
+        self.is_exact = true;
+        self.finish();
+    }
+
     /// Quorum: from now on only failures count towards the delivery limit. A message that waits or is unsettled has had
     /// one delivery at least if it has had any.
     fn count_deliveries(&mut self) {
@@ -1197,6 +1240,8 @@ pub(crate) enum Step {
     ServeStrictly,
     /// Quorum: only failures count towards the delivery limit.
     CountDeliveries,
+    /// Quorum: messages expire on time, also behind others.
+    ExpireExactly,
     /// Quorum: messages can be published for a later time.
     HoldBack,
     /// Quorum: returned messages are delayed. `returns`: 0 for none.
@@ -1237,6 +1282,7 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
         1 => Just(Step::Purge),
         1 => Just(Step::ServeStrictly),
         1 => Just(Step::CountDeliveries),
+        1 => Just(Step::ExpireExactly),
         1 => Just(Step::HoldBack),
         1 => (0u8..4, 1u64..60, 1u64..120).prop_map(|(returns, min_ms, max_ms)| Step::DelayReturns { returns, min_ms, max_ms }),
         2 => Just(Step::Restart),
@@ -1256,6 +1302,10 @@ pub(crate) trait QueueUnderTest {
     }
     /// Changes to counts of all deliveries. `None`: the queue type does not have them.
     fn count_deliveries(&mut self) -> Option<QueueOutput> {
+        None
+    }
+    /// Changes to exact expiry. `None`: the queue type does not change it.
+    fn expire_exactly(&mut self) -> Option<QueueOutput> {
         None
     }
     /// Changes the delay of returned messages. `None`: the queue type does not have it.
@@ -1601,6 +1651,13 @@ impl<R: QueueUnderTest> Pair<R> {
                     return Ok(());
                 };
                 self.model.hold_back();
+                out
+            }
+            Step::ExpireExactly => {
+                let Some(out) = self.real.expire_exactly() else {
+                    return Ok(());
+                };
+                self.model.expire_on_time();
                 out
             }
             Step::CountDeliveries => {

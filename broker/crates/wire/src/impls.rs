@@ -293,12 +293,14 @@ const DELAYED_RETRY: u8 = 4;
 const SCHEDULED_DELIVERY: u8 = 8;
 const DEDUPLICATION: u8 = 16;
 const MESSAGE_GROUPS: u8 = 32;
+const EXACT_EXPIRY: u8 = 64;
 const KNOWN_FEATURES: u8 = STRICT_PRIORITIES
     | DELIVERY_COUNTS
     | DELAYED_RETRY
     | SCHEDULED_DELIVERY
     | DEDUPLICATION
-    | MESSAGE_GROUPS;
+    | MESSAGE_GROUPS
+    | EXACT_EXPIRY;
 
 /// A bit for each feature. Unknown bits are an error, because a replica that ignores a feature diverges from the others.
 impl Wire for QuorumFeatures {
@@ -310,6 +312,7 @@ impl Wire for QuorumFeatures {
             scheduled_delivery,
             deduplication,
             message_groups,
+            exact_expiry,
         } = *self;
         let bit = |is_enabled: bool, bit: u8| if is_enabled { bit } else { 0 };
         out.put_u8(
@@ -318,7 +321,8 @@ impl Wire for QuorumFeatures {
                 | bit(delayed_retry, DELAYED_RETRY)
                 | bit(scheduled_delivery, SCHEDULED_DELIVERY)
                 | bit(deduplication, DEDUPLICATION)
-                | bit(message_groups, MESSAGE_GROUPS),
+                | bit(message_groups, MESSAGE_GROUPS)
+                | bit(exact_expiry, EXACT_EXPIRY),
         );
     }
 
@@ -334,6 +338,7 @@ impl Wire for QuorumFeatures {
             scheduled_delivery: bits & SCHEDULED_DELIVERY != 0,
             deduplication: bits & DEDUPLICATION != 0,
             message_groups: bits & MESSAGE_GROUPS != 0,
+            exact_expiry: bits & EXACT_EXPIRY != 0,
         })
     }
 }

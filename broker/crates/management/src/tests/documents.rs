@@ -223,6 +223,7 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
             ("consistent_hash_tree", "enabled"),
             ("consumer_activity", "enabled"),
             ("consumer_filters", "enabled"),
+            ("exact_expiry", "enabled"),
             ("head_message_ages", "enabled"),
             ("majority_recovery", "enabled"),
             ("message_groups", "enabled"),

@@ -55,6 +55,7 @@ const STRICT: QuorumFeatures = QuorumFeatures {
     scheduled_delivery: false,
     deduplication: false,
     message_groups: false,
+    exact_expiry: false,
 };
 const DELAYING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -63,6 +64,7 @@ const DELAYING: QuorumFeatures = QuorumFeatures {
     scheduled_delivery: false,
     deduplication: false,
     message_groups: false,
+    exact_expiry: false,
 };
 const SCHEDULING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -71,6 +73,7 @@ const SCHEDULING: QuorumFeatures = QuorumFeatures {
     scheduled_delivery: true,
     deduplication: false,
     message_groups: false,
+    exact_expiry: false,
 };
 const DEDUPLICATING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -79,6 +82,7 @@ const DEDUPLICATING: QuorumFeatures = QuorumFeatures {
     scheduled_delivery: false,
     deduplication: true,
     message_groups: false,
+    exact_expiry: false,
 };
 const GROUPING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -87,6 +91,7 @@ const GROUPING: QuorumFeatures = QuorumFeatures {
     scheduled_delivery: true,
     deduplication: false,
     message_groups: true,
+    exact_expiry: false,
 };
 const GROUPS_ONLY: QuorumFeatures = QuorumFeatures {
     strict_priorities: false,
@@ -95,6 +100,7 @@ const GROUPS_ONLY: QuorumFeatures = QuorumFeatures {
     scheduled_delivery: false,
     deduplication: false,
     message_groups: true,
+    exact_expiry: false,
 };
 const COUNTING: QuorumFeatures = QuorumFeatures {
     strict_priorities: true,
@@ -103,6 +109,17 @@ const COUNTING: QuorumFeatures = QuorumFeatures {
     scheduled_delivery: false,
     deduplication: false,
     message_groups: false,
+    exact_expiry: false,
+};
+
+const EXACT: QuorumFeatures = QuorumFeatures {
+    strict_priorities: true,
+    delivery_counts: true,
+    delayed_retry: false,
+    scheduled_delivery: false,
+    deduplication: false,
+    message_groups: false,
+    exact_expiry: true,
 };
 
 fn settings(overflow: Overflow, dead_letter: DeadLettering) -> QueueSettings {
@@ -213,6 +230,10 @@ fn commands_of_version_0_2_are_decoded() {
         }),
         Command::Configure(Configuration {
             features: GROUPING,
+            settings: settings(Overflow::DropHead, DeadLettering::Off),
+        }),
+        Command::Configure(Configuration {
+            features: EXACT,
             settings: settings(Overflow::DropHead, DeadLettering::Off),
         }),
     ]);
@@ -753,8 +774,39 @@ fn grouping_queue() -> Machine {
     log.machine
 }
 
+/// A queue whose messages expire on time, with three that expire before others ahead of them. One is requeued.
+fn exact_queue() -> Machine {
+    let mut log = Log::new(unlimited());
+    let configure = Command::Configure(Configuration {
+        features: EXACT,
+        settings: unlimited(),
+    });
+    log.apply(&configure.encode());
+    log.publish(2, None, None);
+    log.publish(1, None, Some(60_000));
+    log.publish(1, Some(9), Some(70_000));
+    log.publish(1, Some(9), Some(50_000));
+    log.publish(1, None, Some(40_000));
+    let one = consumer_session(1);
+    let consume = RequestBody::Consume {
+        consumer: CONSUMER,
+        spec: crate::ConsumerSpec {
+            exclusive: false,
+            prefetch: 1,
+            ..spec(FlowMode::Prefetch)
+        },
+    };
+    log.request(one, [consume, RequestBody::Cancel { consumer: CONSUMER }]);
+    log.settle(one, SettlementOutcome::Released, 1);
+    log.machine
+}
+
 #[test]
 fn checkpoints_of_version_0_2_are_decoded() {
+    let exact = exact_queue();
+    assert_eq!((exact.stats().ready, exact.ready.early_len()), (6, 3));
+    assert_eq!(exact.ready.returned().count(), 1);
+
     let grouping = grouping_queue();
     let stats = grouping.stats();
     assert_eq!(
@@ -861,6 +913,7 @@ fn checkpoints_of_version_0_2_are_decoded() {
         files.check("scheduled-delivery", &State(scheduling), encode, decode);
         files.check("deduplication", &State(deduplicating), encode, decode);
         files.check("message-groups", &State(grouping), encode, decode);
+        files.check("exact-expiry", &State(exact), encode, decode);
         files.check("consumer-filters", &State(filtering), encode, decode);
     });
 }

@@ -1,6 +1,7 @@
 //! A leader and its log, one entry at a time.
 
 use super::command::{Command, Configuration};
+use super::machine::EXPIRIES_PER_COMMAND;
 use super::tests::{message, number, session, settings, spec};
 use super::{LogRead, QuorumQueue};
 use crate::{
@@ -133,6 +134,38 @@ fn leader_logs_features_of_the_cluster_once() {
     other.apply(Some(command(Some(1))));
     assert_eq!(configure(&mut other, Some(1)), None);
     assert_eq!(configure(&mut other, Some(2)), Some(command(Some(2))));
+}
+
+/// More messages expire together than one command drops: the leader goes on until none is left.
+#[test]
+fn leader_drops_all_expired_messages_in_several_commands() {
+    let mut leader = Leader::new();
+    leader.queue.enable_features(QuorumFeatures {
+        exact_expiry: true,
+        ..QuorumFeatures::default()
+    });
+    let at = |ms| Timestamps {
+        now: Time(ms * 1_000_000),
+        wall: WallTime(ms),
+    };
+    (leader.queue).configure(at(0), &settings(), &mut leader.out);
+    leader.settle();
+    leader.step(1, RequestBody::Publish(message(1, None, None)));
+    let count = u64::from(EXPIRIES_PER_COMMAND) + 10;
+    for seq in 2..count + 2 {
+        leader.step(seq, RequestBody::Publish(message(seq, None, Some(100))));
+        leader.settle();
+    }
+    assert_eq!(leader.queue.stats().ready, count + 1);
+    assert_eq!(leader.queue.wake_at(), Some(at(100).now));
+    let mut ready = Vec::new();
+    while leader.queue.wake_at().is_some() {
+        leader.queue.tick(at(100), &mut leader.out);
+        assert!(leader.queue.has_proposals(), "time is logged");
+        leader.settle();
+        ready.push(leader.queue.stats().ready);
+    }
+    assert_eq!(ready, [11, 1]);
 }
 
 #[test]

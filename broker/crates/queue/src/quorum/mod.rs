@@ -19,6 +19,8 @@ mod delayed;
 mod delayed_tests;
 mod effects;
 #[cfg(test)]
+mod expiry_tests;
+#[cfg(test)]
 mod flow_tests;
 #[cfg(test)]
 mod format_tests;

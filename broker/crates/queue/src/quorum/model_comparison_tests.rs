@@ -3,7 +3,7 @@
 use super::command::{Command, Configuration};
 use super::machine::Machine;
 use super::tests::{Rig, session, settings};
-use crate::model::{FLOW, Pair, QueueUnderTest, step};
+use crate::model::{FLOW, Pair, QueueUnderTest, Step, step};
 use crate::{
     BrowsePage, BrowseRequest, ConsumerId, DelayedDetails, DelayedRetry, QueueOutput,
     QueueSettings, QueueType, ReadyDetails, RequestBody, SessionId,
@@ -47,6 +47,10 @@ impl QueueUnderTest for Rig {
 
     fn count_deliveries(&mut self) -> Option<QueueOutput> {
         Some(self.enable_delivery_counts())
+    }
+
+    fn expire_exactly(&mut self) -> Option<QueueOutput> {
+        Some(self.enable_exact_expiry())
     }
 
     fn delay_returns(&mut self, retry: Option<DelayedRetry>) -> Option<QueueOutput> {
@@ -98,6 +102,20 @@ impl QueueUnderTest for Rig {
     }
 }
 
+impl Rig {
+    /// With exact expiry, no ready message is present after its expiry.
+    fn assert_none_has_expired(&self) -> Result<(), TestCaseError> {
+        let ready = &self.machine.ready;
+        let requeued = ready.returned().chain(ready.postponed().map(|(_, r)| r));
+        let grouped = ready.grouped().map(|(_, r)| r);
+        let messages = ready.fresh().chain(requeued.chain(grouped).map(|r| r.held));
+        let clock = self.machine.clock;
+        let expired = messages.filter(|held| held.expires != 0 && held.expires <= clock);
+        prop_assert!(!ready.is_exact() || expired.count() == 0);
+        Ok(())
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
@@ -106,6 +124,7 @@ proptest! {
         delivery_limit in prop_oneof![Just(None), (0u32..4).prop_map(Some)],
         message_ttl_ms in proptest::option::of(20u64..100),
         single_active_consumer: bool,
+        is_exact: bool,
     ) {
         let settings = QueueSettings {
             delivery_limit,
@@ -116,8 +135,12 @@ proptest! {
         let mut rig = Rig::new(settings.clone());
         rig.machine.checkout.flow_window = FLOW;
         let mut pair = Pair::new(QueueType::Quorum, settings, rig);
+        if is_exact {
+            pair.run(Step::ExpireExactly)?;
+        }
         for step in steps {
             pair.run(step)?;
+            pair.real.assert_none_has_expired()?;
         }
     }
 }

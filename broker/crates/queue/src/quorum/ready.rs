@@ -11,8 +11,10 @@
 //!
 //! A queue with message groups keeps the messages of groups apart ([`GroupedMessages`]) and serves strictly.
 
+mod expiry;
 mod oldest;
 mod picking;
+mod requeued;
 
 use super::effects::LogLocation;
 use super::grouped::{GroupDelivery, GroupedMessages, ServicePosition};
@@ -20,6 +22,8 @@ use crate::DeliveryCounts;
 use crate::checkout::Dequeued;
 use crate::groups::GroupId;
 use env::planted::{self, Bug};
+use expiry::{EarlyMessages, expiry_rank};
+use requeued::RequeuedList;
 use std::collections::VecDeque;
 
 /// The highest level. Higher priorities count as this one, as in RabbitMQ.
@@ -185,6 +189,8 @@ struct Chunk {
     expires: Vec<u64>,
     /// Number of references that were taken.
     front: usize,
+    /// The highest [rank](expiry::expiry_rank) of a reference that was added.
+    latest: u64,
 }
 
 impl Chunk {
@@ -222,6 +228,7 @@ impl Chunk {
         if held.expires != 0 || !self.expires.is_empty() {
             self.expires.push(held.expires);
         }
+        self.note_latest(held);
         self.items.push(FullMessage {
             delta,
             offset: held.offset,
@@ -236,6 +243,10 @@ impl Chunk {
 struct PriorityLevel {
     level: u8,
     chunks: VecDeque<Chunk>,
+    /// The highest rank of the chunks.
+    latest: u64,
+    /// Messages that expire before one ahead of them, if the queue lets messages expire exactly.
+    early: EarlyMessages,
 }
 
 impl PriorityLevel {
@@ -243,10 +254,13 @@ impl PriorityLevel {
         PriorityLevel {
             level,
             chunks: VecDeque::new(),
+            latest: 0,
+            early: EarlyMessages::default(),
         }
     }
 
-    fn push(&mut self, held: &LogMessage) {
+    fn push(&mut self, held: &LogMessage, is_exact: bool) {
+        self.note_expiry(held, is_exact);
         if self.chunks.back_mut().is_some_and(|c| c.push(held)) {
             return;
         }
@@ -257,6 +271,7 @@ impl PriorityLevel {
             items: Items::Compact(Vec::with_capacity(capacity)),
             expires: Vec::new(),
             front: 0,
+            latest: 0,
         };
         chunk.push(held);
         self.chunks.push_back(chunk);
@@ -281,11 +296,14 @@ impl PriorityLevel {
         chunk.front += 1;
         if chunk.front >= chunk.items.len() {
             let is_retained = chunk.items.capacity() <= RETAINED_CAPACITY;
+            let latest = chunk.latest;
             match self.chunks.len() {
                 1 if is_retained => self.reset_first_chunk(),
                 _ => drop(self.chunks.pop_front()),
             }
+            self.forget_latest(latest);
         }
+        self.early.remove(&held);
         Some(held)
     }
 
@@ -295,6 +313,7 @@ impl PriorityLevel {
             chunk.items.clear();
             chunk.expires.clear();
             chunk.front = 0;
+            chunk.latest = 0;
         }
     }
 
@@ -379,7 +398,7 @@ impl PriorityLevels {
         self.others.get_mut(index).filter(|_| is_allocated)
     }
 
-    fn push(&mut self, held: &LogMessage) {
+    fn push(&mut self, held: &LogMessage, is_exact: bool) {
         let level = held.level.min(HIGHEST_LEVEL);
         let is_new = level != DEFAULT_LEVEL && self.allocated & bit(level) == 0;
         if is_new {
@@ -391,7 +410,7 @@ impl PriorityLevels {
             self.occupied |= bit(level);
         }
         if let Some(messages) = self.get_mut(level) {
-            messages.push(held);
+            messages.push(held, is_exact);
         }
     }
 
@@ -427,10 +446,10 @@ enum NextMessage {
 /// The ready messages of a queue.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    returned: VecDeque<RequeuedMessage>,
+    returned: RequeuedList<RequeuedMessage>,
     levels: PriorityLevels,
     /// Messages requeued at the end of the default level: after all messages before this location of the log.
-    postponed: VecDeque<(LogLocation, RequeuedMessage)>,
+    postponed: RequeuedList<(LogLocation, RequeuedMessage)>,
     /// A level is served only while every higher one is empty.
     is_strict: bool,
     /// Weighted order: position in the cycle of two messages of high and one of normal priority.
@@ -440,6 +459,10 @@ pub(crate) struct Ready {
     bytes: u64,
     /// How many ready messages without a group have a TTL.
     expiring: u64,
+    /// They expire on time, also behind others.
+    is_exact: bool,
+    /// None of them has a lower [rank](expiry::expiry_rank).
+    earliest: u64,
     /// Messages of groups. `None`: the queue has no groups.
     groups: Option<Box<GroupedMessages>>,
 }
@@ -448,14 +471,16 @@ impl Ready {
     /// Creates an empty queue with weighted order.
     pub(crate) fn new() -> Ready {
         Ready {
-            returned: VecDeque::new(),
+            returned: RequeuedList::new(),
             levels: PriorityLevels::new(),
-            postponed: VecDeque::new(),
+            postponed: RequeuedList::new(),
             is_strict: false,
             turn: 0,
             len: 0,
             bytes: 0,
             expiring: 0,
+            is_exact: false,
+            earliest: u64::MAX,
             groups: None,
         }
     }
@@ -504,7 +529,19 @@ impl Ready {
     fn count(&mut self, held: &LogMessage) {
         self.len += 1;
         self.bytes += u64::from(held.body);
-        self.expiring += u64::from(held.expires != 0);
+        if held.expires != 0 {
+            self.expiring += 1;
+            self.earliest = self.earliest.min(expiry_rank(held.expires));
+        }
+    }
+
+    /// Counts a removed message without a group.
+    fn uncount(&mut self, held: &LogMessage) {
+        self.len -= 1;
+        self.bytes -= u64::from(held.body);
+        self.expiring -= u64::from(held.expires != 0);
+        debug_assert!(self.expiring <= self.len);
+        debug_assert!(self.len > 0 || self.bytes == 0);
     }
 
     /// Adds a message of a group. Returns false if the message has none.
@@ -553,7 +590,7 @@ impl Ready {
             }
         }
         self.count(held);
-        self.levels.push(held);
+        self.levels.push(held, self.is_exact);
     }
 
     /// Requeues a message at the front, behind those that were requeued before. A message of a group goes to its place
@@ -802,16 +839,12 @@ impl Ready {
         }
         let item = dequeued.as_ref().map(|dequeued| dequeued.item);
         debug_assert_eq!(item, Some(*held), "the next message is taken");
-        self.len -= 1;
-        self.bytes -= u64::from(held.body);
-        self.expiring -= u64::from(held.expires != 0);
-        debug_assert!(self.expiring <= self.len);
-        debug_assert!(self.len > 0 || self.bytes == 0);
+        self.uncount(held);
         dequeued
     }
 
-    /// The messages that can expire: the head of the queue or, with strict order, the first requeued message and
-    /// the first message of each level, as in RabbitMQ.
+    /// The messages that can expire without exact expiry: the head of the queue or, with strict order, the first requeued
+    /// message and the first message of each level, as in RabbitMQ.
     fn heads(&self) -> impl Iterator<Item = (NextMessage, LogMessage)> {
         let (head, returned, levels) = match self.is_strict {
             true => (None, self.returned_head(), self.occupied_levels()),
@@ -832,6 +865,9 @@ impl Ready {
         if self.expiring == 0 {
             return None;
         }
+        if self.is_exact {
+            return self.pop_next_to_expire(clock);
+        }
         let is_expired = |held: &LogMessage| held.expires != 0 && held.expires <= clock;
         let (next, held) = self.heads().find(|(_, held)| is_expired(held))?;
         self.remove(next, &held).map(|dequeued| dequeued.item)
@@ -843,6 +879,9 @@ impl Ready {
         if self.expiring == 0 {
             return grouped;
         }
+        if self.is_exact {
+            return self.next_exact_expiry().into_iter().chain(grouped).min();
+        }
         let expiries = self.heads().map(|(_, held)| held.expires);
         let expiries = expiries.filter(|expires| *expires != 0);
         expiries.chain(grouped).min()
@@ -851,8 +890,8 @@ impl Ready {
     /// Drops all messages. Returns their number.
     pub(crate) fn clear(&mut self) -> u64 {
         let dropped = self.len;
-        self.returned = VecDeque::new();
-        self.postponed = VecDeque::new();
+        self.returned.clear();
+        self.postponed.clear();
         self.levels = PriorityLevels::new();
         if let Some(groups) = &mut self.groups {
             groups.clear();
@@ -860,6 +899,7 @@ impl Ready {
         self.len = 0;
         self.bytes = 0;
         self.expiring = 0;
+        self.earliest = u64::MAX;
         dropped
     }
 

@@ -136,6 +136,9 @@ impl Machine {
         machine.ready.turn = from.u8()?;
         machine.blocked = from.get()?;
         get_ready(from, &mut machine.ready, format)?;
+        if planted::is(Bug::ExpiryIndexForgotten) {
+            machine.ready.forget_early();
+        }
         if format.has_delayed() {
             get_delayed(from, &mut machine.delayed, &mut machine.ready, format)?;
         }

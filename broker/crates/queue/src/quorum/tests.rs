@@ -151,6 +151,14 @@ impl Rig {
         })
     }
 
+    /// Lets ready messages expire on time from now on, also behind others.
+    pub(crate) fn enable_exact_expiry(&mut self) -> QueueOutput {
+        self.enable(QuorumFeatures {
+            exact_expiry: true,
+            ..QuorumFeatures::default()
+        })
+    }
+
     /// Makes the queue recognise messages that are published again, for a time in milliseconds.
     pub(crate) fn deduplicate(&mut self, window_ms: u64) -> QueueOutput {
         let features = QuorumFeatures {
@@ -848,10 +856,16 @@ fn restored(rig: &Rig) -> Machine {
 
 #[test]
 fn damaged_commands_and_snapshots_never_panic() {
-    for strict in [false, true] {
+    for (strict, exact) in [(false, false), (true, false), (true, true)] {
         let mut rig = Rig::new(settings());
         if strict {
             rig.enable_strict_priorities();
+        }
+        if exact {
+            rig.enable_exact_expiry();
+            let early = message(4, None, Some(60_000));
+            rig.publish([5]);
+            rig.one(9, RequestBody::Publish(early));
         }
         damage(rig);
     }

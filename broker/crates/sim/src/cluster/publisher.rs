@@ -223,6 +223,7 @@ impl Publisher {
             QueueTreatment::Scheduled(delay) => (DELAYING_EXCHANGE, id.delayed_properties(delay)),
             QueueTreatment::Deduplicated => ("", id.identified_properties()),
             QueueTreatment::Grouped => ("", id.grouped_properties()),
+            QueueTreatment::MessageTtl(ttl) => ("", id.expiring_properties(ttl)),
             _ => ("", id.properties(None)),
         };
         let target = (exchange, &*queue_plan.name);

@@ -119,6 +119,20 @@ impl MessageId {
         body.freeze()
     }
 
+    /// The TTL of its own of a message to a queue with this TTL. Two of three messages have none.
+    pub(super) fn own_ttl(self, ttl: Duration) -> Option<Duration> {
+        let random = self.mix(7);
+        let part = (random >> 32) % 100;
+        let own = Duration::from_millis(ttl.as_millis() as u64 * part / 100);
+        Some(own).filter(|_| random.is_multiple_of(3))
+    }
+
+    /// The properties of a message to a queue with this TTL.
+    pub(super) fn expiring_properties(self, ttl: Duration) -> Bytes {
+        let own = self.own_ttl(ttl).map(|own| own.as_millis().to_string());
+        self.properties(own.as_deref())
+    }
+
     pub(super) fn properties(self, expiration: Option<&str>) -> Bytes {
         self.encode_properties(expiration, None)
     }

@@ -7,9 +7,9 @@ use crate::world::{Scenario, World};
 use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
 use metadata::features::{
-    CONSUMER_FILTERS, Feature, MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION, QUORUM_CONSUMER_TIMEOUTS,
-    QUORUM_DELAYED_RETRY, QUORUM_DELIVERY_COUNTS, QUORUM_STRICT_PRIORITIES, QUOTAS,
-    SCHEDULED_DELIVERY, STREAM_QUEUES, Version,
+    CONSUMER_FILTERS, EXACT_EXPIRY, Feature, MESSAGE_GROUPS, PUBLISHER_DEDUPLICATION,
+    QUORUM_CONSUMER_TIMEOUTS, QUORUM_DELAYED_RETRY, QUORUM_DELIVERY_COUNTS,
+    QUORUM_STRICT_PRIORITIES, QUOTAS, SCHEDULED_DELIVERY, STREAM_QUEUES, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,7 +29,7 @@ const fn flag(name: &'static str) -> Feature {
 }
 
 /// Enough flags that runs meet a node which does not know an enabled flag. With three flags hardly any run did.
-const FLAGS: [Feature; 11] = [
+const FLAGS: [Feature; 12] = [
     // Every version knows this one.
     STREAM_QUEUES,
     flag("first"),
@@ -50,6 +50,8 @@ const FLAGS: [Feature; 11] = [
     MESSAGE_GROUPS,
     // They search messages for consumers with filters.
     CONSUMER_FILTERS,
+    // Their messages expire on time behind others.
+    EXACT_EXPIRY,
 ];
 
 /// The newest version. It knows every flag.
@@ -58,7 +60,7 @@ pub(super) const NEWEST: Version = Version {
     features: &FLAGS,
 };
 
-/// Older versions, which lack seven, nine and ten of the newest version's flags.
+/// Older versions, which lack eight, ten and eleven of the newest version's flags.
 const OLDER: [Version; 3] = [
     older("9.2.0", &[FLAGS[0], FLAGS[1], FLAGS[2], FLAGS[3]]),
     older("9.1.0", &[FLAGS[0], FLAGS[1]]),

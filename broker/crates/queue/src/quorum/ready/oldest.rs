@@ -14,8 +14,8 @@ impl Ready {
             return None;
         }
         let fresh = self.levels.iter().filter_map(PriorityLevel::peek);
-        let returned = self.returned.iter().take(MAX_COMPARED).map(|r| r.held);
-        let postponed = self.postponed.iter().take(MAX_COMPARED);
+        let returned = self.returned.first_slots(MAX_COMPARED).map(|r| r.held);
+        let postponed = self.postponed.first_slots(MAX_COMPARED);
         let postponed = postponed.map(|(_, message)| message.held);
         let ungrouped = fresh.chain(returned).chain(postponed);
         let grouped = self.groups().and_then(|g| g.oldest(MAX_COMPARED));

@@ -1,11 +1,14 @@
 //! Ready messages by their location in the log: listing them from a location on, and taking one out of the order.
 
 use super::{
-    Chunk, LogLocation, LogMessage, PriorityLevel, Ready, RequeuedMessage, ServicePosition, bit,
-    descending,
+    CHUNK, Chunk, LogLocation, LogMessage, PriorityLevel, Ready, RequeuedMessage, ServicePosition,
+    bit, descending,
 };
 use crate::DeliveryCounts;
 use crate::checkout::Dequeued;
+
+/// A chunk is sparse if at most this part of its capacity has references.
+const SPARSE_SHARE: usize = 4;
 
 impl Chunk {
     fn last(&self, level: u8) -> Option<LogLocation> {
@@ -28,6 +31,10 @@ impl Chunk {
     }
 
     fn remove(&mut self, at: usize) {
+        if at == self.front {
+            self.front += 1;
+            return;
+        }
         match &mut self.items {
             super::Items::Compact(items) => drop(items.remove(at)),
             super::Items::Full(items) => drop(items.remove(at)),
@@ -38,7 +45,77 @@ impl Chunk {
     }
 }
 
+impl Chunk {
+    fn len(&self) -> usize {
+        self.items.len() - self.front
+    }
+
+    /// Returns true if most of the chunk's memory is unused because messages left from its middle.
+    fn is_sparse(&self) -> bool {
+        self.len() <= self.items.capacity() / SPARSE_SHARE
+    }
+
+    /// Returns true if the references of the next chunk fit into this one, and both are short.
+    fn can_join(&self, next: &Chunk, level: u8) -> bool {
+        let last = next
+            .last(level)
+            .and_then(|last| last.index.checked_sub(self.base));
+        let is_near = last.is_some_and(|delta| u32::try_from(delta).is_ok());
+        is_near && self.len() + next.len() <= CHUNK / SPARSE_SHARE
+    }
+
+    /// Frees the memory of references that were taken.
+    fn shrink(&mut self) {
+        let front = std::mem::take(&mut self.front);
+        match &mut self.items {
+            super::Items::Compact(items) => {
+                items.drain(..front);
+                items.shrink_to(2 * items.len());
+            }
+            super::Items::Full(items) => {
+                items.drain(..front);
+                items.shrink_to(2 * items.len());
+            }
+        }
+        if !self.expires.is_empty() {
+            self.expires.drain(..front);
+            self.expires.shrink_to(2 * self.expires.len());
+        }
+    }
+}
+
 impl PriorityLevel {
+    /// Shrinks a sparse chunk, and joins it with one beside it if both are short. So the memory of a level is bounded by the
+    /// number of its messages, however many left from the middle.
+    fn join_sparse(&mut self, number: usize) {
+        let level = self.level;
+        if let Some(chunk) = self.chunks.get_mut(number) {
+            chunk.shrink();
+        }
+        for first in [Some(number), number.checked_sub(1)].into_iter().flatten() {
+            let (chunk, next) = (self.chunks.get(first), self.chunks.get(first + 1));
+            let can_join = chunk.zip(next).is_some_and(|(c, n)| c.can_join(n, level));
+            if !can_join {
+                continue;
+            }
+            let Some(next) = self.chunks.remove(first + 1) else {
+                continue;
+            };
+            let Some(chunk) = self.chunks.get_mut(first) else {
+                continue;
+            };
+            chunk.shrink();
+            for held in (next.front..next.items.len()).filter_map(|at| next.get(at, level)) {
+                let is_added = chunk.push(&held);
+                debug_assert!(is_added, "{held:?} fits into the chunk");
+            }
+            chunk.latest = chunk.latest.max(next.latest);
+        }
+        if self.chunks.len() < self.chunks.capacity() / SPARSE_SHARE {
+            self.chunks.shrink_to(2 * self.chunks.len());
+        }
+    }
+
     /// The first chunk that has a reference at or after this location.
     fn chunk_from(&self, from: LogLocation) -> usize {
         let is_before = |chunk: &Chunk| chunk.last(self.level).is_none_or(|last| last < from);
@@ -56,6 +133,7 @@ impl PriorityLevel {
     fn take_at(&mut self, at: LogLocation) -> Option<LogMessage> {
         let number = self.chunk_from(at);
         let level = self.level;
+        let has_others = self.chunks.len() > 1;
         let chunk = self.chunks.get_mut(number)?;
         let found = chunk.first_from(level, at);
         let held = chunk
@@ -63,11 +141,16 @@ impl PriorityLevel {
             .filter(|held| held.location() == at)?;
         chunk.remove(found);
         if chunk.front >= chunk.items.len() {
+            let latest = chunk.latest;
             match self.chunks.len() {
                 1 => self.reset_first_chunk(),
                 _ => drop(self.chunks.remove(number)),
             }
+            self.forget_latest(latest);
+        } else if has_others && chunk.is_sparse() {
+            self.join_sparse(number);
         }
+        self.early.remove(&held);
         Some(held)
     }
 }
@@ -110,34 +193,28 @@ impl Ready {
                 counts: DeliveryCounts::default(),
             },
         };
-        self.len -= 1;
-        self.bytes -= u64::from(dequeued.item.body);
-        self.expiring -= u64::from(dequeued.item.expires != 0);
-        debug_assert!(self.len > 0 || self.bytes == 0);
+        self.uncount(&dequeued.item);
         Some(dequeued)
     }
 
     fn take_requeued(&mut self, at: LogLocation) -> Option<Dequeued<LogMessage>> {
-        if let Some(found) = self.returned.iter().position(|r| r.held.location() == at) {
-            return self.returned.remove(found).map(Dequeued::from);
+        if let Some(returned) = self.returned.take_at(at) {
+            return Some(returned.into());
         }
-        let mut postponed = self.postponed.iter();
-        let found = postponed.position(|(_, r)| r.held.location() == at)?;
-        self.postponed.remove(found).map(|(_, r)| r.into())
+        self.postponed.take_at(at).map(|(_, r)| r.into())
     }
 
     fn take_fresh(&mut self, at: LogLocation) -> Option<LogMessage> {
-        for level in descending(self.levels.occupied) {
-            let messages = self.levels.get_mut(level);
-            if let Some(messages) = messages
-                && let Some(held) = messages.take_at(at)
-            {
-                if messages.peek().is_none() {
-                    self.levels.occupied &= !bit(level);
-                }
-                return Some(held);
-            }
+        descending(self.levels.occupied).find_map(|level| self.take_from_level(level, at))
+    }
+
+    /// Removes and returns the message of a level at this location, without counting it.
+    pub(super) fn take_from_level(&mut self, level: u8, at: LogLocation) -> Option<LogMessage> {
+        let messages = self.levels.get_mut(level)?;
+        let held = messages.take_at(at)?;
+        if messages.peek().is_none() {
+            self.levels.occupied &= !bit(level);
         }
-        None
+        Some(held)
     }
 }

@@ -71,6 +71,7 @@ impl Oracle {
             | QueueTreatment::Recreated => false,
             QueueTreatment::MaxLength(limit) => self.max_queued_with(message) > limit,
             QueueTreatment::MessageTtl(ttl) => {
+                let ttl = id.own_ttl(ttl).unwrap_or(ttl);
                 self.clocks_have_jumped || now.since(message.sent) >= ttl
             }
         }
