@@ -20,6 +20,7 @@ pub(crate) struct SendOptions {
     pub qos: Qos,
     packet_id: u16,
     pub dup: bool,
+    pub owner: MessageOwner,
 }
 
 impl ClientConnection {
@@ -68,6 +69,7 @@ impl ClientConnection {
             qos: Qos::AtMostOnce,
             packet_id: 0,
             dup: false,
+            owner: MessageOwner::Nobody,
         };
         if self.send(delivery, envelope, &sending, cx) {
             cx.count(|t| t.queueless.deliver_no_ack += 1);
@@ -125,12 +127,13 @@ impl ClientConnection {
             release.encode(self.version, cx.packet());
             return true;
         }
+        let owner = inflight.owner;
         let sending = SendOptions {
             qos: inflight.qos,
             packet_id,
             dup: true,
+            owner,
         };
-        let owner = inflight.owner;
         let delivery = inflight.delivery.clone();
         let sent = delivery.is_some_and(|delivery| self.send_read(&delivery, &sending, cx));
         if sent {
@@ -217,6 +220,7 @@ impl ClientConnection {
                 qos,
                 packet_id: 0,
                 dup: false,
+                owner: next.owner,
             };
             if self.send(&delivery, &envelope, &sending, cx) {
                 self.count(next.owner, cx, |d| d.deliver_no_ack += 1);
@@ -230,6 +234,7 @@ impl ClientConnection {
             qos,
             packet_id,
             dup: next.dup,
+            owner: next.owner,
         };
         let sent = self.send(&delivery, &envelope, &sending, cx);
         if sent {

@@ -13,3 +13,4 @@ mod publish;
 mod session_state;
 mod stored;
 mod subscribe;
+mod tracing_events;
