@@ -13,7 +13,7 @@ use queue::{BrowseRequest, ConsumerId, RequestBody};
 use session::{
     AnnounceOutcome, Broker, ChannelLimit, FlowState, LoginAttempt, MessageCounters, PasswordCheck,
     PublishTag, Refusals, RequestSeq, ServiceId, ServiceStates, SessionEvent, SessionOwner,
-    TracedMessage,
+    TracedEntries, TracedMessage,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -302,6 +302,17 @@ impl Broker for View<'_> {
         let name = self.origin.name();
         self.state
             .trace(self.number, &format_args!("{name}"), traced);
+    }
+
+    fn trace_entries(
+        &mut self,
+        traced: &TracedEntries<'_>,
+        messages: &mut dyn Iterator<Item = &[u8]>,
+    ) {
+        let number = self.number;
+        self.state
+            .ctx
+            .note_spans(|spans, at| spans.record_entries(at, number, traced, messages));
     }
 
     fn note_login(&mut self, attempt: &LoginAttempt<'_>) {
