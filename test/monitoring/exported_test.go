@@ -112,9 +112,10 @@ func TestListMatchesTheBrokersMetrics(t *testing.T) {
 	// Families of queues are empty without a queue, and that of the oldest message without a message.
 	api := "http://" + management + "/api/"
 	request(ctx, t, http.MethodPut, api+"queues/%2f/q", "{}", http.StatusCreated)
+	request(ctx, t, http.MethodPut, api+"queues/%2f/s", `{"arguments": {"x-queue-type": "stream"}}`, http.StatusCreated)
 	publish := `{"routing_key": "q", "payload": "", "payload_encoding": "string", "properties": {}}`
 	request(ctx, t, http.MethodPost, api+"exchanges/%2f/amq.default/publish", publish, http.StatusOK)
-	detailed := "/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count&family=queue_metrics"
+	detailed := "/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count&family=queue_metrics&family=stream_metrics"
 	exported["detailed"] = parse(t, page(ctx, t, metrics, detailed, ended))
 	for name, source := range listed(t) {
 		families, isBroker := exported[source]

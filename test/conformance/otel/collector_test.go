@@ -188,6 +188,25 @@ func spansOf(t *testing.T, n int, names ...string) map[string]span {
 	return found
 }
 
+// measured waits until the node has exported the latency of a delivery from a queue of this type.
+func measured(t *testing.T, queueType string) {
+	t.Helper()
+	within(t, "the latency of a delivery of type "+queueType, func() bool {
+		received.Lock()
+		defer received.Unlock()
+		metric := received.metrics["posthorn_delivery_latency_seconds"]
+		if metric == (pmetric.Metric{}) {
+			return false
+		}
+		for _, point := range metric.Histogram().DataPoints().All() {
+			if kind, _ := point.Attributes().Get("queue_type"); kind.AsString() == queueType && point.Count() > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // spansWith counts the spans of a trace so far.
 func spansWith(n int) (count int) {
 	received.Lock()
@@ -249,6 +268,7 @@ func TestAmqp091(t *testing.T) {
 	expect(t, publish, "network.protocol.version", "0.9.1")
 	expect(t, publish, "messaging.message.body.size", "5")
 	expect(t, deliver, "posthorn.outcome", "accepted")
+	measured(t, "quorum")
 }
 
 func TestAmqp10(t *testing.T) {
@@ -288,6 +308,7 @@ func TestAmqp10(t *testing.T) {
 		expect(t, spans["publish amq.default"], "network.protocol.version", "1.0")
 		expect(t, spans["deliver two"], "posthorn.outcome", outcome)
 	}
+	measured(t, "classic")
 }
 
 // mqttClient connects a client of MQTT 5.0. Its session lasts for expiry seconds.
@@ -356,6 +377,7 @@ func TestMqtt5(t *testing.T) {
 			must(t, client.Disconnect(&paho.Disconnect{}))
 		})
 	}
+	measured(t, "none")
 }
 
 // streamMessage is a message for a stream with a context, in its annotations or in its application properties.
@@ -435,6 +457,7 @@ func TestStream(t *testing.T) {
 	if n := spansWith(14) + spansWith(15); n > 0 {
 		t.Error(n, "spans of messages that are compressed")
 	}
+	measured(t, "stream")
 }
 
 func TestMetrics(t *testing.T) {

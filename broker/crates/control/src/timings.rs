@@ -11,13 +11,41 @@ const BOUNDS_US: [u64; 15] = [
     1_000_000, 2_500_000, 5_000_000,
 ];
 
+/// Upper bounds of the buckets for latencies of deliveries in microseconds: the times have milliseconds, and messages may wait for
+/// long.
+const LATENCY_BOUNDS_US: [u64; BOUNDS_US.len()] = [
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    10_000_000,
+    60_000_000,
+    600_000_000,
+    3_600_000_000,
+];
+
 /// A histogram of durations. Adding one costs two atomic additions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DurationHistogram {
+    /// In microseconds.
+    bounds: &'static [u64; BOUNDS_US.len()],
     /// Not cumulative.
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     /// The sum in nanoseconds.
     sum: AtomicU64,
+}
+
+impl Default for DurationHistogram {
+    fn default() -> DurationHistogram {
+        DurationHistogram::with_bounds(&BOUNDS_US)
+    }
 }
 
 /// The contents of a histogram.
@@ -44,10 +72,18 @@ impl HistogramSnapshot {
 }
 
 impl DurationHistogram {
+    fn with_bounds(bounds: &'static [u64; BOUNDS_US.len()]) -> DurationHistogram {
+        DurationHistogram {
+            bounds,
+            buckets: Default::default(),
+            sum: AtomicU64::default(),
+        }
+    }
+
     /// Adds a duration.
     pub fn observe(&self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_US.iter().position(|bound| micros <= *bound);
+        let bucket = self.bounds.iter().position(|bound| micros <= *bound);
         if let Some(count) = self.buckets.get(bucket.unwrap_or(BOUNDS_US.len())) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -61,7 +97,7 @@ impl DurationHistogram {
         let mut buckets = Vec::new();
         for (at, bucket) in self.buckets.iter().enumerate() {
             count += bucket.load(Ordering::Relaxed);
-            if let Some(bound) = BOUNDS_US.get(at) {
+            if let Some(bound) = self.bounds.get(at) {
                 buckets.push((*bound as f64 / 1e6, count));
             }
         }
@@ -84,6 +120,43 @@ impl std::fmt::Debug for ConfirmTimings {
     }
 }
 
+/// Times from the acceptance of a message by its publisher's node to its first delivery to a consumer. Each shard measures at most one
+/// delivery per millisecond of each kind.
+pub struct DeliveryTimings {
+    /// Deliveries from queues, by queue type.
+    pub queues: ByQueueType<DurationHistogram>,
+    /// Deliveries to MQTT subscriptions that are not backed by a queue.
+    pub queueless: DurationHistogram,
+}
+
+impl Default for DeliveryTimings {
+    fn default() -> DeliveryTimings {
+        let empty = || DurationHistogram::with_bounds(&LATENCY_BOUNDS_US);
+        DeliveryTimings {
+            queues: ByQueueType::from_fn(|_| empty()),
+            queueless: empty(),
+        }
+    }
+}
+
+impl std::fmt::Debug for DeliveryTimings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counts = self.queues.iter();
+        let counts = counts.map(|(t, d)| (t.name(), d.snapshot().count));
+        let queueless = ("queueless", self.queueless.snapshot().count);
+        f.debug_map().entries(counts.chain([queueless])).finish()
+    }
+}
+
+/// The contents of the [`DeliveryTimings`] of all shards.
+#[derive(Clone, Debug)]
+pub struct DeliverySnapshot {
+    /// Deliveries from queues, by queue type.
+    pub queues: ByQueueType<HistogramSnapshot>,
+    /// Deliveries to MQTT subscriptions that are not backed by a queue.
+    pub queueless: HistogramSnapshot,
+}
+
 /// Durations of a node.
 #[derive(Debug, Default)]
 pub struct NodeTimings {
@@ -95,6 +168,8 @@ pub struct NodeTimings {
     pub shard_turns: OnceLock<Box<[DurationHistogram]>>,
     /// Times until messages are confirmed, one for each shard. Empty until the shards start.
     pub confirms: OnceLock<Box<[Arc<ConfirmTimings>]>>,
+    /// Latencies of deliveries, one for each shard. Empty until the shards start.
+    pub deliveries: OnceLock<Box<[Arc<DeliveryTimings>]>>,
 }
 
 impl NodeTimings {
@@ -111,6 +186,9 @@ impl NodeTimings {
             .set((0..shards).map(|_| DurationHistogram::default()).collect());
         let _ = self
             .confirms
+            .set((0..shards).map(|_| Arc::default()).collect());
+        let _ = self
+            .deliveries
             .set((0..shards).map(|_| Arc::default()).collect());
     }
 
@@ -129,6 +207,29 @@ impl NodeTimings {
             for (queue_type, histogram) in shard.0.iter() {
                 all[queue_type].add(histogram.snapshot());
             }
+        }
+        all
+    }
+
+    /// The latencies of deliveries that a shard fills.
+    pub fn deliveries_of(&self, shard: u16) -> Arc<DeliveryTimings> {
+        let shards = self.deliveries.get();
+        let timings = shards.and_then(|shards| shards.get(usize::from(shard)));
+        timings.cloned().unwrap_or_default()
+    }
+
+    /// The latencies of deliveries, over all shards.
+    pub fn deliveries(&self) -> DeliverySnapshot {
+        let empty = DurationHistogram::with_bounds(&LATENCY_BOUNDS_US);
+        let mut all = DeliverySnapshot {
+            queues: ByQueueType::from_fn(|_| empty.snapshot()),
+            queueless: empty.snapshot(),
+        };
+        for shard in self.deliveries.get().into_iter().flatten() {
+            for (queue_type, histogram) in shard.queues.iter() {
+                all.queues[queue_type].add(histogram.snapshot());
+            }
+            all.queueless.add(shard.queueless.snapshot());
         }
         all
     }
@@ -166,6 +267,23 @@ mod tests {
         assert_eq!(read[QueueType::Quorum].buckets.get(4), Some(&(0.0025, 2)));
         assert_eq!(read[QueueType::Classic].count, 0);
         assert_eq!(read[QueueType::Classic].buckets.len(), BOUNDS_US.len());
+    }
+
+    #[test]
+    fn deliveries_of_all_shards_are_added_up_to_an_hour() {
+        let timings = NodeTimings::default();
+        timings.set_shards(2);
+        for (shard, seconds) in [(0, 3_600), (1, 3_601)] {
+            let deliveries = timings.deliveries_of(shard);
+            deliveries.queues[QueueType::Classic].observe(Duration::from_secs(seconds));
+            deliveries.queueless.observe(Duration::from_millis(1));
+        }
+        let read = timings.deliveries();
+        assert_eq!(read.queues[QueueType::Classic].count, 2);
+        let buckets = &read.queues[QueueType::Classic].buckets;
+        assert_eq!(buckets.last(), Some(&(3_600.0, 1)));
+        assert_eq!(read.queueless.buckets.first(), Some(&(0.001, 2)));
+        assert_eq!(read.queues[QueueType::Stream].count, 0);
     }
 
     #[test]

@@ -341,4 +341,12 @@ fn timings(page: &mut Page, timings: &NodeTimings) {
     for (queue_type, confirms) in timings.confirms().iter() {
         page.histogram(name, &[("queue_type", queue_type.name())], confirms);
     }
+    let name = "delivery_latency_seconds";
+    let help = "Time from the acceptance of a message by its publisher's node to its first delivery to a consumer, of at most one delivery in a millisecond on each shard";
+    page.head(name, histogram, help);
+    let deliveries = timings.deliveries();
+    for (queue_type, latencies) in deliveries.queues.iter() {
+        page.histogram(name, &[("queue_type", queue_type.name())], latencies);
+    }
+    page.histogram(name, &[("queue_type", "none")], &deliveries.queueless);
 }

@@ -73,6 +73,7 @@ impl ClientConnection {
         };
         if self.send(delivery, envelope, &sending, cx) {
             cx.count(|t| t.queueless.deliver_no_ack += 1);
+            sample(delivery, None, cx);
         }
     }
 
@@ -155,17 +156,22 @@ impl ClientConnection {
         cx: &mut StepContext<'_>,
         add: impl FnOnce(&mut session::DeliveryCounters),
     ) {
-        let kind = match owner {
+        let kind = self.queue_type(owner);
+        cx.count(|t| match kind {
+            Some(kind) => add(t.of(kind)),
+            None => add(&mut t.queueless),
+        });
+    }
+
+    /// The type of the queue that a message comes from.
+    fn queue_type(&self, owner: MessageOwner) -> Option<QueueType> {
+        match owner {
             MessageOwner::Nobody => None,
             MessageOwner::Queue(_) | MessageOwner::Return(_) => {
                 self.rare.stored.as_ref().map(|stored| stored.kind)
             }
             MessageOwner::Stream(_) => Some(QueueType::Stream),
-        };
-        cx.count(|t| match kind {
-            Some(kind) => add(t.of(kind)),
-            None => add(&mut t.queueless),
-        });
+        }
     }
 
     /// The client has acknowledged a message.
@@ -224,6 +230,7 @@ impl ClientConnection {
             };
             if self.send(&delivery, &envelope, &sending, cx) {
                 self.count(next.owner, cx, |d| d.deliver_no_ack += 1);
+                sample(&delivery, self.queue_type(next.owner), cx);
             }
             return false;
         }
@@ -239,6 +246,9 @@ impl ClientConnection {
         let sent = self.send(&delivery, &envelope, &sending, cx);
         if sent {
             self.count(next.owner, cx, |d| d.deliver += 1);
+            if !next.dup {
+                sample(&delivery, self.queue_type(next.owner), cx);
+            }
             if delivery.message.as_bytes().len() > MIN_REPORTED_BYTES {
                 cx.broker.note_held();
             }
@@ -315,6 +325,13 @@ impl ClientConnection {
             self.trace_delivery(message, sending, cx);
         }
         true
+    }
+}
+
+/// Offers the latency of a delivery. A retained message was published before its subscription, so it has none.
+fn sample(delivery: &Delivery, queue_type: Option<QueueType>, cx: &mut StepContext<'_>) {
+    if !delivery.retained {
+        cx.count(|t| t.sample_delivery(queue_type, || delivery.message.received()));
     }
 }
 

@@ -6,6 +6,7 @@ mod connect;
 mod fake;
 mod hostile;
 mod interceptors;
+mod latency;
 mod malformed;
 mod older;
 mod persistent_session;

@@ -467,7 +467,10 @@ impl StreamSession {
             .queue_by_id(queue)
             .map(|record| record.kind);
         if let Some(kind) = kind {
-            self.count(|counters| counters.of(kind).deliver_no_ack += count);
+            self.count(|counters| {
+                counters.of(kind).deliver_no_ack += count;
+                counters.sample_delivery(Some(kind), || batch.received);
+            });
         }
     }
 

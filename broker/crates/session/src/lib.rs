@@ -21,8 +21,8 @@ mod written;
 pub use audit::{Refusals, RefusedPermission};
 pub use counts::{
     ChannelDetails, LinkDetails, LinkFilter, LinkSessionDetails, MessageCounters, MessageSizes,
-    PublishCounters, SessionDetails, StreamConsumerDetails, StreamPublisherDetails,
-    StreamSessionDetails, TrafficCounters,
+    PublishCounters, SampledDelivery, SessionDetails, StreamConsumerDetails,
+    StreamPublisherDetails, StreamSessionDetails, TrafficCounters,
 };
 pub use held::HeldMemory;
 pub use login::{

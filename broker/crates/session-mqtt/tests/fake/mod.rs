@@ -62,6 +62,8 @@ pub struct Node {
     pub connect_slots: usize,
     /// Traced messages with their contexts, and the settlements of their deliveries, in order.
     pub traced: Vec<String>,
+    /// Deliveries that sessions offered for their latency: queue type, and when the message was accepted.
+    pub samples: Vec<(Option<QueueType>, WallTime)>,
     /// Counts of the sessions, by protocol.
     pub all_counters: BTreeMap<&'static str, MessageCounters>,
     /// The number of the session that is running.
@@ -104,6 +106,7 @@ impl Node {
             admits: true,
             connect_slots: 1,
             traced: Vec::new(),
+            samples: Vec::new(),
             all_counters: BTreeMap::new(),
             number: 0,
         };
@@ -382,6 +385,9 @@ impl Broker for Node {
     }
     fn close_channel(&mut self) {}
     fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
+        let sample = message_counters.sample;
+        self.samples
+            .extend(sample.map(|sample| (sample.queue_type, sample.received)));
         self.all_counters
             .entry(protocol)
             .or_default()

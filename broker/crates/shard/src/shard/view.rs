@@ -254,6 +254,10 @@ impl Broker for View<'_> {
 
     fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
         let state = &mut *self.state;
+        if let Some(sample) = &message_counters.sample {
+            let (now, wall) = (state.ctx.now(), state.ctx.wall());
+            state.delivery_sampler.offer(sample, now, wall);
+        }
         state.limits.count_messages(
             state.metadata.tree(),
             self.number,
