@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -458,6 +461,58 @@ func TestStream(t *testing.T) {
 		t.Error(n, "spans of messages that are compressed")
 	}
 	measured(t, "stream")
+}
+
+// metricsPage returns the metrics of the node in a format.
+func metricsPage(t *testing.T, accept string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:15692/metrics", nil)
+	must(t, err)
+	request.Header.Set("Accept", accept)
+	response, err := http.DefaultClient.Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must(t, err)
+	if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, accept) {
+		t.Errorf("the page for %s has the type %s", accept, got)
+	}
+	return string(body)
+}
+
+func TestExemplars(t *testing.T) {
+	conn, err := amqp091.Dial("amqp://guest:guest@127.0.0.1:5672/")
+	must(t, err)
+	defer conn.Close()
+	channel, err := conn.Channel()
+	must(t, err)
+	must(t, channel.Confirm(false))
+	_, err = channel.QueueDeclare("six", true, false, false, false, nil)
+	must(t, err)
+	deliveries, err := channel.Consume("six", "", true, false, false, false, nil)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	exemplarOf := func(histogram string) *regexp.Regexp {
+		line := `(?m)^posthorn_` + histogram + `_seconds_bucket\{queue_type="classic",le="[0-9.]+"\} [0-9]+ # \{trace_id="` + trace(17) + `"\} [0-9.]+ [0-9]+\.[0-9]{3}$`
+		return regexp.MustCompile(line)
+	}
+	// The node measures a sample of the messages.
+	within(t, "exemplars of both histograms", func() bool {
+		confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", "six", false, false, amqp091.Publishing{
+			Headers: amqp091.Table{"traceparent": parent(17)},
+		})
+		must(t, err)
+		if is, err := confirm.WaitContext(ctx); err != nil || !is {
+			t.Fatal(is, err)
+		}
+		<-deliveries
+		page := metricsPage(t, "application/openmetrics-text")
+		return exemplarOf("confirm_duration").MatchString(page) && exemplarOf("delivery_latency").MatchString(page)
+	})
+	if strings.Contains(metricsPage(t, "text/plain"), "trace_id") {
+		t.Error("the plain page has exemplars")
+	}
 }
 
 func TestMetrics(t *testing.T) {

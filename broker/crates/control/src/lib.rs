@@ -32,8 +32,8 @@ pub use membership::{
     RecoveryStep, ReplicaFacts, ReplicaStatus, VotingState,
 };
 pub use timings::{
-    ConfirmTimings, DeliverySnapshot, DeliveryTimings, DurationHistogram, HistogramSnapshot,
-    NodeTimings,
+    ConfirmTimings, DeliverySnapshot, DeliveryTimings, DurationHistogram, Exemplar,
+    HistogramSnapshot, NodeTimings,
 };
 pub use walk::{CollectWalk, TreeWalk, WalkProgress};
 

@@ -1,9 +1,11 @@
 //! Histograms of durations that threads of a node fill and the metrics endpoint reads.
 
+use env::WallTime;
 use queue::ByQueueType;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use telemetry::TraceId;
 
 /// Upper bounds of the buckets in microseconds. A last bucket has no bound.
 const BOUNDS_US: [u64; 15] = [
@@ -31,6 +33,20 @@ const LATENCY_BOUNDS_US: [u64; BOUNDS_US.len()] = [
     3_600_000_000,
 ];
 
+/// An observation of a message whose trace is recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exemplar {
+    /// The trace.
+    pub trace: TraceId,
+    /// The observation in the unit of the metric.
+    pub value: f64,
+    /// When it was observed.
+    pub at: WallTime,
+}
+
+/// The newest exemplar of each bucket.
+type Exemplars = [Option<Exemplar>; BOUNDS_US.len() + 1];
+
 /// A histogram of durations. Adding one costs two atomic additions.
 #[derive(Debug)]
 pub struct DurationHistogram {
@@ -40,6 +56,8 @@ pub struct DurationHistogram {
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     /// The sum in nanoseconds.
     sum: AtomicU64,
+    /// Empty until the first message of a recorded trace is observed.
+    exemplars: OnceLock<Box<Mutex<Exemplars>>>,
 }
 
 impl Default for DurationHistogram {
@@ -57,6 +75,8 @@ pub struct HistogramSnapshot {
     pub count: u64,
     /// Their sum in the unit of the metric.
     pub sum: f64,
+    /// The newest exemplar of each bucket, that without a bound last. Empty: there are none.
+    pub exemplars: Vec<Option<Exemplar>>,
 }
 
 impl HistogramSnapshot {
@@ -68,6 +88,16 @@ impl HistogramSnapshot {
         }
         self.count += other.count;
         self.sum += other.sum;
+        if self.exemplars.is_empty() {
+            self.exemplars = other.exemplars;
+            return;
+        }
+        for (ours, theirs) in self.exemplars.iter_mut().zip(other.exemplars) {
+            let time = |exemplar: &Option<Exemplar>| exemplar.map(|e| e.at);
+            if time(&theirs) > time(ours) {
+                *ours = theirs;
+            }
+        }
     }
 }
 
@@ -77,18 +107,50 @@ impl DurationHistogram {
             bounds,
             buckets: Default::default(),
             sum: AtomicU64::default(),
+            exemplars: OnceLock::new(),
         }
     }
 
     /// Adds a duration.
     pub fn observe(&self, duration: Duration) {
+        self.add(duration);
+    }
+
+    /// Adds a duration of a message, with its trace if that is recorded.
+    pub fn observe_message(&self, duration: Duration, trace: Option<(TraceId, WallTime)>) {
+        let bucket = self.add(duration);
+        if let Some((trace, at)) = trace {
+            self.set_exemplar(
+                bucket,
+                Exemplar {
+                    trace,
+                    value: duration.as_secs_f64(),
+                    at,
+                },
+            );
+        }
+    }
+
+    #[cold]
+    fn set_exemplar(&self, bucket: usize, exemplar: Exemplar) {
+        let all = self.exemplars.get_or_init(Box::default);
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(newest) = all.get_mut(bucket) {
+            *newest = Some(exemplar);
+        }
+    }
+
+    /// Adds a duration and returns its bucket.
+    fn add(&self, duration: Duration) -> usize {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let bucket = self.bounds.iter().position(|bound| micros <= *bound);
-        if let Some(count) = self.buckets.get(bucket.unwrap_or(BOUNDS_US.len())) {
+        let bucket = bucket.unwrap_or(BOUNDS_US.len());
+        if let Some(count) = self.buckets.get(bucket) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.sum.fetch_add(nanos, Ordering::Relaxed);
+        bucket
     }
 
     /// Reads the histogram.
@@ -105,6 +167,9 @@ impl DurationHistogram {
             buckets,
             count,
             sum: self.sum.load(Ordering::Relaxed) as f64 / 1e9,
+            exemplars: self.exemplars.get().map_or_else(Vec::new, |all| {
+                all.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
+            }),
         }
     }
 }
@@ -252,6 +317,36 @@ mod tests {
         assert_eq!(read.buckets.get(1), Some(&(0.00025, 3)));
         assert_eq!(read.buckets.last(), Some(&(5.0, 4)));
         assert!((read.sum - 110.000_203).abs() < 1e-9, "{}", read.sum);
+    }
+
+    #[test]
+    fn newest_exemplar_of_each_bucket_is_kept_over_all_shards() {
+        let timings = NodeTimings::default();
+        timings.set_shards(2);
+        let observe = |shard, ms, trace: Option<(u64, u64)>| {
+            let of = timings.deliveries_of(shard);
+            let trace = trace.map(|(id, at)| (TraceId::from_random([0, id]), WallTime(at)));
+            of.queueless
+                .observe_message(Duration::from_millis(ms), trace);
+        };
+        observe(0, 1, None);
+        assert_eq!(timings.deliveries().queueless.exemplars, []);
+        observe(0, 1, Some((1, 10)));
+        observe(1, 1, Some((2, 12)));
+        observe(1, 1, None);
+        observe(0, 2, Some((3, 9)));
+        observe(1, 2, Some((4, 8)));
+        observe(1, 9_999_000, Some((5, 7)));
+        let read = timings.deliveries().queueless;
+        assert_eq!(
+            (read.count, read.exemplars.len()),
+            (7, read.buckets.len() + 1)
+        );
+        let shown = |at: usize| read.exemplars[at].map(|e| (e.trace.bytes()[15], e.value, e.at.0));
+        assert_eq!(shown(0), Some((2, 0.001, 12)));
+        assert_eq!(shown(1), Some((3, 0.002, 9)));
+        assert_eq!(shown(2), None);
+        assert_eq!(shown(15), Some((5, 9_999.0, 7)));
     }
 
     #[test]

@@ -453,7 +453,9 @@ impl StreamSession {
             let traced = TracedEntries {
                 vhost: &self.vhost,
                 stream: &consumer.stream,
-                event: EntriesEvent::Delivered,
+                event: EntriesEvent::Delivered {
+                    received: batch.received,
+                },
             };
             let mut messages = delivered_messages(&header, &data, batch.first);
             cx.broker.trace_entries(&traced, &mut messages);

@@ -394,7 +394,10 @@ pub enum EntriesEvent {
     /// The messages were published together with this tag, with which the stream answers.
     Published(PublishTag),
     /// The messages were delivered. The protocol has no acknowledgements.
-    Delivered,
+    Delivered {
+        /// When the leader of the stream received them.
+        received: WallTime,
+    },
 }
 
 /// Identifies a delivery to a session.

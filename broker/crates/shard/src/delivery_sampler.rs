@@ -7,6 +7,7 @@ use queue::ByQueueType;
 use session::SampledDelivery;
 use std::sync::Arc;
 use std::time::Duration;
+use telemetry::TraceId;
 
 /// The shortest time between two samples of one kind. The clock of messages has milliseconds, too.
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -28,9 +29,14 @@ impl DeliverySampler {
         }
     }
 
-    /// A session has written this delivery in this turn.
+    /// A session has written this delivery in this turn. `trace`: that of the message, if it is recorded.
     #[inline]
-    pub(crate) fn offer(&mut self, sample: &SampledDelivery, now: Time, wall: WallTime) {
+    pub(crate) fn offer(
+        &mut self,
+        sample: &SampledDelivery,
+        (now, wall): (Time, WallTime),
+        trace: Option<TraceId>,
+    ) {
         let (next_at, histogram) = match sample.queue_type {
             Some(queue_type) => (
                 &mut self.next_at[queue_type],
@@ -44,7 +50,8 @@ impl DeliverySampler {
         *next_at = now + INTERVAL;
         // The clock of the publisher's node may be ahead.
         let ms = wall.0.saturating_sub(sample.received.0);
-        histogram.observe(Duration::from_millis(ms));
+        let trace = trace.map(|trace| (trace, wall));
+        histogram.observe_message(Duration::from_millis(ms), trace);
     }
 }
 
@@ -70,17 +77,40 @@ mod tests {
     fn latency_is_the_time_since_the_message_was_accepted() {
         let mut sampler = DeliverySampler::new(Arc::default());
         let quorum = Some(QueueType::Quorum);
-        sampler.offer(&sample(quorum, WALL.0 - 7_000), at(0), WALL);
-        sampler.offer(&sample(None, WALL.0 - 3), at(0), WALL);
+        sampler.offer(&sample(quorum, WALL.0 - 7_000), (at(0), WALL), None);
+        sampler.offer(&sample(None, WALL.0 - 3), (at(0), WALL), None);
         let read = sampler.timings.queues[QueueType::Quorum].snapshot();
         assert_eq!((read.count, read.sum), (1, 7.0));
         let read = sampler.timings.queueless.snapshot();
         assert_eq!(read.count, 1);
         assert!((read.sum - 0.003).abs() < 1e-9, "{}", read.sum);
         // Accepted by a node whose clock is ahead.
-        sampler.offer(&sample(None, WALL.0 + 9), at(1_000), WALL);
+        sampler.offer(&sample(None, WALL.0 + 9), (at(1_000), WALL), None);
         let after = sampler.timings.queueless.snapshot();
         assert_eq!((after.count, after.sum), (2, read.sum));
+    }
+
+    #[test]
+    fn measured_delivery_of_a_recorded_trace_is_an_exemplar() {
+        let mut sampler = DeliverySampler::new(Arc::default());
+        let classic = Some(QueueType::Classic);
+        let trace = TraceId::from_random([1, 2]);
+        sampler.offer(&sample(classic, WALL.0 - 4), (at(0), WALL), None);
+        // Not measured.
+        sampler.offer(&sample(classic, WALL.0 - 4), (at(1), WALL), Some(trace));
+        let read = sampler.timings.queues[QueueType::Classic].snapshot();
+        assert_eq!(read.exemplars, []);
+        sampler.offer(&sample(classic, WALL.0 - 4), (at(5_000), WALL), Some(trace));
+        let read = sampler.timings.queues[QueueType::Classic].snapshot();
+        let expected = control::Exemplar {
+            trace,
+            value: 0.004,
+            at: WALL,
+        };
+        assert_eq!(
+            read.exemplars.iter().flatten().collect::<Vec<_>>(),
+            [&expected]
+        );
     }
 
     #[test]
@@ -88,9 +118,9 @@ mod tests {
         let mut sampler = DeliverySampler::new(Arc::default());
         for micros in [0, 10, 999, 1_000, 1_999, 2_500] {
             for queue_type in QueueType::ALL {
-                sampler.offer(&sample(Some(queue_type), 0), at(micros), WALL);
+                sampler.offer(&sample(Some(queue_type), 0), (at(micros), WALL), None);
             }
-            sampler.offer(&sample(None, 0), at(micros), WALL);
+            sampler.offer(&sample(None, 0), (at(micros), WALL), None);
         }
         let timings = &sampler.timings;
         for (queue_type, histogram) in timings.queues.iter() {

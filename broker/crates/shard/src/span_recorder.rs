@@ -10,8 +10,11 @@ use env::{Rng as _, Time, WallTime};
 use hashbrown::HashMap;
 use message::Message;
 use metadata::{QueueId, Tree};
-use queue::{RequestBody, SettlementOutcome, Timestamps};
-use session::{DeliveryKey, EntriesEvent, PublishTag, TraceEvent, TracedEntries, TracedMessage};
+use queue::{QueueType, RequestBody, SettlementOutcome, Timestamps};
+use session::{
+    DeliveryKey, EntriesEvent, PublishTag, SampledDelivery, TraceEvent, TracedEntries,
+    TracedMessage,
+};
 use std::collections::BTreeMap;
 use telemetry::{
     Attribute, AttributeValue, Span, SpanId, SpanKind, SpanSink, TraceContext, TraceId,
@@ -47,6 +50,8 @@ pub struct SpanRecorder {
     /// The wall time in nanoseconds at the origin of [`Time`].
     origin_ns: u64,
     publishes: HashMap<(u64, PublishTag), OpenPublish, FixedState>,
+    /// The first recorded delivery that a session has written since it was asked for one.
+    delivered: Option<(u64, SampledDelivery, TraceId)>,
     /// By session; ordered, because settlements name ranges.
     deliveries: BTreeMap<(u64, DeliveryKey), Span>,
     /// Size of the spans in `publishes` and `deliveries`.
@@ -63,6 +68,7 @@ impl SpanRecorder {
             rng: SeededRng::new(seed),
             origin_ns: 0,
             publishes: HashMap::default(),
+            delivered: None,
             deliveries: BTreeMap::new(),
             open_bytes: 0,
             finished: Vec::new(),
@@ -105,18 +111,59 @@ impl SpanRecorder {
                     self.open((session, tag), routes.len(), vec![span], start_ns);
                 }
             }
-            TraceEvent::Delivered { delivery, .. } => match delivery {
-                None => self.finish(span, start_ns),
-                Some(key) => {
-                    if self.admit(span.size())
-                        && let Some(earlier) = self.deliveries.insert((session, key), span)
-                    {
-                        self.open_bytes -= earlier.size();
-                        self.finish(earlier, start_ns);
-                    }
+            TraceEvent::Delivered {
+                queue,
+                redelivered,
+                delivery,
+            } => {
+                if !redelivered {
+                    let record = tree.queue(traced.vhost, queue);
+                    let sample = SampledDelivery {
+                        queue_type: record.map(|record| record.kind),
+                        received: traced.message.received(),
+                    };
+                    self.note_delivered(session, sample, span.trace);
                 }
-            },
+                self.open_delivery(session, delivery, span);
+            }
         }
+    }
+
+    /// Begins the span of a delivery, which lasts until it is settled.
+    fn open_delivery(&mut self, session: u64, delivery: Option<DeliveryKey>, span: Span) {
+        let start_ns = span.start_ns;
+        let Some(key) = delivery else {
+            return self.finish(span, start_ns);
+        };
+        if self.admit(span.size())
+            && let Some(earlier) = self.deliveries.insert((session, key), span)
+        {
+            self.open_bytes -= earlier.size();
+            self.finish(earlier, start_ns);
+        }
+    }
+
+    fn note_delivered(&mut self, session: u64, sample: SampledDelivery, trace: TraceId) {
+        let is_known = |(number, ..): &(u64, SampledDelivery, TraceId)| *number == session;
+        if !self.delivered.as_ref().is_some_and(is_known) {
+            self.delivered = Some((session, sample, trace));
+        }
+    }
+
+    /// The trace of a publish that queues have not all answered.
+    pub fn trace_of_publish(&self, publish: (u64, PublishTag)) -> Option<TraceId> {
+        let open = self.publishes.get(&publish)?;
+        open.spans.first().map(|span| span.trace)
+    }
+
+    /// The trace of the sampled delivery of a session's step. The first recorded delivery of the step is it, or has the same latency.
+    pub fn trace_of_delivery(
+        &mut self,
+        session: u64,
+        sample: Option<&SampledDelivery>,
+    ) -> Option<TraceId> {
+        let (number, delivered, trace) = self.delivered.take()?;
+        (number == session && sample == Some(&delivered)).then_some(trace)
     }
 
     /// Begins the spans of messages of the stream protocol that a session has published or got.
@@ -132,14 +179,21 @@ impl SpanRecorder {
         let mut opened = Vec::new();
         for message in messages {
             let parts = conversion::trace::entry_parts(message);
-            let may_begin = traced.event != EntriesEvent::Delivered;
+            let may_begin = matches!(traced.event, EntriesEvent::Published(_));
             let Some(context) = self.decide(parts.context, may_begin) else {
                 continue;
             };
             let mut span = self.begin(context, start_ns);
             (span.kind, span.name) = match traced.event {
                 EntriesEvent::Published(_) => (SpanKind::Server, publish_name(traced.stream)),
-                EntriesEvent::Delivered => (SpanKind::Internal, deliver_name(traced.stream)),
+                EntriesEvent::Delivered { received } => {
+                    let sample = SampledDelivery {
+                        queue_type: Some(QueueType::Stream),
+                        received,
+                    };
+                    self.note_delivered(session, sample, span.trace);
+                    (SpanKind::Internal, deliver_name(traced.stream))
+                }
             };
             span.attributes = entry_attributes(traced, parts.body_len);
             match traced.event {
@@ -148,7 +202,9 @@ impl SpanRecorder {
                         opened.push(span);
                     }
                 }
-                EntriesEvent::Published(_) | EntriesEvent::Delivered => self.finish(span, start_ns),
+                EntriesEvent::Published(_) | EntriesEvent::Delivered { .. } => {
+                    self.finish(span, start_ns);
+                }
             }
         }
         if let EntriesEvent::Published(tag) = traced.event
@@ -453,7 +509,7 @@ fn push_operation(all: &mut Vec<Attribute>, is_publish: bool) {
 /// The stream protocol has neither exchanges nor routing keys. Its name and version are those that RabbitMQ's clients report.
 fn entry_attributes(traced: &TracedEntries<'_>, body_len: usize) -> Vec<Attribute> {
     let mut all = Vec::with_capacity(10);
-    let is_publish = traced.event != EntriesEvent::Delivered;
+    let is_publish = matches!(traced.event, EntriesEvent::Published(_));
     push_operation(&mut all, is_publish);
     for (name, text) in [
         ("messaging.destination.name", traced.stream),
@@ -484,6 +540,9 @@ mod tests {
 
     const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const SESSION: u64 = 7;
+    const DELIVERED: EntriesEvent = EntriesEvent::Delivered {
+        received: WallTime(5),
+    };
     const ROUTES: [QueueId; 2] = [QueueId(1), QueueId(2)];
 
     struct Rig {
@@ -709,6 +768,63 @@ mod tests {
     }
 
     #[test]
+    fn trace_of_an_open_publish_is_known() {
+        let mut rig = Rig::new(0.0);
+        let publish = (SESSION, PublishTag(1));
+        rig.publish(1, Some(SAMPLED), 1);
+        assert_eq!(
+            rig.recorder.trace_of_publish((SESSION, PublishTag(2))),
+            None
+        );
+        let trace = rig.recorder.trace_of_publish(publish);
+        for _ in ROUTES {
+            rig.recorder.answered(at(2), publish, true);
+        }
+        assert_eq!(trace, Some(rig.ended()[0].trace));
+        assert_eq!(rig.recorder.trace_of_publish(publish), None);
+    }
+
+    #[test]
+    fn trace_of_a_sampled_delivery_is_that_of_the_same_session_and_time() {
+        let sample = |queue_type, received| SampledDelivery {
+            queue_type,
+            received: WallTime(received),
+        };
+        let mut rig = Rig::new(0.0);
+        // No queue of the tree has the name. The message was accepted at 1.
+        let same = sample(None, 1);
+        let others = [
+            (SESSION + 1, Some(same)),
+            (SESSION, Some(sample(None, 2))),
+            (SESSION, Some(sample(Some(QueueType::Classic), 1))),
+            (SESSION, None),
+        ];
+        for (session, sample) in others {
+            rig.deliver(1, 1, 1);
+            let trace = rig.recorder.trace_of_delivery(session, sample.as_ref());
+            assert_eq!(trace, None, "{sample:?}");
+            // It is of an earlier step now.
+            assert_eq!(rig.recorder.trace_of_delivery(SESSION, Some(&same)), None);
+        }
+        rig.deliver(1, 1, 1);
+        let trace = rig.recorder.trace_of_delivery(SESSION, Some(&same));
+        assert_eq!(trace, TraceContext::parse(SAMPLED, None).map(|c| c.trace));
+        let traced = TracedEntries {
+            vhost: "v",
+            stream: "s",
+            event: DELIVERED,
+        };
+        let entry = entry(SAMPLED);
+        rig.recorder
+            .record_entries(at(1), SESSION, &traced, &mut std::iter::once(&*entry));
+        let of_stream = sample(Some(QueueType::Stream), 5);
+        assert_eq!(
+            rig.recorder.trace_of_delivery(SESSION, Some(&of_stream)),
+            trace
+        );
+    }
+
+    #[test]
     fn each_sampled_message_of_a_batch_has_a_span() {
         let unsampled = SAMPLED.replace("-01", "-00");
         let entries = [SAMPLED, &unsampled, "invalid", SAMPLED].map(entry);
@@ -726,7 +842,7 @@ mod tests {
         };
         let tag = PublishTag(4);
         assert!(record(1, EntriesEvent::Published(tag)).is_empty());
-        let delivered = record(2, EntriesEvent::Delivered);
+        let delivered = record(2, DELIVERED);
         assert_eq!(delivered.len(), 2);
         assert!(
             delivered

@@ -15,7 +15,7 @@ use queue::cursor::{
 };
 use queue::{ConsumerId, QueueReply, RejectReason, RequestBody};
 use session::{
-    Broker, ControlEvent, FlowState, NodeStatus, PasswordCheck, Protocol, PublishTag,
+    Broker, ControlEvent, EntriesEvent, FlowState, NodeStatus, PasswordCheck, Protocol, PublishTag,
     QueueNotification, RequestSeq, ServiceHost, ServiceOutput, ServiceRegistration, ServiceStates,
     SessionEvent, ShardAddress, ShardService, TickOutcome, TracedEntries,
 };
@@ -517,8 +517,11 @@ impl Broker for FakeBroker {
         for message in messages {
             let text = String::from_utf8_lossy(message);
             let (vhost, stream) = (traced.vhost, traced.stream);
-            self.traced
-                .push(format!("{:?} {vhost} {stream} {text}", traced.event));
+            let event = match traced.event {
+                EntriesEvent::Published(tag) => format!("published {}", tag.0),
+                EntriesEvent::Delivered { received } => format!("delivered {}", received.0),
+            };
+            self.traced.push(format!("{event} {vhost} {stream} {text}"));
         }
     }
     fn browse(&mut self, _: QueueId, _: &queue::BrowseRequest, _: Option<NodeId>) -> u64 {

@@ -254,9 +254,14 @@ impl Broker for View<'_> {
 
     fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
         let state = &mut *self.state;
-        if let Some(sample) = &message_counters.sample {
-            let (now, wall) = (state.ctx.now(), state.ctx.wall());
-            state.delivery_sampler.offer(sample, now, wall);
+        let sample = message_counters.sample.as_ref();
+        let trace = match state.ctx.records_spans() {
+            true => state.ctx.trace_of_delivery(self.number, sample),
+            false => None,
+        };
+        if let Some(sample) = sample {
+            let at = (state.ctx.now(), state.ctx.wall());
+            state.delivery_sampler.offer(sample, at, trace);
         }
         state.limits.count_messages(
             state.metadata.tree(),
