@@ -6,6 +6,7 @@ package monitoring
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -19,6 +20,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
 )
 
 const (
@@ -26,6 +29,8 @@ const (
 	startDeadline = time.Minute
 	// retry is the interval of requests until then.
 	retry = 50 * time.Millisecond
+	// openMetrics is the media type that Prometheus prefers.
+	openMetrics = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4"
 )
 
 // program returns the broker: $POSTHORN, or one that is built in the checkout.
@@ -58,13 +63,22 @@ func freePort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// page returns a broker's answer to a path of its metrics port.
+// page returns a broker's answer to a path of its metrics port, in Prometheus' text format.
 func page(ctx context.Context, t *testing.T, address, path string, ended chan error) []byte {
+	t.Helper()
+	return pageIn(ctx, t, "", address, path, ended)
+}
+
+// pageIn returns the answer to a request that accepts this media type.
+func pageIn(ctx context.Context, t *testing.T, accept, address, path string, ended chan error) []byte {
 	t.Helper()
 	for {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if accept != "" {
+			request.Header.Set("Accept", accept)
 		}
 		if response, err := http.DefaultClient.Do(request); err == nil {
 			body, readErr := io.ReadAll(response.Body)
@@ -112,10 +126,15 @@ func TestListMatchesTheBrokersMetrics(t *testing.T) {
 	// Families of queues are empty without a queue, and that of the oldest message without a message.
 	api := "http://" + management + "/api/"
 	request(ctx, t, http.MethodPut, api+"queues/%2f/q", "{}", http.StatusCreated)
+	request(ctx, t, http.MethodPut, api+"queues/%2f/s", `{"arguments": {"x-queue-type": "stream"}}`, http.StatusCreated)
 	publish := `{"routing_key": "q", "payload": "", "payload_encoding": "string", "properties": {}}`
 	request(ctx, t, http.MethodPost, api+"exchanges/%2f/amq.default/publish", publish, http.StatusOK)
-	detailed := "/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count&family=queue_metrics"
+	detailed := "/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count&family=queue_metrics&family=stream_metrics"
 	exported["detailed"] = parse(t, page(ctx, t, metrics, detailed, ended))
+	for _, path := range []string{"/metrics", "/metrics/per-object", detailed} {
+		plain := parse(t, page(ctx, t, metrics, path, ended))
+		checkOpenMetrics(t, path, plain, pageIn(ctx, t, openMetrics, metrics, path, ended))
+	}
 	for name, source := range listed(t) {
 		families, isBroker := exported[source]
 		if !isBroker {
@@ -124,6 +143,56 @@ func TestListMatchesTheBrokersMetrics(t *testing.T) {
 		if family := families[name]; family == nil || len(family.Metric) == 0 {
 			t.Errorf("a running broker does not export %s", name)
 		}
+	}
+}
+
+// checkOpenMetrics reads a page with the parser of Prometheus' scrapes, and compares its families with the plain page.
+func checkOpenMetrics(t *testing.T, path string, plain map[string]*dto.MetricFamily, page []byte) {
+	t.Helper()
+	parser := textparse.NewOpenMetricsParser(page, labels.NewSymbolTable())
+	types := map[string]model.MetricType{}
+	samples := map[string]int{}
+	for {
+		entry, err := parser.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%s is not in the format OpenMetrics: %v", path, err)
+		}
+		switch entry {
+		case textparse.EntryType:
+			name, kind := parser.Type()
+			if _, isKnown := types[string(name)]; isKnown {
+				t.Errorf("%s has the family %s twice", path, name)
+			}
+			types[string(name)] = kind
+		case textparse.EntrySeries:
+			var of labels.Labels
+			parser.Labels(&of)
+			samples[of.Get(labels.MetricName)]++
+		}
+	}
+	for name, family := range plain {
+		openName, want := name, map[dto.MetricType]model.MetricType{
+			dto.MetricType_COUNTER: model.MetricTypeCounter, dto.MetricType_GAUGE: model.MetricTypeGauge,
+			dto.MetricType_UNTYPED: model.MetricTypeUnknown, dto.MetricType_HISTOGRAM: model.MetricTypeHistogram,
+		}[family.GetType()]
+		if want == model.MetricTypeCounter {
+			openName = strings.TrimSuffix(name, "_total")
+		}
+		if types[openName] != want {
+			t.Errorf("%s: %s has the type %q, expected %q", path, openName, types[openName], want)
+		}
+		if want == model.MetricTypeHistogram {
+			name += "_count"
+		}
+		if samples[name] != len(family.Metric) {
+			t.Errorf("%s: %s has %d samples, expected %d", path, name, samples[name], len(family.Metric))
+		}
+	}
+	if len(types) < len(plain) {
+		t.Errorf("%s has %d families, expected %d", path, len(types), len(plain))
 	}
 }
 

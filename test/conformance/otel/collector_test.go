@@ -1,4 +1,4 @@
-// Messages of AMQP 0.9.1, AMQP 1.0 and MQTT 5.0 through a node that exports to the receiver of the OpenTelemetry collector, which
+// Messages of AMQP 0.9.1, AMQP 1.0, MQTT 5.0 and the stream protocol through a node that exports to the receiver of the OpenTelemetry collector, which
 // decodes and checks the requests. The rest of a collector would take minutes to build, and would only pass on what the receiver
 // has read.
 package scenario
@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +20,9 @@ import (
 	"github.com/Azure/go-amqp"
 	"github.com/eclipse/paho.golang/paho"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+	streamamqp "github.com/rabbitmq/rabbitmq-stream-go-client/pkg/amqp"
+	"github.com/rabbitmq/rabbitmq-stream-go-client/pkg/message"
+	"github.com/rabbitmq/rabbitmq-stream-go-client/pkg/stream"
 	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/consumer"
@@ -185,10 +191,46 @@ func spansOf(t *testing.T, n int, names ...string) map[string]span {
 	return found
 }
 
+// measured waits until the node has exported the latency of a delivery from a queue of this type.
+func measured(t *testing.T, queueType string) {
+	t.Helper()
+	within(t, "the latency of a delivery of type "+queueType, func() bool {
+		received.Lock()
+		defer received.Unlock()
+		metric := received.metrics["posthorn_delivery_latency_seconds"]
+		if metric == (pmetric.Metric{}) {
+			return false
+		}
+		for _, point := range metric.Histogram().DataPoints().All() {
+			if kind, _ := point.Attributes().Get("queue_type"); kind.AsString() == queueType && point.Count() > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// spansWith counts the spans of a trace so far.
+func spansWith(n int) (count int) {
+	received.Lock()
+	defer received.Unlock()
+	for _, s := range received.spans {
+		if s.TraceID().String() == trace(n) {
+			count++
+		}
+	}
+	return count
+}
+
+// expect checks an attribute. An empty value: the span has no such attribute.
 func expect(t *testing.T, s span, name, value string) {
 	t.Helper()
-	if got, _ := s.Attributes().Get(name); got.AsString() != value {
-		t.Errorf("%s: %s is %q, expected %q", s.Name(), name, got.AsString(), value)
+	got := ""
+	if found, has := s.Attributes().Get(name); has {
+		got = found.AsString()
+	}
+	if got != value {
+		t.Errorf("%s: %s is %q, expected %q", s.Name(), name, got, value)
 	}
 }
 
@@ -229,6 +271,7 @@ func TestAmqp091(t *testing.T) {
 	expect(t, publish, "network.protocol.version", "0.9.1")
 	expect(t, publish, "messaging.message.body.size", "5")
 	expect(t, deliver, "posthorn.outcome", "accepted")
+	measured(t, "quorum")
 }
 
 func TestAmqp10(t *testing.T) {
@@ -268,11 +311,12 @@ func TestAmqp10(t *testing.T) {
 		expect(t, spans["publish amq.default"], "network.protocol.version", "1.0")
 		expect(t, spans["deliver two"], "posthorn.outcome", outcome)
 	}
+	measured(t, "classic")
 }
 
-func TestMqtt5(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+// mqttClient connects a client of MQTT 5.0. Its session lasts for expiry seconds.
+func mqttClient(ctx context.Context, t *testing.T, id string, expiry uint32) (*paho.Client, chan *paho.Publish) {
+	t.Helper()
 	conn, err := net.Dial("tcp", "127.0.0.1:1883")
 	must(t, err)
 	messages := make(chan *paho.Publish, 1)
@@ -284,23 +328,191 @@ func TestMqtt5(t *testing.T) {
 		}},
 	})
 	_, err = client.Connect(ctx, &paho.Connect{
-		ClientID: "traced", CleanStart: true, KeepAlive: 30,
+		ClientID: id, CleanStart: true, KeepAlive: 30,
 		Username: "guest", UsernameFlag: true, Password: []byte("guest"), PasswordFlag: true,
+		Properties: &paho.ConnectProperties{SessionExpiryInterval: &expiry},
 	})
 	must(t, err)
-	_, err = client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: "a/b", QoS: 1}}})
-	must(t, err)
-	_, err = client.Publish(ctx, &paho.Publish{
-		Topic: "a/b", QoS: 1, Payload: []byte("hello"),
-		Properties: &paho.PublishProperties{User: paho.UserProperties{{Key: "traceparent", Value: parent(4)}}},
-	})
-	must(t, err)
-	<-messages
-	spans := spansOf(t, 4, "publish amq.topic", "deliver mqtt-subscription-tracedqos1")
-	for _, s := range spans {
-		expect(t, s, "network.protocol.name", "mqtt")
+	return client, messages
+}
+
+func TestMqtt5(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, row := range []struct {
+		name    string
+		number  int
+		qos     byte
+		expiry  uint32
+		outcome string
+	}{
+		{"acknowledged", 4, 1, 0, ""},
+		{"at-most-once", 6, 0, 0, ""},
+		// The session has a queue, so the delivery lasts until the client acknowledges it.
+		{"queued", 7, 1, 60, "accepted"},
+		{"queued-once", 8, 2, 60, "accepted"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			client, messages := mqttClient(ctx, t, row.name, row.expiry)
+			topic := "a/" + row.name
+			_, err := client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: row.qos}}})
+			must(t, err)
+			user := paho.UserProperties{{Key: "traceparent", Value: parent(row.number)}, {Key: "tracestate", Value: "vendor=x"}}
+			_, err = client.Publish(ctx, &paho.Publish{
+				Topic: topic, QoS: row.qos, Payload: []byte("hello"), Properties: &paho.PublishProperties{User: user},
+			})
+			must(t, err)
+			got := (<-messages).Properties.User
+			if got.Get("traceparent") != parent(row.number) || got.Get("tracestate") != "vendor=x" {
+				t.Errorf("the context of the message became %v", got)
+			}
+			deliver := fmt.Sprintf("deliver mqtt-subscription-%sqos%d", row.name, min(row.qos, 1))
+			spans := spansOf(t, row.number, "publish amq.topic", deliver)
+			for _, s := range spans {
+				expect(t, s, "network.protocol.name", "mqtt")
+				expect(t, s, "network.protocol.version", "5.0")
+				if got := s.TraceState().AsRaw(); got != "vendor=x" {
+					t.Error("tracestate", got)
+				}
+			}
+			expect(t, spans["publish amq.topic"], "messaging.destination.name", "amq.topic:a."+row.name)
+			expect(t, spans[deliver], "posthorn.outcome", row.outcome)
+			must(t, client.Disconnect(&paho.Disconnect{}))
+		})
 	}
-	must(t, client.Disconnect(&paho.Disconnect{}))
+	measured(t, "none")
+}
+
+// streamMessage is a message for a stream with a context, in its annotations or in its application properties.
+func streamMessage(n int, inAnnotations bool) message.StreamMessage {
+	m := streamamqp.NewMessage([]byte("hello"))
+	if inAnnotations {
+		m.Annotations = streamamqp.Annotations{"traceparent": parent(n)}
+	} else {
+		m.ApplicationProperties = map[string]any{"traceparent": parent(n)}
+	}
+	return m
+}
+
+func TestStream(t *testing.T) {
+	options := stream.NewEnvironmentOptions().SetUri("rabbitmq-stream://guest:guest@127.0.0.1:5552")
+	environment, err := stream.NewEnvironment(options)
+	must(t, err)
+	defer environment.Close()
+	must(t, environment.DeclareStream("five", nil))
+	confirmed := make(chan bool, 9)
+	publish := func(options *stream.ProducerOptions, messages ...message.StreamMessage) {
+		producer, err := environment.NewProducer("five", options)
+		must(t, err)
+		confirms := producer.NotifyPublishConfirmation()
+		must(t, producer.BatchSend(messages))
+		go func() {
+			for left := len(messages); left > 0; {
+				for _, status := range <-confirms {
+					confirmed <- status.IsConfirmed()
+					left--
+				}
+			}
+		}()
+		for range messages {
+			if !<-confirmed {
+				t.Error("a message is not confirmed")
+			}
+		}
+		must(t, producer.Close())
+	}
+	publish(stream.NewProducerOptions(), streamMessage(10, true), streamMessage(11, false))
+	uncompressed := stream.NewProducerOptions().SetSubEntrySize(2).SetCompression(stream.Compression{}.None())
+	publish(uncompressed, streamMessage(12, true), streamMessage(13, false))
+	compressed := stream.NewProducerOptions().SetSubEntrySize(2).SetCompression(stream.Compression{}.Gzip())
+	publish(compressed, streamMessage(14, true), streamMessage(15, false))
+
+	contexts := make(chan any, 9)
+	consumer, err := environment.NewConsumer("five", func(_ stream.ConsumerContext, m *streamamqp.Message) {
+		if m.Annotations != nil {
+			contexts <- m.Annotations["traceparent"]
+		} else {
+			contexts <- m.ApplicationProperties["traceparent"]
+		}
+	}, stream.NewConsumerOptions().SetOffset(stream.OffsetSpecification{}.First()))
+	must(t, err)
+	for n := 10; n < 16; n++ {
+		if got := <-contexts; got != parent(n) {
+			t.Errorf("the context of message %d became %v", n, got)
+		}
+	}
+	must(t, consumer.Close())
+	for n := 10; n < 14; n++ {
+		spans := spansOf(t, n, "publish five", "deliver five")
+		publish, deliver := spans["publish five"], spans["deliver five"]
+		if publish.Kind() != ptrace.SpanKindServer || deliver.Kind() != ptrace.SpanKindInternal {
+			t.Error(publish.Kind(), deliver.Kind())
+		}
+		for _, s := range spans {
+			expect(t, s, "messaging.destination.name", "five")
+			expect(t, s, "network.protocol.name", "rabbitmq-stream")
+			expect(t, s, "posthorn.queue", "five")
+		}
+	}
+	// The spans of the compressed messages would have come before those of a later one.
+	publish(stream.NewProducerOptions(), streamMessage(16, true))
+	spansOf(t, 16, "publish five")
+	if n := spansWith(14) + spansWith(15); n > 0 {
+		t.Error(n, "spans of messages that are compressed")
+	}
+	measured(t, "stream")
+}
+
+// metricsPage returns the metrics of the node in a format.
+func metricsPage(t *testing.T, accept string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:15692/metrics", nil)
+	must(t, err)
+	request.Header.Set("Accept", accept)
+	response, err := http.DefaultClient.Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must(t, err)
+	if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, accept) {
+		t.Errorf("the page for %s has the type %s", accept, got)
+	}
+	return string(body)
+}
+
+func TestExemplars(t *testing.T) {
+	conn, err := amqp091.Dial("amqp://guest:guest@127.0.0.1:5672/")
+	must(t, err)
+	defer conn.Close()
+	channel, err := conn.Channel()
+	must(t, err)
+	must(t, channel.Confirm(false))
+	_, err = channel.QueueDeclare("six", true, false, false, false, nil)
+	must(t, err)
+	deliveries, err := channel.Consume("six", "", true, false, false, false, nil)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	exemplarOf := func(histogram string) *regexp.Regexp {
+		line := `(?m)^posthorn_` + histogram + `_seconds_bucket\{queue_type="classic",le="[0-9.]+"\} [0-9]+ # \{trace_id="` + trace(17) + `"\} [0-9.]+ [0-9]+\.[0-9]{3}$`
+		return regexp.MustCompile(line)
+	}
+	// The node measures a sample of the messages.
+	within(t, "exemplars of both histograms", func() bool {
+		confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", "six", false, false, amqp091.Publishing{
+			Headers: amqp091.Table{"traceparent": parent(17)},
+		})
+		must(t, err)
+		if is, err := confirm.WaitContext(ctx); err != nil || !is {
+			t.Fatal(is, err)
+		}
+		<-deliveries
+		page := metricsPage(t, "application/openmetrics-text")
+		return exemplarOf("confirm_duration").MatchString(page) && exemplarOf("delivery_latency").MatchString(page)
+	})
+	if strings.Contains(metricsPage(t, "text/plain"), "trace_id") {
+		t.Error("the plain page has exemplars")
+	}
 }
 
 func TestMetrics(t *testing.T) {

@@ -154,7 +154,7 @@ test('addresses are parsed from the fragment', async () => {
 });
 
 test('numbers are formatted briefly, and unknown values as a dash', async () => {
-  const { bytes, count, duration, rate, share, value } = await module_('format');
+  const { age, bytes, count, duration, rate, share, value } = await module_('format');
   assert.deepEqual([count(1234567), count(undefined), count(NaN)], ['1,234,567', '–', '–']);
   assert.deepEqual([rate(0), rate(0.25), rate(12345.6), rate(null)], ['0/s', '0.3/s', '12,346/s', '–']);
   assert.deepEqual([bytes(0), bytes(1023), bytes(1536), bytes(5 * 2 ** 40), bytes()], ['0 B', '1,023 B', '1.5 KiB', '5 TiB', '–']);
@@ -162,6 +162,7 @@ test('numbers are formatted briefly, and unknown values as a dash', async () => 
     [duration(0), duration(59_000), duration(90_061_000), duration(3_600_000), duration(-1)],
     ['0 s', '59 s', '1 d 1 h', '1 h 0 min', '–'],
   );
+  assert.deepEqual([age(0), age(61), age(90_061), age(undefined), age(null)], ['0 s', '1 min 1 s', '1 d 1 h', '', '']);
   assert.deepEqual([share(1, 2), share(3, 2), share(1, 0), share(undefined, 2)], [0.5, 1, null, null]);
   assert.deepEqual([value('<b>'), value({ a: [1] }), value(null), value(false)], ['<b>', '{"a":[1]}', '–', 'false']);
 });

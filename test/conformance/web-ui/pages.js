@@ -113,6 +113,11 @@ check('a list is cut into pages, filtered and sorted by the node', async () => {
   await page.press('Ready');
   await page.press('Ready');
   await until(() => rows()[0] === 'many-33', 'the longest queue comes first');
+  await holds('queues/%2F/many-33', (q) => q.head_message_age_seconds >= 2, 'a message that is not new');
+  await publish('many-44', 'x');
+  await page.press('Age');
+  await page.press('Age');
+  await until(() => rows().slice(0, 2).join() === 'many-33,many-44', 'the queue with the oldest message comes first');
   page.enter(await page.find('input[type=search]', 'Filter queues by name'), '^many-0[12]$');
   page.enter(await page.find('.bar input[type=checkbox]'), true);
   await until(() => rows().sort().join() === 'many-01,many-02', 'a regular expression');

@@ -204,6 +204,14 @@ impl<'a> SectionReader<'a> {
         }
     }
 
+    /// Reads the sections of `message` without a check of their values, as [`Sections::locate`] does.
+    pub fn located(message: &'a [u8]) -> Self {
+        Self {
+            is_checked: true,
+            ..Self::new(message)
+        }
+    }
+
     fn offset(&self) -> Result<u32, Reason> {
         u32::try_from(self.size - self.reader.rest().len()).map_err(|_| Reason::MessageSize)
     }
@@ -339,10 +347,7 @@ impl Sections {
     /// Finds the sections of a message that [`Sections::parse`] accepted before. The values are not checked again. If they are damaged
     /// nevertheless, reading them gives an error or fewer elements.
     pub fn locate(message: &[u8]) -> Result<Self, DecodeError> {
-        Self::collect(SectionReader {
-            is_checked: true,
-            ..SectionReader::new(message)
-        })
+        Self::collect(SectionReader::located(message))
     }
 
     #[inline]

@@ -732,6 +732,7 @@ impl MessageSizeCounts {
             buckets,
             count: up_to + self.larger,
             sum: self.bytes as f64,
+            exemplars: Vec::new(),
         }
     }
 }

@@ -31,7 +31,10 @@ pub use membership::{
     ForgetProgress, MemberChange, MemberOutcome, MembershipRequest, QueueRecovery, RecoveredGroup,
     RecoveryStep, ReplicaFacts, ReplicaStatus, VotingState,
 };
-pub use timings::{ConfirmTimings, DurationHistogram, HistogramSnapshot, NodeTimings};
+pub use timings::{
+    ConfirmTimings, DeliverySnapshot, DeliveryTimings, DurationHistogram, Exemplar,
+    HistogramSnapshot, NodeTimings,
+};
 pub use walk::{CollectWalk, TreeWalk, WalkProgress};
 
 use env::{NodeId, WallTime};

@@ -5,6 +5,7 @@
 use crate::view::Encoding;
 use crate::{View, amqp091};
 use bytes::{Bytes, BytesMut};
+use codec_amqp10::{Decode as _, Reader, Section, SectionKind, SectionReader};
 use codec_amqp091::{Properties, Short, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use telemetry::TraceContext;
@@ -41,6 +42,56 @@ pub fn context(message: &Message) -> Option<TraceContext> {
             found.note(header.name, text);
         }
     });
+    found.context()
+}
+
+/// The parts of an entry of a stream that a span needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntryParts {
+    /// The W3C trace context: of the message annotations, or else of the application properties. None: the entry has none, or an
+    /// invalid one.
+    pub context: Option<TraceContext>,
+    /// Bytes of the body. An entry that is not a message of AMQP 1.0 is a body as a whole.
+    pub body_len: usize,
+}
+
+/// Reads an entry of a stream, which clients write unchecked. Sections are skipped by their sizes up to the body, and only the two
+/// that may have the context are searched.
+#[cold]
+pub fn entry_parts(entry: &[u8]) -> EntryParts {
+    let mut context = None;
+    for section in SectionReader::located(entry) {
+        let Ok(section) = section else { break };
+        match section.kind {
+            SectionKind::MessageAnnotations | SectionKind::ApplicationProperties => {
+                context = context.or_else(|| context_in(section, entry));
+            }
+            kind if kind.is_body() => {
+                let body_len = entry.len().saturating_sub(section.range().start);
+                return EntryParts { context, body_len };
+            }
+            _ => {}
+        }
+    }
+    EntryParts {
+        context,
+        body_len: entry.len(),
+    }
+}
+
+/// The context in a section that is a map.
+fn context_in(section: Section, entry: &[u8]) -> Option<TraceContext> {
+    let value = entry.get(section.value_range())?;
+    let Ok(codec_amqp10::Value::Map(map)) = codec_amqp10::Value::decode(&mut Reader::new(value))
+    else {
+        return None;
+    };
+    let mut found = Found::default();
+    for (name, value) in map {
+        if let (Some(name), Some(text)) = (name.as_text(), value.as_text()) {
+            found.note(name, text);
+        }
+    }
     found.context()
 }
 
@@ -229,6 +280,82 @@ mod tests {
         assert_eq!(parent(&message(&[], &[OTHER])), of_property);
         assert_eq!(parent(&message(&["invalid"], &[OTHER])), of_property);
         assert_eq!(parent(&message(&[], &[])), None);
+    }
+
+    fn entry(annotations: &[(&str, &str)], application: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+        use codec_amqp10::{Symbol, encode_data_section, encode_section_descriptor, map};
+        let mut raw = Vec::new();
+        encode_section_descriptor(&mut raw, SectionKind::MessageAnnotations);
+        let mut entries = map(&mut raw);
+        for (name, text) in annotations {
+            entries.push(&Symbol::new(name).unwrap());
+            entries.push(*text);
+        }
+        entries.finish();
+        encode_section_descriptor(&mut raw, SectionKind::ApplicationProperties);
+        let mut entries = map(&mut raw);
+        for (name, text) in application {
+            entries.push(*name);
+            entries.push(*text);
+        }
+        entries.finish();
+        encode_data_section(&mut raw, body);
+        raw
+    }
+
+    #[test]
+    fn context_of_an_entry_of_a_stream_is_in_annotations_or_else_in_application_properties() {
+        let text = |raw: &[u8]| {
+            let context = entry_parts(raw).context?;
+            let state = context.state.clone().map(String::from);
+            Some((context.to_string(), state))
+        };
+        let own = [("x-a", "b"), ("traceparent", CONTEXT)];
+        let property = [("tracestate", "a=b"), ("traceparent", OTHER)];
+        assert_eq!(
+            text(&entry(&own, &property, b"x")),
+            Some((CONTEXT.to_owned(), None))
+        );
+        let of_property = Some((OTHER.to_owned(), Some("a=b".to_owned())));
+        assert_eq!(text(&entry(&[], &property, b"x")), of_property);
+        let invalid = [("traceparent", "00-x")];
+        assert_eq!(text(&entry(&invalid, &property, b"x")), of_property);
+        assert_eq!(text(&entry(&[], &[], b"x")), None);
+        // A body that looks like a context.
+        assert_eq!(text(&entry(&[], &[], &entry(&own, &property, b""))), None);
+    }
+
+    #[test]
+    fn body_of_an_entry_of_a_stream_is_measured_as_that_of_a_message() {
+        let parts = entry_parts(&entry(&[("traceparent", CONTEXT)], &[], b"hello"));
+        assert!(parts.context.is_some());
+        // The descriptor of the section, the constructor and the size.
+        assert_eq!(parts.body_len, 5 + 5);
+        for opaque in [&b"plain text"[..], &[0; 7], &[]] {
+            let expected = EntryParts {
+                context: None,
+                body_len: opaque.len(),
+            };
+            assert_eq!(entry_parts(opaque), expected);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn damaged_entries_of_a_stream_are_read_without_panic(
+            at in 0usize..200,
+            byte: u8,
+            end in 0usize..200,
+            noise: Vec<u8>,
+        ) {
+            let mut raw = entry(&[("traceparent", CONTEXT)], &[("tracestate", "a=b")], b"hello");
+            if let Some(changed) = raw.get_mut(at) {
+                *changed = byte;
+            }
+            raw.truncate(end.max(1));
+            proptest::prop_assert!(entry_parts(&raw).body_len <= raw.len());
+            proptest::prop_assert!(entry_parts(&noise).body_len <= noise.len());
+        }
     }
 
     #[test]

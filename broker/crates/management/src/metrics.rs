@@ -2,6 +2,8 @@
 //! `/metrics/per-object` lists queues, streams, connections and channels, `/metrics/detailed` lists the
 //! requested families.
 //!
+//! A client that asks for OpenMetrics gets it, with exemplars.
+//!
 //! Each node reports the queues that it leads and its own connections, so that sums over nodes are
 //! correct. `/metrics` reads sums that the shards maintain; lists are gathered and sent in chunks.
 
@@ -11,7 +13,7 @@ mod objects;
 use crate::Config;
 use crate::ask::Api;
 use crate::error::ApiError;
-use crate::exposition::Page;
+use crate::exposition::{Page, TextFormat};
 use crate::login::LoginsByProtocol;
 use crate::nodes;
 use crate::page::Query;
@@ -20,7 +22,7 @@ use crate::serving::Protection;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -32,7 +34,6 @@ use objects::{FAMILIES, Samples};
 
 /// Prefix of RabbitMQ's metrics.
 const PREFIX: &str = "rabbitmq_";
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
 
@@ -53,34 +54,49 @@ async fn protect(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-async fn aggregated(State(api): State<Api>) -> Response {
-    let page = Page::new(PREFIX);
-    respond(collect(&api, page).await.map(Page::into_text))
+async fn aggregated(State(api): State<Api>, headers: HeaderMap) -> Response {
+    let format = format_for(&headers);
+    let page = Page::new(PREFIX, format);
+    respond(format, collect(&api, page).await.map(Page::into_text))
 }
 
 /// The node's metrics, aggregated where they cannot be listed, and every object.
-async fn per_object(State(api): State<Api>) -> Response {
+async fn per_object(State(api): State<Api>, headers: HeaderMap) -> Response {
+    let format = format_for(&headers);
     let samples = async {
-        let (page, ..) = collect_node(&api, Page::new(PREFIX)).await?;
+        let (page, ..) = collect_node(&api, Page::new(PREFIX, format)).await?;
         Samples::gather(&api, page, FAMILIES.to_vec(), &[]).await
     };
-    respond(samples.await.map(Body::new))
+    respond(format, samples.await.map(Body::new))
 }
 
 /// `?family=queue_coarse_metrics&family=...&vhost=...`
-async fn detailed(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
+async fn detailed(
+    State(api): State<Api>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
     let query = Query::parse(query.as_deref());
     let families = FAMILIES.iter().copied();
     let families = families.filter(|known| query.all("family").any(|f| f == *known));
     let vhosts: Vec<&str> = query.all("vhost").collect();
-    let page = Page::new("rabbitmq_detailed_");
+    let format = format_for(&headers);
+    let page = Page::new("rabbitmq_detailed_", format);
     let samples = Samples::gather(&api, page, families.collect(), &vhosts).await;
-    respond(samples.map(Body::new))
+    respond(format, samples.map(Body::new))
 }
 
-fn respond(text: Result<impl Into<Body>, ApiError>) -> Response {
+/// A client may send several headers, which are one list.
+fn format_for(headers: &HeaderMap) -> TextFormat {
+    let all = headers.get_all(header::ACCEPT).iter();
+    let all: Vec<&str> = all.filter_map(|value| value.to_str().ok()).collect();
+    TextFormat::accepted(&all.join(","))
+}
+
+fn respond(format: TextFormat, text: Result<impl Into<Body>, ApiError>) -> Response {
+    let content_type = [(header::CONTENT_TYPE, format.content_type())];
     match text {
-        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, TEXT)], text.into()).into_response(),
+        Ok(text) => (StatusCode::OK, content_type, text.into()).into_response(),
         Err(error) => error.into_response(),
     }
 }
@@ -341,4 +357,12 @@ fn timings(page: &mut Page, timings: &NodeTimings) {
     for (queue_type, confirms) in timings.confirms().iter() {
         page.histogram(name, &[("queue_type", queue_type.name())], confirms);
     }
+    let name = "delivery_latency_seconds";
+    let help = "Time from the acceptance of a message by its publisher's node to its first delivery to a consumer, of at most one delivery in a millisecond on each shard";
+    page.head(name, histogram, help);
+    let deliveries = timings.deliveries();
+    for (queue_type, latencies) in deliveries.queues.iter() {
+        page.histogram(name, &[("queue_type", queue_type.name())], latencies);
+    }
+    page.histogram(name, &[("queue_type", "none")], &deliveries.queueless);
 }

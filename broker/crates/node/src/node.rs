@@ -571,6 +571,7 @@ impl Node {
                 Arc::new(move || last_look.resources())
             })),
             confirms: self.threads.confirms_of(index),
+            deliveries: self.threads.deliveries_of(index),
         }
     }
 

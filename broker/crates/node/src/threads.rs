@@ -6,7 +6,7 @@ use crate::link_tls::LinkTls;
 use crate::links::{self, LinkParts, LinkStatus, LinkThread, StoreClusterRecord};
 use crate::log_thread::{KEEP_FREE, LogDisk, LogThread};
 use crate::peering::{Peering, PeeringConfig};
-use control::{ConfirmTimings, NodeTimings};
+use control::{ConfirmTimings, DeliveryTimings, NodeTimings};
 use env::{Clock, Disk};
 use mio::Poll;
 use reactor::{
@@ -257,6 +257,11 @@ impl Threads {
     /// The histograms of confirms that a shard fills.
     pub(crate) fn confirms_of(&self, shard: u16) -> Arc<ConfirmTimings> {
         self.timings.confirms_of(shard)
+    }
+
+    /// The latencies of deliveries that a shard fills.
+    pub(crate) fn deliveries_of(&self, shard: u16) -> Arc<DeliveryTimings> {
+        self.timings.deliveries_of(shard)
     }
 
     /// Starts a shard's thread. `make` creates its driver on that thread.

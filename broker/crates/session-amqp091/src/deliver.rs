@@ -185,10 +185,9 @@ impl Channel {
             consumer,
             id: delivery.id,
         };
-        let redelivered = u64::from(redelivered);
         let no_ack = to.no_ack;
         let add = |d: &mut DeliveryCounters| {
-            d.redeliver += redelivered;
+            d.redeliver += u64::from(redelivered);
             if no_ack {
                 d.deliver_no_ack += 1;
             } else {
@@ -196,7 +195,12 @@ impl Channel {
             }
         };
         add(&mut self.counts().deliveries);
-        conn.count(|t| add(t.of(to.kind)));
+        conn.count(|t| {
+            add(t.of(to.kind));
+            if !redelivered {
+                t.sample_delivery(Some(to.kind), || delivery.message.received());
+            }
+        });
         if no_ack {
             conn.settle(origin, queue::SettlementOutcome::Accepted);
         } else {

@@ -338,7 +338,7 @@ impl Consumer {
             match self.send(&delivery, engine, state, cx) {
                 Ok(()) => {
                     self.credit = self.credit.saturating_sub(1);
-                    state.count_delivery(self.kind, &delivery, true);
+                    state.count_consumed(self.kind, &delivery, true);
                     if cx.broker.tree().traces() {
                         self.trace(&delivery, true, state, cx);
                     }
@@ -391,7 +391,7 @@ impl Consumer {
             Err(error) => return Err(error),
         }
         self.credit = self.credit.saturating_sub(1);
-        state.count_delivery(self.kind, delivery, self.is_settled);
+        state.count_consumed(self.kind, delivery, self.is_settled);
         if self.is_settled {
             let outcome = DeliveryOutcome::Settled(SettlementOutcome::Accepted);
             state.settle(self.queue, self.id, outcome, delivery.id);

@@ -279,13 +279,27 @@ impl ConnectionState {
         cx.broker.message_counters(PROTOCOL, &counters);
     }
 
-    /// Counts a delivery to a client.
-    pub(crate) fn count_delivery(
+    /// Counts a delivery to a client that the queue has given up, or gives up with the settlement, and offers its latency.
+    pub(crate) fn count_consumed(
         &mut self,
         kind: QueueType,
         delivery: &Delivery,
         is_settled: bool,
     ) {
+        if !self.count_delivery(kind, delivery, is_settled) {
+            self.count(|counters| {
+                counters.sample_delivery(Some(kind), || delivery.message.received());
+            });
+        }
+    }
+
+    /// Counts a delivery to a client. Returns true if it is a redelivery.
+    pub(crate) fn count_delivery(
+        &mut self,
+        kind: QueueType,
+        delivery: &Delivery,
+        is_settled: bool,
+    ) -> bool {
         let is_redelivered = delivery.redelivered || delivery.attempts.is_some_and(|n| n > 0);
         self.count(|counters| {
             let deliveries = counters.of(kind);
@@ -295,6 +309,7 @@ impl ConnectionState {
                 false => deliveries.deliver += 1,
             }
         });
+        is_redelivered
     }
 
     /// Reports the counters of this step to the node.

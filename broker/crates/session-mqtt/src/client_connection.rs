@@ -6,16 +6,17 @@ use crate::deliver::SendOptions;
 use crate::handover::ended_queue;
 use crate::packet_ids::PacketIds;
 use crate::rare_state::OptionalRareState;
-use crate::session::{ConnectionFailure, PacketResult};
-use crate::session_queue::{EarlierConnections, queue_name};
+use crate::session::{ConnectionFailure, PacketResult, metrics_label};
+use crate::session_queue::{CONSUMER, EarlierConnections, queue_name};
 use crate::shard_service::RouterAccess;
-use crate::state::{ClientState, ParkedState};
+use crate::state::{ClientState, MessageOwner, ParkedState};
 use bytes::{Bytes, BytesMut};
 use codec_mqtt::{Qos, ReasonCode, Version};
 use message::Message;
 use metadata::{Right, Tree};
 use session::{
-    Broker, MessageCounters, Outbox, RefusedPermission, SessionOwner, TraceEvent, TracedMessage,
+    Broker, DeliveryKey, MessageCounters, Outbox, RefusedPermission, SessionOwner, TraceEvent,
+    TracedMessage,
 };
 use std::sync::Arc;
 use topics::SubscriberId;
@@ -149,13 +150,13 @@ impl ClientConnection {
             vhost: &self.account.vhost,
             user: &self.account.user,
             channel: 0,
-            protocol: "mqtt",
+            protocol: metrics_label(self.version),
             message,
             what,
         });
     }
 
-    /// Traces a delivery under RabbitMQ's name for the client's queue.
+    /// Traces a delivery under the name of the stream that it comes from, or else under RabbitMQ's name for the client's queue.
     #[cold]
     pub(crate) fn trace_delivery(
         &self,
@@ -163,12 +164,31 @@ impl ClientConnection {
         sending: &SendOptions,
         cx: &mut StepContext<'_>,
     ) {
-        let qos_bit = u8::from(sending.qos != Qos::AtMostOnce);
-        let queue = format!("mqtt-subscription-{}qos{qos_bit}", self.client_id(cx));
+        let key = match sending.owner {
+            MessageOwner::Queue(completed) => self.queue().map(|queue| DeliveryKey {
+                queue,
+                consumer: CONSUMER,
+                id: completed.id,
+            }),
+            MessageOwner::Stream(delivery) => self.stream_delivery_key(delivery),
+            MessageOwner::Nobody | MessageOwner::Return(_) => None,
+        };
+        let stream = match (sending.owner, key) {
+            (MessageOwner::Stream(_), Some(key)) => cx.broker.tree().queue_by_id(key.queue),
+            _ => None,
+        };
+        let name = match stream {
+            Some(record) => record.name.to_string(),
+            None => {
+                let qos_bit = u8::from(sending.qos != Qos::AtMostOnce);
+                format!("mqtt-subscription-{}qos{qos_bit}", self.client_id(cx))
+            }
+        };
         let what = TraceEvent::Delivered {
-            queue: &queue,
+            queue: &name,
             redelivered: sending.dup,
-            delivery: None,
+            // The client does not acknowledge QoS 0.
+            delivery: key.filter(|_| sending.qos != Qos::AtMostOnce),
         };
         self.trace(message, what, cx);
     }

@@ -20,6 +20,7 @@ pub(crate) struct SendOptions {
     pub qos: Qos,
     packet_id: u16,
     pub dup: bool,
+    pub owner: MessageOwner,
 }
 
 impl ClientConnection {
@@ -68,9 +69,11 @@ impl ClientConnection {
             qos: Qos::AtMostOnce,
             packet_id: 0,
             dup: false,
+            owner: MessageOwner::Nobody,
         };
         if self.send(delivery, envelope, &sending, cx) {
             cx.count(|t| t.queueless.deliver_no_ack += 1);
+            sample(delivery, None, cx);
         }
     }
 
@@ -125,12 +128,13 @@ impl ClientConnection {
             release.encode(self.version, cx.packet());
             return true;
         }
+        let owner = inflight.owner;
         let sending = SendOptions {
             qos: inflight.qos,
             packet_id,
             dup: true,
+            owner,
         };
-        let owner = inflight.owner;
         let delivery = inflight.delivery.clone();
         let sent = delivery.is_some_and(|delivery| self.send_read(&delivery, &sending, cx));
         if sent {
@@ -152,17 +156,22 @@ impl ClientConnection {
         cx: &mut StepContext<'_>,
         add: impl FnOnce(&mut session::DeliveryCounters),
     ) {
-        let kind = match owner {
+        let kind = self.queue_type(owner);
+        cx.count(|t| match kind {
+            Some(kind) => add(t.of(kind)),
+            None => add(&mut t.queueless),
+        });
+    }
+
+    /// The type of the queue that a message comes from.
+    fn queue_type(&self, owner: MessageOwner) -> Option<QueueType> {
+        match owner {
             MessageOwner::Nobody => None,
             MessageOwner::Queue(_) | MessageOwner::Return(_) => {
                 self.rare.stored.as_ref().map(|stored| stored.kind)
             }
             MessageOwner::Stream(_) => Some(QueueType::Stream),
-        };
-        cx.count(|t| match kind {
-            Some(kind) => add(t.of(kind)),
-            None => add(&mut t.queueless),
-        });
+        }
     }
 
     /// The client has acknowledged a message.
@@ -217,9 +226,11 @@ impl ClientConnection {
                 qos,
                 packet_id: 0,
                 dup: false,
+                owner: next.owner,
             };
             if self.send(&delivery, &envelope, &sending, cx) {
                 self.count(next.owner, cx, |d| d.deliver_no_ack += 1);
+                sample(&delivery, self.queue_type(next.owner), cx);
             }
             return false;
         }
@@ -230,10 +241,14 @@ impl ClientConnection {
             qos,
             packet_id,
             dup: next.dup,
+            owner: next.owner,
         };
         let sent = self.send(&delivery, &envelope, &sending, cx);
         if sent {
             self.count(next.owner, cx, |d| d.deliver += 1);
+            if !next.dup {
+                sample(&delivery, self.queue_type(next.owner), cx);
+            }
             if delivery.message.as_bytes().len() > MIN_REPORTED_BYTES {
                 cx.broker.note_held();
             }
@@ -310,6 +325,13 @@ impl ClientConnection {
             self.trace_delivery(message, sending, cx);
         }
         true
+    }
+}
+
+/// Offers the latency of a delivery. A retained message was published before its subscription, so it has none.
+fn sample(delivery: &Delivery, queue_type: Option<QueueType>, cx: &mut StepContext<'_>) {
+    if !delivery.retained {
+        cx.count(|t| t.sample_delivery(queue_type, || delivery.message.received()));
     }
 }
 

@@ -143,6 +143,15 @@ impl From<DecodeError> for ConnectionFailure {
 
 pub(crate) type PacketResult = Result<(), ConnectionFailure>;
 
+/// The protocol label in metrics.
+pub(crate) fn metrics_label(version: Version) -> &'static str {
+    match version {
+        Version::V31 => "mqtt310",
+        Version::V311 => "mqtt311",
+        Version::V5 => "mqtt50",
+    }
+}
+
 impl MqttSession {
     /// Creates the session of a connection that was accepted at `now`.
     pub fn new(config: SessionConfig, now: Time) -> MqttSession {
@@ -163,11 +172,7 @@ impl MqttSession {
 
     /// The protocol label in metrics.
     fn protocol(&self) -> &'static str {
-        match self.version {
-            Version::V31 => "mqtt310",
-            Version::V311 => "mqtt311",
-            Version::V5 => "mqtt50",
-        }
+        metrics_label(self.version)
     }
 
     fn session_state(&self) -> SessionState {

@@ -15,7 +15,7 @@ use metadata::{QueueId, QueueRecord, Right, Tree};
 use queue::{
     ConsumerId, ConsumerSpec, FlowMode, QueueReply, QueueType, RequestBody, SettlementOutcome,
 };
-use session::RequestSeq;
+use session::{DeliveryKey, RequestSeq};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use topics::{Delivery, Subscription};
@@ -327,6 +327,18 @@ impl ClientConnection {
             Some((_, to)) if to.checked_add(1) == Some(delivery.id) => *to = delivery.id,
             _ => found.settled.push((delivery.id, delivery.id)),
         }
+    }
+
+    /// The key of a delivery. `None`: its subscription has ended.
+    #[cold]
+    pub(crate) fn stream_delivery_key(&self, delivery: StreamDelivery) -> Option<DeliveryKey> {
+        let mut all = self.rare.streams.as_ref()?.all.iter();
+        let found = all.find(|s| s.consumer == delivery.consumer)?;
+        Some(DeliveryKey {
+            queue: found.queue,
+            consumer: delivery.consumer,
+            id: delivery.id,
+        })
     }
 
     /// Sends the settlements of the step to the streams.

@@ -17,8 +17,9 @@ use queue::cursor::{
     CursorClient, CursorEvent, CursorNotice, CursorSend, CursorSpec, CursorStart, MessageBatch,
     StreamRequest,
 };
-use session::{Broker, StreamConsumerDetails};
+use session::{Broker, EntriesEvent, StreamConsumerDetails, TracedEntries};
 use std::time::Duration;
+use stream_log::{Entries, Entry, EntryBody};
 
 /// Most properties of a consumer, filters included.
 const MAX_PROPERTIES: usize = 1024;
@@ -448,6 +449,17 @@ impl StreamSession {
             return;
         }
         cx.out.tail().extend_from_slice(&header);
+        if cx.broker.tree().traces() {
+            let traced = TracedEntries {
+                vhost: &self.vhost,
+                stream: &consumer.stream,
+                event: EntriesEvent::Delivered {
+                    received: batch.received,
+                },
+            };
+            let mut messages = delivered_messages(&header, &data, batch.first);
+            cx.broker.trace_entries(&traced, &mut messages);
+        }
         cx.out.push(data);
         let queue = consumer.queue;
         let count = u64::from(batch.count);
@@ -457,7 +469,10 @@ impl StreamSession {
             .queue_by_id(queue)
             .map(|record| record.kind);
         if let Some(kind) = kind {
-            self.count(|counters| counters.of(kind).deliver_no_ack += count);
+            self.count(|counters| {
+                counters.of(kind).deliver_no_ack += count;
+                counters.sample_delivery(Some(kind), || batch.received);
+            });
         }
     }
 
@@ -593,6 +608,33 @@ impl StreamSession {
             consumer.start(start, cx);
         }
     }
+}
+
+/// The messages of a chunk from an offset on: the client skips those before the offset that it asked for. Messages of compressed
+/// sub-batches are left out.
+#[cold]
+fn delivered_messages<'a>(
+    header: &[u8; CHUNK_HEADER],
+    data: &'a [u8],
+    from: u64,
+) -> impl Iterator<Item = &'a [u8]> {
+    let entries = u16::from_be_bytes([header[2], header[3]]);
+    let first = u64::from_be_bytes(std::array::from_fn(|at| header[24 + at]));
+    let all = Entries::from_parts(entries, first..u64::MAX, data);
+    let of_entry = |entry: Entry<'a>| {
+        let (single, sub_batch) = match entry.body {
+            EntryBody::Message(message) => (Some(message), None),
+            EntryBody::SubBatch(sub_batch) => (None, sub_batch.messages()),
+        };
+        let messages = single
+            .into_iter()
+            .chain(sub_batch.into_iter().flatten().flatten());
+        (entry.offset..).zip(messages)
+    };
+    all.flatten()
+        .flat_map(of_entry)
+        .filter(move |(offset, _)| *offset >= from)
+        .map(|(_, message)| message)
 }
 
 /// The header for clients and the entries of a chunk that is encoded as in its file. None: it is malformed.

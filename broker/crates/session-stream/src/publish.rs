@@ -2,16 +2,19 @@
 
 use crate::session::{StepContext, StreamSession, count_error};
 use bytes::{Buf, Bytes, BytesMut};
-use codec_stream::{List, PublishedMessages, PublishingError, ResponseCode, ServerCommand};
+use codec_stream::{
+    List, PublishedBody, PublishedMessages, PublishingError, ResponseCode, ServerCommand,
+};
 use env::NodeId;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use metadata::{Name, QueueId, Right};
 use operations::Resource;
 use queue::cursor::StreamBatch;
-use session::{FlowState, PublishTag, StreamPublisherDetails};
+use session::{EntriesEvent, FlowState, PublishTag, StreamPublisherDetails, TracedEntries};
 use smallvec::SmallVec;
 use std::ops::Range;
+use stream_log::SubBatchMessages;
 
 /// Longest name of a publisher or consumer in bytes.
 pub(crate) const MAX_REFERENCE_BYTES: usize = 255;
@@ -135,6 +138,26 @@ pub(crate) struct PlannedPublish {
     /// The messages in the input.
     range: Range<usize>,
     ids: IdRuns,
+}
+
+/// The messages of a batch. Those of compressed sub-batches are left out.
+fn published_messages(batch: &StreamBatch) -> impl Iterator<Item = &[u8]> {
+    let all = PublishedMessages::from_parts(batch.version, batch.count, &batch.entries);
+    all.iter().flatten().flat_map(|message| {
+        let (single, sub_batch) = match message.body {
+            PublishedBody::Message(body) => (Some(body), None),
+            PublishedBody::SubBatch {
+                compression: 0,
+                records,
+                data,
+                ..
+            } => (None, Some(SubBatchMessages::new(data, records))),
+            PublishedBody::SubBatch { .. } => (None, None),
+        };
+        single
+            .into_iter()
+            .chain(sub_batch.into_iter().flatten().flatten())
+    })
 }
 
 impl StreamSession {
@@ -271,6 +294,7 @@ impl StreamSession {
             counters.publishes.received_confirm += count;
             counters.publishes.routed += count;
         });
+        let publisher = batch.publisher;
         let tag = self.unconfirmed.add(batch, self.settings.limits.in_flight);
         let batch = StreamBatch {
             producer: publish.reference,
@@ -278,9 +302,33 @@ impl StreamSession {
             count: publish.count,
             entries,
         };
+        if cx.broker.tree().traces() {
+            self.trace_published(publisher, tag, &batch, cx);
+        }
         if cx.broker.publish_batch(publish.queue, tag, batch) == FlowState::Behind {
             self.is_behind = true;
         }
+    }
+
+    /// Reports the messages of a batch for their spans.
+    #[cold]
+    fn trace_published(
+        &self,
+        publisher: u8,
+        tag: PublishTag,
+        batch: &StreamBatch,
+        cx: &mut StepContext<'_>,
+    ) {
+        let Some(publisher) = self.publishers.get(&publisher) else {
+            return;
+        };
+        let traced = TracedEntries {
+            vhost: &self.vhost,
+            stream: &publisher.stream,
+            event: EntriesEvent::Published(tag),
+        };
+        cx.broker
+            .trace_entries(&traced, &mut published_messages(batch));
     }
 
     /// Takes the batch of a tag. None: its publisher was deleted.

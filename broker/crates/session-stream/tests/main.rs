@@ -6,3 +6,4 @@ mod fake;
 mod handshake;
 mod session;
 mod super_streams;
+mod tracing_events;

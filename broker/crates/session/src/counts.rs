@@ -2,6 +2,7 @@
 
 use auth::TlsPeer;
 use control::MESSAGE_SIZE_BOUNDS;
+use env::WallTime;
 use message::{Table, Value};
 use queue::{ByQueueType, DeliveryCounters, QueueType};
 use std::sync::Arc;
@@ -88,6 +89,15 @@ impl TrafficCounters {
     }
 }
 
+/// A delivery whose latency is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampledDelivery {
+    /// The type of the queue. None: the delivery comes from no queue.
+    pub queue_type: Option<QueueType>,
+    /// When the node of the publisher accepted the message.
+    pub received: WallTime,
+}
+
 /// Counters of all messages of one protocol's sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageCounters {
@@ -97,6 +107,8 @@ pub struct MessageCounters {
     pub deliveries: ByQueueType<DeliveryCounters>,
     /// Deliveries that come from no queue.
     pub queueless: DeliveryCounters,
+    /// The first delivery to a consumer since the last report that is no redelivery. It is not added up.
+    pub sample: Option<SampledDelivery>,
     /// Connections, packets and bytes.
     pub traffic: TrafficCounters,
     /// Bytes of the bodies and properties of messages received from publishers.
@@ -116,6 +128,21 @@ impl MessageCounters {
     /// The delivery counters of a queue type.
     pub fn of(&mut self, kind: QueueType) -> &mut DeliveryCounters {
         &mut self.deliveries[kind]
+    }
+
+    /// Offers a delivery to a consumer that is no redelivery, with the time at which its message was accepted.
+    #[inline]
+    pub fn sample_delivery(
+        &mut self,
+        queue_type: Option<QueueType>,
+        received: impl FnOnce() -> WallTime,
+    ) {
+        if self.sample.is_none() {
+            self.sample = Some(SampledDelivery {
+                queue_type,
+                received: received(),
+            });
+        }
     }
 
     /// Adds another set of counters.

@@ -21,8 +21,8 @@ mod written;
 pub use audit::{Refusals, RefusedPermission};
 pub use counts::{
     ChannelDetails, LinkDetails, LinkFilter, LinkSessionDetails, MessageCounters, MessageSizes,
-    PublishCounters, SessionDetails, StreamConsumerDetails, StreamPublisherDetails,
-    StreamSessionDetails, TrafficCounters,
+    PublishCounters, SampledDelivery, SessionDetails, StreamConsumerDetails,
+    StreamPublisherDetails, StreamSessionDetails, TrafficCounters,
 };
 pub use held::HeldMemory;
 pub use login::{
@@ -304,6 +304,14 @@ pub trait Broker {
     /// Reports a message event to the firehose. Called while [`Tree::traces`]: tracing is enabled
     /// for a vhost, or the node records spans.
     fn trace(&mut self, _traced: &TracedMessage<'_>) {}
+    /// Reports messages of the stream protocol, each as AMQP 1.0 sections that were not checked. `messages` is read only if the
+    /// node records spans: the firehose has no copies of them, as in RabbitMQ. Called while [`Tree::traces`].
+    fn trace_entries(
+        &mut self,
+        _traced: &TracedEntries<'_>,
+        _messages: &mut dyn Iterator<Item = &[u8]>,
+    ) {
+    }
     /// Counts and records a login attempt.
     fn note_login(&mut self, _attempt: &LoginAttempt<'_>) {}
     /// Records a refused access to a vhost. `reason` is the error for the log.
@@ -367,6 +375,29 @@ pub enum TraceEvent<'a> {
         redelivered: bool,
         /// The delivery that the session settles later. None: it is settled.
         delivery: Option<DeliveryKey>,
+    },
+}
+
+/// An event of messages of the stream protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct TracedEntries<'a> {
+    /// The vhost of the session.
+    pub vhost: &'a str,
+    /// The name of the stream.
+    pub stream: &'a str,
+    /// The event.
+    pub event: EntriesEvent,
+}
+
+/// The kind of an event of messages of the stream protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntriesEvent {
+    /// The messages were published together with this tag, with which the stream answers.
+    Published(PublishTag),
+    /// The messages were delivered. The protocol has no acknowledgements.
+    Delivered {
+        /// When the leader of the stream received them.
+        received: WallTime,
     },
 }
 

@@ -673,9 +673,14 @@ impl Queues {
                 self.handle_answer(ctx, number, queue, (*seq, answer));
             }
             ClientEvent::Published(tag) => {
-                self.confirm_sampler
-                    .confirmed((number, queue, *tag), ctx.now());
-                if ctx.records_spans() {
+                let is_recorded = ctx.records_spans();
+                let trace = match is_recorded {
+                    true => ctx.trace_of_publish((number, *tag)),
+                    false => None,
+                };
+                let key = (number, queue, *tag);
+                self.confirm_sampler.confirmed(key, ctx.now(), trace);
+                if is_recorded {
                     ctx.note_answer((number, *tag), true);
                 }
             }

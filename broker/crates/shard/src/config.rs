@@ -57,6 +57,8 @@ pub struct ShardConfig {
     pub resources: ResourceMeter,
     /// Takes the sampled durations until messages of this shard's clients are confirmed.
     pub confirms: Arc<control::ConfirmTimings>,
+    /// Takes the latencies of deliveries.
+    pub deliveries: Arc<control::DeliveryTimings>,
 }
 
 /// A function that returns the resource usage of the node as last measured; `None`: it is unknown.

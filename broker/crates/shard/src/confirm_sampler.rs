@@ -2,11 +2,12 @@
 //! each millisecond, so a publish and a confirm cost one comparison each.
 
 use control::ConfirmTimings;
-use env::Time;
+use env::{Time, WallTime};
 use metadata::{QueueId, QueueType};
 use session::PublishTag;
 use std::sync::Arc;
 use std::time::Duration;
+use telemetry::TraceId;
 
 /// A sampled message whose confirm is this late gives its place to the next one. Its queue may have no leader for long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,13 +57,19 @@ impl ConfirmSampler {
         }
     }
 
-    /// A message is confirmed.
+    /// A message is confirmed. `trace`: that of the message, if it is recorded.
     #[inline]
-    pub(crate) fn confirmed(&mut self, key: PublishKey, now: Time) {
+    pub(crate) fn confirmed(
+        &mut self,
+        key: PublishKey,
+        now: Time,
+        trace: Option<(TraceId, WallTime)>,
+    ) {
         if let Some(sampled) = &self.sampled
             && sampled.key == key
         {
-            self.timings.0[sampled.queue_type].observe(now.since(sampled.at));
+            let duration = now.since(sampled.at);
+            self.timings.0[sampled.queue_type].observe_message(duration, trace);
             self.next_at = sampled.at + INTERVAL;
             self.sampled = None;
         }
@@ -97,14 +104,27 @@ mod tests {
         let mut sampler = ConfirmSampler::default();
         sampler.publish((1, A, PublishTag(1)), QueueType::Quorum, at(0));
         sampler.publish((1, B, PublishTag(1)), QueueType::Classic, at(1));
-        sampler.confirmed((1, B, PublishTag(1)), at(2));
-        sampler.confirmed((2, A, PublishTag(1)), at(2));
+        sampler.confirmed((1, B, PublishTag(1)), at(2), None);
+        sampler.confirmed((2, A, PublishTag(1)), at(2), None);
         assert_eq!(counts(&sampler), [0, 0, 0]);
-        sampler.confirmed((1, A, PublishTag(1)), at(5));
-        sampler.confirmed((1, A, PublishTag(1)), at(6));
+        sampler.confirmed((1, A, PublishTag(1)), at(5), None);
+        sampler.confirmed((1, A, PublishTag(1)), at(6), None);
         assert_eq!(counts(&sampler), [0, 1, 0]);
         let read = sampler.timings.0[QueueType::Quorum].snapshot();
         assert!((read.sum - 0.005).abs() < 1e-9, "{}", read.sum);
+    }
+
+    #[test]
+    fn measured_message_of_a_recorded_trace_is_an_exemplar() {
+        let mut sampler = ConfirmSampler::default();
+        let trace = |id| Some((TraceId::from_random([0, id]), WallTime(id)));
+        sampler.publish((1, A, PublishTag(1)), QueueType::Quorum, at(0));
+        sampler.confirmed((1, A, PublishTag(2)), at(1), trace(2));
+        sampler.confirmed((1, A, PublishTag(1)), at(2), trace(3));
+        let read = sampler.timings.0[QueueType::Quorum].snapshot();
+        let exemplars = read.exemplars.iter().flatten();
+        let shown: Vec<_> = exemplars.map(|e| (e.at.0, e.value)).collect();
+        assert_eq!(shown, [(3, 0.002)]);
     }
 
     #[test]
@@ -112,7 +132,7 @@ mod tests {
         let mut sampler = ConfirmSampler::default();
         for (tag, now) in [(1, at(5)), (2, at(5)), (3, at(6)), (4, at(6))] {
             sampler.publish((1, A, PublishTag(tag)), QueueType::Quorum, now);
-            sampler.confirmed((1, A, PublishTag(tag)), now);
+            sampler.confirmed((1, A, PublishTag(tag)), now, None);
         }
         assert_eq!(counts(&sampler), [0, 2, 0]);
     }
@@ -123,15 +143,15 @@ mod tests {
         sampler.publish((1, A, PublishTag(1)), QueueType::Quorum, at(0));
         sampler.forget(1, B);
         sampler.publish((1, A, PublishTag(2)), QueueType::Quorum, at(60_000));
-        sampler.confirmed((1, A, PublishTag(2)), at(60_001));
+        sampler.confirmed((1, A, PublishTag(2)), at(60_001), None);
         assert_eq!(counts(&sampler), [0, 0, 0]);
         sampler.publish((1, A, PublishTag(3)), QueueType::Quorum, at(60_001));
-        sampler.confirmed((1, A, PublishTag(3)), at(60_002));
+        sampler.confirmed((1, A, PublishTag(3)), at(60_002), None);
         assert_eq!(counts(&sampler), [0, 1, 0]);
         sampler.publish((1, A, PublishTag(4)), QueueType::Quorum, at(60_003));
         sampler.forget(1, A);
         sampler.publish((1, B, PublishTag(5)), QueueType::Stream, at(60_004));
-        sampler.confirmed((1, B, PublishTag(5)), at(60_005));
+        sampler.confirmed((1, B, PublishTag(5)), at(60_005), None);
         assert_eq!(counts(&sampler), [0, 1, 1]);
     }
 }

@@ -14,8 +14,9 @@ use bytes::Bytes;
 use env::{NodeId, Rng, SteadyWallClock, Time, WallTime};
 use metadata::{QueueId, SessionId};
 use queue::{RequestBody, Timestamps};
-use session::{ControlEvent, PublishTag, SessionEvent};
+use session::{ControlEvent, PublishTag, SampledDelivery, SessionEvent};
 use std::collections::VecDeque;
+use telemetry::TraceId;
 
 /// The location of a queue, as seen from a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,6 +112,27 @@ impl Context {
     #[inline(never)]
     pub fn note_answer(&mut self, publish: (u64, PublishTag), accepted: bool) {
         self.note_spans(|spans, at| spans.answered(at, publish, accepted));
+    }
+
+    /// The recorded trace of a publish that queues have not all answered, and the wall time of this turn.
+    #[cold]
+    #[inline(never)]
+    pub fn trace_of_publish(&self, publish: (u64, PublishTag)) -> Option<(TraceId, WallTime)> {
+        let trace = self.spans.as_deref()?.trace_of_publish(publish)?;
+        Some((trace, self.wall))
+    }
+
+    /// The recorded trace of a session's sampled delivery. A session calls it at the end of each step that has counted messages.
+    #[cold]
+    #[inline(never)]
+    pub fn trace_of_delivery(
+        &mut self,
+        session: u64,
+        sample: Option<&SampledDelivery>,
+    ) -> Option<TraceId> {
+        self.spans
+            .as_deref_mut()?
+            .trace_of_delivery(session, sample)
     }
 
     /// A session sends a request to a queue.

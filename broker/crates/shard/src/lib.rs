@@ -15,6 +15,7 @@ mod context;
 mod counters;
 mod critical;
 mod dead_letter;
+mod delivery_sampler;
 mod firehose;
 mod frame;
 mod internal_client;

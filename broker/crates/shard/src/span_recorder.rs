@@ -10,8 +10,11 @@ use env::{Rng as _, Time, WallTime};
 use hashbrown::HashMap;
 use message::Message;
 use metadata::{QueueId, Tree};
-use queue::{RequestBody, SettlementOutcome, Timestamps};
-use session::{DeliveryKey, PublishTag, TraceEvent, TracedMessage};
+use queue::{QueueType, RequestBody, SettlementOutcome, Timestamps};
+use session::{
+    DeliveryKey, EntriesEvent, PublishTag, SampledDelivery, TraceEvent, TracedEntries,
+    TracedMessage,
+};
 use std::collections::BTreeMap;
 use telemetry::{
     Attribute, AttributeValue, Span, SpanId, SpanKind, SpanSink, TraceContext, TraceId,
@@ -33,9 +36,9 @@ pub struct SpanSettings {
     pub sample_ratio: f64,
 }
 
-/// The span of a publish that queues have not answered.
+/// The spans of a publish that queues have not answered. A publish of the stream protocol has a span for each sampled message.
 struct OpenPublish {
-    span: Span,
+    spans: Vec<Span>,
     /// Queues that have not answered.
     left: usize,
     is_rejected: bool,
@@ -47,6 +50,8 @@ pub struct SpanRecorder {
     /// The wall time in nanoseconds at the origin of [`Time`].
     origin_ns: u64,
     publishes: HashMap<(u64, PublishTag), OpenPublish, FixedState>,
+    /// The first recorded delivery that a session has written since it was asked for one.
+    delivered: Option<(u64, SampledDelivery, TraceId)>,
     /// By session; ordered, because settlements name ranges.
     deliveries: BTreeMap<(u64, DeliveryKey), Span>,
     /// Size of the spans in `publishes` and `deliveries`.
@@ -63,6 +68,7 @@ impl SpanRecorder {
             rng: SeededRng::new(seed),
             origin_ns: 0,
             publishes: HashMap::default(),
+            delivered: None,
             deliveries: BTreeMap::new(),
             open_bytes: 0,
             finished: Vec::new(),
@@ -80,13 +86,14 @@ impl SpanRecorder {
         traced: &TracedMessage<'_>,
     ) {
         let context = conversion::trace::context(traced.message);
-        let context = match (context, traced.what) {
-            (Some(context), _) if context.is_sampled => Some(context),
-            (None, TraceEvent::Published { .. }) if self.is_sampled() => None,
-            _ => return,
+        let may_begin = matches!(traced.what, TraceEvent::Published { .. });
+        let Some(context) = self.decide(context, may_begin) else {
+            return;
         };
         let start_ns = self.unix_ns(at);
-        let mut span = self.begin(context, traced, start_ns);
+        let mut span = self.begin(context, start_ns);
+        (span.kind, span.name) = kind_and_name(traced);
+        span.attributes = attributes(traced);
         match traced.what {
             TraceEvent::Published { routes, tag } => {
                 if let [only] = routes
@@ -100,30 +107,110 @@ impl SpanRecorder {
                 if routes.is_empty() || !tag.expects_confirm() {
                     return self.finish(span, start_ns);
                 }
-                let open = OpenPublish {
-                    left: routes.len(),
-                    is_rejected: false,
-                    span,
-                };
-                if self.admit(open.span.size())
-                    && let Some(earlier) = self.publishes.insert((session, tag), open)
-                {
-                    // A channel of the same number was closed.
-                    self.open_bytes -= earlier.span.size();
-                    self.finish(earlier.span, start_ns);
+                if self.admit(span.size()) {
+                    self.open((session, tag), routes.len(), vec![span], start_ns);
                 }
             }
-            TraceEvent::Delivered { delivery, .. } => match delivery {
-                None => self.finish(span, start_ns),
-                Some(key) => {
-                    if self.admit(span.size())
-                        && let Some(earlier) = self.deliveries.insert((session, key), span)
-                    {
-                        self.open_bytes -= earlier.size();
-                        self.finish(earlier, start_ns);
+            TraceEvent::Delivered {
+                queue,
+                redelivered,
+                delivery,
+            } => {
+                if !redelivered {
+                    let record = tree.queue(traced.vhost, queue);
+                    let sample = SampledDelivery {
+                        queue_type: record.map(|record| record.kind),
+                        received: traced.message.received(),
+                    };
+                    self.note_delivered(session, sample, span.trace);
+                }
+                self.open_delivery(session, delivery, span);
+            }
+        }
+    }
+
+    /// Begins the span of a delivery, which lasts until it is settled.
+    fn open_delivery(&mut self, session: u64, delivery: Option<DeliveryKey>, span: Span) {
+        let start_ns = span.start_ns;
+        let Some(key) = delivery else {
+            return self.finish(span, start_ns);
+        };
+        if self.admit(span.size())
+            && let Some(earlier) = self.deliveries.insert((session, key), span)
+        {
+            self.open_bytes -= earlier.size();
+            self.finish(earlier, start_ns);
+        }
+    }
+
+    fn note_delivered(&mut self, session: u64, sample: SampledDelivery, trace: TraceId) {
+        let is_known = |(number, ..): &(u64, SampledDelivery, TraceId)| *number == session;
+        if !self.delivered.as_ref().is_some_and(is_known) {
+            self.delivered = Some((session, sample, trace));
+        }
+    }
+
+    /// The trace of a publish that queues have not all answered.
+    pub fn trace_of_publish(&self, publish: (u64, PublishTag)) -> Option<TraceId> {
+        let open = self.publishes.get(&publish)?;
+        open.spans.first().map(|span| span.trace)
+    }
+
+    /// The trace of the sampled delivery of a session's step. The first recorded delivery of the step is it, or has the same latency.
+    pub fn trace_of_delivery(
+        &mut self,
+        session: u64,
+        sample: Option<&SampledDelivery>,
+    ) -> Option<TraceId> {
+        let (number, delivered, trace) = self.delivered.take()?;
+        (number == session && sample == Some(&delivered)).then_some(trace)
+    }
+
+    /// Begins the spans of messages of the stream protocol that a session has published or got.
+    #[cold]
+    pub fn record_entries(
+        &mut self,
+        at: Timestamps,
+        session: u64,
+        traced: &TracedEntries<'_>,
+        messages: &mut dyn Iterator<Item = &[u8]>,
+    ) {
+        let start_ns = self.unix_ns(at);
+        let mut opened = Vec::new();
+        for message in messages {
+            let parts = conversion::trace::entry_parts(message);
+            let may_begin = matches!(traced.event, EntriesEvent::Published(_));
+            let Some(context) = self.decide(parts.context, may_begin) else {
+                continue;
+            };
+            let mut span = self.begin(context, start_ns);
+            (span.kind, span.name) = match traced.event {
+                EntriesEvent::Published(_) => (SpanKind::Server, publish_name(traced.stream)),
+                EntriesEvent::Delivered { received } => {
+                    let sample = SampledDelivery {
+                        queue_type: Some(QueueType::Stream),
+                        received,
+                    };
+                    self.note_delivered(session, sample, span.trace);
+                    (SpanKind::Internal, deliver_name(traced.stream))
+                }
+            };
+            span.attributes = entry_attributes(traced, parts.body_len);
+            match traced.event {
+                EntriesEvent::Published(tag) if tag.expects_confirm() => {
+                    if self.admit(span.size()) {
+                        opened.push(span);
                     }
                 }
-            },
+                EntriesEvent::Published(_) | EntriesEvent::Delivered { .. } => {
+                    self.finish(span, start_ns);
+                }
+            }
+        }
+        if let EntriesEvent::Published(tag) = traced.event
+            && !opened.is_empty()
+        {
+            self.open((session, tag), 1, opened, start_ns);
         }
     }
 
@@ -137,11 +224,10 @@ impl SpanRecorder {
         if open.left > 0 {
             return;
         }
-        if let Some(mut open) = self.publishes.remove(&publish) {
-            self.open_bytes -= open.span.size();
-            open.span.error = open.is_rejected.then_some("rejected");
+        if let Some(open) = self.publishes.remove(&publish) {
+            let error = open.is_rejected.then_some("rejected");
             let end_ns = self.unix_ns(at);
-            self.finish(open.span, end_ns);
+            self.close(open, error, end_ns);
         }
     }
 
@@ -189,10 +275,8 @@ impl SpanRecorder {
         let of_session = |(number, _): &(u64, PublishTag), _: &mut OpenPublish| *number == session;
         let ended: Vec<_> = self.publishes.extract_if(of_session).collect();
         let end_ns = self.unix_ns(at);
-        for (_, mut open) in ended {
-            self.open_bytes -= open.span.size();
-            open.span.error = Some("connection_closed");
-            self.finish(open.span, end_ns);
+        for (_, open) in ended {
+            self.close(open, Some("connection_closed"), end_ns);
         }
     }
 
@@ -213,6 +297,27 @@ impl SpanRecorder {
 
     fn send(&mut self) {
         self.settings.sink.send(std::mem::take(&mut self.finished));
+    }
+
+    /// Keeps admitted spans of a publish until `left` queues have answered.
+    fn open(&mut self, publish: (u64, PublishTag), left: usize, spans: Vec<Span>, now_ns: u64) {
+        let open = OpenPublish {
+            spans,
+            left,
+            is_rejected: false,
+        };
+        if let Some(earlier) = self.publishes.insert(publish, open) {
+            // A channel of the same number was closed.
+            self.close(earlier, None, now_ns);
+        }
+    }
+
+    fn close(&mut self, open: OpenPublish, error: Option<&'static str>, end_ns: u64) {
+        for mut span in open.spans {
+            self.open_bytes -= span.size();
+            span.error = error;
+            self.finish(span, end_ns);
+        }
     }
 
     fn end_deliveries(
@@ -249,6 +354,19 @@ impl SpanRecorder {
         }
     }
 
+    /// Decides whether a message has a span: by its context, or else by chance if it may begin a trace. The inner value is the
+    /// context; None: the span is the first of its trace.
+    fn decide(
+        &mut self,
+        context: Option<TraceContext>,
+        may_begin: bool,
+    ) -> Option<Option<TraceContext>> {
+        match context {
+            Some(context) => context.is_sampled.then_some(Some(context)),
+            None => (may_begin && self.is_sampled()).then_some(None),
+        }
+    }
+
     /// Decides about a message without a context.
     fn is_sampled(&mut self) -> bool {
         let ratio = self.settings.sample_ratio;
@@ -268,12 +386,8 @@ impl SpanRecorder {
         wall_ns
     }
 
-    fn begin(
-        &mut self,
-        context: Option<TraceContext>,
-        traced: &TracedMessage<'_>,
-        start_ns: u64,
-    ) -> Span {
+    /// A span without a name and attributes.
+    fn begin(&mut self, context: Option<TraceContext>, start_ns: u64) -> Span {
         let (trace, parent, state) = match context {
             Some(context) => (context.trace, Some(context.parent), context.state),
             None => {
@@ -281,32 +395,41 @@ impl SpanRecorder {
                 (TraceId::from_random(bits), None, None)
             }
         };
-        let (kind, name) = match traced.what {
-            TraceEvent::Published { .. } => {
-                let exchange = match traced.message.exchange() {
-                    "" => "amq.default",
-                    name => name,
-                };
-                (SpanKind::Server, format!("publish {exchange}"))
-            }
-            TraceEvent::Delivered { queue, .. } => {
-                // The consumer does not learn the id of this span, so nothing can be its child.
-                (SpanKind::Internal, format!("deliver {queue}"))
-            }
-        };
         Span {
             trace,
             id: SpanId::from_random(self.rng.next_u64()),
             parent,
             state,
-            kind,
-            name: name.into(),
+            kind: SpanKind::Internal,
+            name: Box::default(),
             start_ns,
             end_ns: start_ns,
-            attributes: attributes(traced),
+            attributes: Vec::new(),
             error: None,
         }
     }
+}
+
+fn kind_and_name(traced: &TracedMessage<'_>) -> (SpanKind, Box<str>) {
+    match traced.what {
+        TraceEvent::Published { .. } => {
+            let exchange = match traced.message.exchange() {
+                "" => "amq.default",
+                name => name,
+            };
+            (SpanKind::Server, publish_name(exchange))
+        }
+        // The consumer does not learn the id of this span, so nothing can be its child.
+        TraceEvent::Delivered { queue, .. } => (SpanKind::Internal, deliver_name(queue)),
+    }
+}
+
+fn publish_name(target: &str) -> Box<str> {
+    format!("publish {target}").into()
+}
+
+fn deliver_name(queue: &str) -> Box<str> {
+    format!("deliver {queue}").into()
 }
 
 fn outcome_name(outcome: SettlementOutcome) -> &'static str {
@@ -322,13 +445,10 @@ fn attributes(traced: &TracedMessage<'_>) -> Vec<Attribute> {
     let message: &Message = traced.message;
     // One more than there are, for the outcome.
     let mut all = Vec::with_capacity(12);
-    let (operation, kind) = match traced.what {
-        TraceEvent::Published { .. } => ("publish", "send"),
-        TraceEvent::Delivered { .. } => ("deliver", "process"),
-    };
-    all.push(Attribute::text("messaging.system", "posthorn"));
-    all.push(Attribute::text("messaging.operation.name", operation));
-    all.push(Attribute::text("messaging.operation.type", kind));
+    push_operation(
+        &mut all,
+        matches!(traced.what, TraceEvent::Published { .. }),
+    );
     // The convention for RabbitMQ: all parts that are not empty.
     let (exchange, key) = (message.exchange(), message.routing_key());
     let queue = match traced.what {
@@ -351,6 +471,9 @@ fn attributes(traced: &TracedMessage<'_>) -> Vec<Attribute> {
     let (protocol, version) = match traced.protocol {
         "amqp091" => ("amqp", "0.9.1"),
         "amqp10" => ("amqp", "1.0"),
+        "mqtt310" => ("mqtt", "3.1"),
+        "mqtt311" => ("mqtt", "3.1.1"),
+        "mqtt50" => ("mqtt", "5.0"),
         other => (other, ""),
     };
     all.push(Attribute::text("network.protocol.name", protocol));
@@ -373,6 +496,37 @@ fn attributes(traced: &TracedMessage<'_>) -> Vec<Attribute> {
     all
 }
 
+fn push_operation(all: &mut Vec<Attribute>, is_publish: bool) {
+    let (operation, kind) = match is_publish {
+        true => ("publish", "send"),
+        false => ("deliver", "process"),
+    };
+    all.push(Attribute::text("messaging.system", "posthorn"));
+    all.push(Attribute::text("messaging.operation.name", operation));
+    all.push(Attribute::text("messaging.operation.type", kind));
+}
+
+/// The stream protocol has neither exchanges nor routing keys. Its name and version are those that RabbitMQ's clients report.
+fn entry_attributes(traced: &TracedEntries<'_>, body_len: usize) -> Vec<Attribute> {
+    let mut all = Vec::with_capacity(10);
+    let is_publish = matches!(traced.event, EntriesEvent::Published(_));
+    push_operation(&mut all, is_publish);
+    for (name, text) in [
+        ("messaging.destination.name", traced.stream),
+        ("network.protocol.name", "rabbitmq-stream"),
+        ("network.protocol.version", "1.0"),
+        ("posthorn.vhost", traced.vhost),
+        ("posthorn.queue", traced.stream),
+    ] {
+        all.push(Attribute::text(name, text));
+    }
+    all.push(Attribute::int("messaging.message.body.size", body_len));
+    if is_publish {
+        all.push(Attribute::int("posthorn.routed_queues", 1));
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -386,6 +540,9 @@ mod tests {
 
     const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const SESSION: u64 = 7;
+    const DELIVERED: EntriesEvent = EntriesEvent::Delivered {
+        received: WallTime(5),
+    };
     const ROUTES: [QueueId; 2] = [QueueId(1), QueueId(2)];
 
     struct Rig {
@@ -595,6 +752,172 @@ mod tests {
         rig.recorder.session_ended(at(2), SESSION);
         assert_eq!(rig.outcomes(), ["requeued"]);
         assert!(rig.is_empty());
+    }
+
+    /// An entry of a stream.
+    fn entry(parent: &str) -> Vec<u8> {
+        use codec_amqp10::{SectionKind, Symbol, encode_data_section, encode_section_descriptor};
+        let mut raw = Vec::new();
+        encode_section_descriptor(&mut raw, SectionKind::MessageAnnotations);
+        let mut entries = codec_amqp10::map(&mut raw);
+        entries.push(&Symbol::from_static("traceparent"));
+        entries.push(parent);
+        entries.finish();
+        encode_data_section(&mut raw, b"hello");
+        raw
+    }
+
+    #[test]
+    fn trace_of_an_open_publish_is_known() {
+        let mut rig = Rig::new(0.0);
+        let publish = (SESSION, PublishTag(1));
+        rig.publish(1, Some(SAMPLED), 1);
+        assert_eq!(
+            rig.recorder.trace_of_publish((SESSION, PublishTag(2))),
+            None
+        );
+        let trace = rig.recorder.trace_of_publish(publish);
+        for _ in ROUTES {
+            rig.recorder.answered(at(2), publish, true);
+        }
+        assert_eq!(trace, Some(rig.ended()[0].trace));
+        assert_eq!(rig.recorder.trace_of_publish(publish), None);
+    }
+
+    #[test]
+    fn trace_of_a_sampled_delivery_is_that_of_the_same_session_and_time() {
+        let sample = |queue_type, received| SampledDelivery {
+            queue_type,
+            received: WallTime(received),
+        };
+        let mut rig = Rig::new(0.0);
+        // No queue of the tree has the name. The message was accepted at 1.
+        let same = sample(None, 1);
+        let others = [
+            (SESSION + 1, Some(same)),
+            (SESSION, Some(sample(None, 2))),
+            (SESSION, Some(sample(Some(QueueType::Classic), 1))),
+            (SESSION, None),
+        ];
+        for (session, sample) in others {
+            rig.deliver(1, 1, 1);
+            let trace = rig.recorder.trace_of_delivery(session, sample.as_ref());
+            assert_eq!(trace, None, "{sample:?}");
+            // It is of an earlier step now.
+            assert_eq!(rig.recorder.trace_of_delivery(SESSION, Some(&same)), None);
+        }
+        rig.deliver(1, 1, 1);
+        let trace = rig.recorder.trace_of_delivery(SESSION, Some(&same));
+        assert_eq!(trace, TraceContext::parse(SAMPLED, None).map(|c| c.trace));
+        let traced = TracedEntries {
+            vhost: "v",
+            stream: "s",
+            event: DELIVERED,
+        };
+        let entry = entry(SAMPLED);
+        rig.recorder
+            .record_entries(at(1), SESSION, &traced, &mut std::iter::once(&*entry));
+        let of_stream = sample(Some(QueueType::Stream), 5);
+        assert_eq!(
+            rig.recorder.trace_of_delivery(SESSION, Some(&of_stream)),
+            trace
+        );
+    }
+
+    #[test]
+    fn each_sampled_message_of_a_batch_has_a_span() {
+        let unsampled = SAMPLED.replace("-01", "-00");
+        let entries = [SAMPLED, &unsampled, "invalid", SAMPLED].map(entry);
+        let mut rig = Rig::new(0.0);
+        let mut record = |ms, event| {
+            let traced = TracedEntries {
+                vhost: "v",
+                stream: "s",
+                event,
+            };
+            let mut messages = entries.iter().map(Vec::as_slice);
+            rig.recorder
+                .record_entries(at(ms), SESSION, &traced, &mut messages);
+            rig.ended()
+        };
+        let tag = PublishTag(4);
+        assert!(record(1, EntriesEvent::Published(tag)).is_empty());
+        let delivered = record(2, DELIVERED);
+        assert_eq!(delivered.len(), 2);
+        assert!(
+            delivered
+                .iter()
+                .all(|s| &*s.name == "deliver s" && s.kind == SpanKind::Internal)
+        );
+        let unconfirmed = record(3, EntriesEvent::Published(PublishTag::NO_CONFIRM));
+        assert_eq!(unconfirmed.len(), 2);
+        rig.recorder.answered(at(9), (SESSION, tag), true);
+        let spans = rig.ended();
+        assert_eq!(spans.len(), 2);
+        assert_ne!(spans[0].id, spans[1].id);
+        for span in spans {
+            assert_eq!((&*span.name, span.kind), ("publish s", SpanKind::Server));
+            assert_eq!((span.end_ns - span.start_ns, span.error), (8_000_000, None));
+            for expected in [
+                Attribute::text("messaging.destination.name", "s"),
+                Attribute::text("network.protocol.name", "rabbitmq-stream"),
+                Attribute::text("posthorn.queue", "s"),
+                Attribute::int("messaging.message.body.size", 10),
+            ] {
+                assert!(span.attributes.contains(&expected), "{span:?}");
+            }
+        }
+        assert!(rig.is_empty());
+    }
+
+    #[test]
+    fn spans_of_a_batch_are_limited_one_by_one() {
+        let mut rig = Rig::new(0.0);
+        let entry = entry(SAMPLED);
+        let traced = TracedEntries {
+            vhost: "v",
+            stream: "s",
+            event: EntriesEvent::Published(PublishTag(1)),
+        };
+        let mut messages = std::iter::repeat_n(&*entry, 100_000);
+        rig.recorder
+            .record_entries(at(1), SESSION, &traced, &mut messages);
+        assert!(rig.recorder.open_bytes <= MAX_OPEN_BYTES);
+        let dropped = rig.counters.read().spans_dropped;
+        rig.recorder.session_ended(at(2), SESSION);
+        let ended = rig.ended();
+        assert_eq!(ended.len() as u64 + dropped, 100_000);
+        assert!(dropped > 0 && !ended.is_empty(), "{dropped} dropped");
+        assert!(ended.iter().all(|s| s.error == Some("connection_closed")));
+        assert!(rig.is_empty());
+    }
+
+    #[test]
+    fn mqtt_is_reported_with_its_version() {
+        let message = message(Some(SAMPLED));
+        for (label, version) in [("mqtt310", "3.1"), ("mqtt311", "3.1.1"), ("mqtt50", "5.0")] {
+            let mut rig = Rig::new(0.0);
+            let traced = TracedMessage {
+                vhost: "v",
+                user: "u",
+                channel: 0,
+                protocol: label,
+                message: &message,
+                what: TraceEvent::Published {
+                    routes: &[],
+                    tag: PublishTag(1),
+                },
+            };
+            rig.recorder
+                .record(at(1), &Tree::default(), SESSION, &traced);
+            let attributes = &rig.ended()[0].attributes;
+            for expected in [
+                Attribute::text("network.protocol.name", "mqtt"),
+                Attribute::text("network.protocol.version", version),
+            ] {
+                assert!(attributes.contains(&expected), "{attributes:?}");
+            }
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod dead_letters;
 mod deduplication;
 mod delayed_retry;
 mod delivery_counts;
+mod delivery_latency;
 mod exact_expiry;
 mod fencing;
 mod firehose;

@@ -31,6 +31,7 @@ use crate::tracking::{
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use std::fmt;
+use std::ops::Range;
 
 /// Length of a chunk header in bytes.
 pub const HEADER_BYTES: usize = 48;
@@ -547,11 +548,20 @@ pub struct Entries<'a> {
 impl<'a> Entries<'a> {
     /// Reads the entries of a chunk with this header from `data`.
     pub fn new(header: &ChunkHeader, data: &'a [u8]) -> Entries<'a> {
+        Entries::from_parts(
+            header.entries,
+            header.first_offset..header.next_offset(),
+            data,
+        )
+    }
+
+    /// Reads a number of entries, whose records have these offsets, from `data`.
+    pub fn from_parts(entries: u16, offsets: Range<u64>, data: &'a [u8]) -> Entries<'a> {
         Entries {
             rest: data,
-            left: header.entries,
-            offset: header.first_offset,
-            end: header.next_offset(),
+            left: entries,
+            offset: offsets.start,
+            end: offsets.end,
         }
     }
 

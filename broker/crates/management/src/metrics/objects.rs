@@ -363,6 +363,8 @@ pub(super) struct Samples {
     /// The next metric, as an index into the concatenated metric tables, and the next object.
     metric: usize,
     object: usize,
+    /// The last line was written.
+    is_ended: bool,
 }
 
 impl Samples {
@@ -404,13 +406,17 @@ impl Samples {
             families,
             metric: 0,
             object: 0,
+            is_ended: false,
         })
     }
 
     /// Returns the next chunk of text; None at the end.
     pub(super) fn next_chunk(&mut self) -> Option<String> {
         while self.page.len() < CHUNK && self.advance() {}
-        let text = self.page.take();
+        let mut text = self.page.take();
+        if text.len() < CHUNK && !std::mem::replace(&mut self.is_ended, true) {
+            text.push_str(self.page.end());
+        }
         (!text.is_empty()).then_some(text)
     }
 

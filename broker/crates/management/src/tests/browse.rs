@@ -398,6 +398,7 @@ fn lists_and_metrics_have_the_age_of_the_head_that_the_owner_tells() {
         names.filter(|name| name != "empty").collect()
     };
     assert_eq!(sorted("head_message_received_at"), ["q", "other"]);
+    assert_eq!(sorted("head_message_age_seconds"), ["other", "q"]);
 
     let metrics = |path: &str| -> Vec<String> {
         let url = format!("http://{}{path}", server.metrics);

@@ -626,6 +626,42 @@ fn metrics_are_reported_by_protocol_queue_type_and_object() {
     assert!(!some.contains("connection"));
     let none = page("/metrics/detailed?family=queue_coarse_metrics&vhost=other");
     assert!(!none.contains("queue=\"q\""));
+    // The same metrics for a client that asks for OpenMetrics.
+    let open = |path: &str| {
+        let request = ureq::get(format!("http://{}{path}", server.metrics));
+        let mut answer = request
+            .header("accept", "application/openmetrics-text;version=1.0.0")
+            .call()
+            .unwrap();
+        let content_type = answer.headers()["content-type"].to_str().unwrap();
+        assert_eq!(
+            content_type,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        );
+        answer.body_mut().read_to_string().unwrap()
+    };
+    let names = |page: &str| -> Vec<String> {
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        let names = samples.filter_map(|line| line.split(['{', ' ']).next());
+        names.map(str::to_owned).collect()
+    };
+    for (path, plain) in [
+        ("/metrics", &all),
+        ("/metrics/per-object", &each),
+        (
+            "/metrics/detailed?family=queue_coarse_metrics&family=nothing",
+            &some,
+        ),
+    ] {
+        let open = open(path);
+        assert_eq!(names(&open), names(plain), "{path}");
+        assert_eq!(open.matches("# EOF").count(), 1, "{path}");
+        assert!(
+            open.ends_with("# EOF\n") && !plain.contains("# EOF"),
+            "{path}"
+        );
+    }
+    assert_eq!(open("/metrics/detailed"), "# EOF\n");
     // Each metric appears once, with its samples directly after its head.
     for page in [&all, &each, &some] {
         let heads: Vec<&str> = page.lines().filter(|l| l.starts_with("# TYPE")).collect();

@@ -47,6 +47,9 @@ export function duration(ms) {
   return parts.join(' ') || '0 s';
 }
 
+/** Formats the age of a message in seconds. Nothing without a message. */
+export const age = (seconds) => (isNumber(seconds) ? duration(seconds * 1000) : '');
+
 /** A time in milliseconds since 1970, in the user's time zone. */
 export function time(ms) {
   return isNumber(ms) ? new Date(ms).toLocaleString() : '–';

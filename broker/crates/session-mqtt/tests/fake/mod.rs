@@ -19,7 +19,7 @@ use queue::{ConsumerId, QueueReply, RejectReason, RequestBody};
 use session::{
     Broker, ControlEvent, FlowState, MessageCounters, NodeStatus, Outbox, PasswordCheck,
     PublishTag, QueueNotification, RequestSeq, ServiceHost, ServiceId, ServiceStates, Session,
-    SessionEvent, SessionState, ShardAddress, ShardService, TickOutcome,
+    SessionEvent, SessionState, ShardAddress, ShardService, TickOutcome, TraceEvent, TracedMessage,
 };
 use session_mqtt::{MqttService, MqttSession, MqttSettings, MqttShard, SessionConfig};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -60,6 +60,10 @@ pub struct Node {
     pub admits: bool,
     /// Free slots for clients that send a large CONNECT.
     pub connect_slots: usize,
+    /// Traced messages with their contexts, and the settlements of their deliveries, in order.
+    pub traced: Vec<String>,
+    /// Deliveries that sessions offered for their latency: queue type, and when the message was accepted.
+    pub samples: Vec<(Option<QueueType>, WallTime)>,
     /// Counts of the sessions, by protocol.
     pub all_counters: BTreeMap<&'static str, MessageCounters>,
     /// The number of the session that is running.
@@ -101,6 +105,8 @@ impl Node {
             logins: (0, 0),
             admits: true,
             connect_slots: 1,
+            traced: Vec::new(),
+            samples: Vec::new(),
             all_counters: BTreeMap::new(),
             number: 0,
         };
@@ -321,6 +327,12 @@ impl Broker for Node {
         self.requests += 1;
         let seq = RequestSeq(self.requests);
         let number = self.number;
+        if self.tree.traces()
+            && let RequestBody::Settle { consumer, ids, .. } = &body
+        {
+            let line = format!("settle {}/{}: {ids:?}", queue.0, consumer.0);
+            self.traced.push(line);
+        }
         if self.delayed_sessions.contains(&number) {
             self.delayed.push((number, queue, Some(body)));
             return seq;
@@ -373,10 +385,33 @@ impl Broker for Node {
     }
     fn close_channel(&mut self) {}
     fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
+        let sample = message_counters.sample;
+        self.samples
+            .extend(sample.map(|sample| (sample.queue_type, sample.received)));
         self.all_counters
             .entry(protocol)
             .or_default()
             .add(message_counters);
+    }
+    fn trace(&mut self, traced: &TracedMessage<'_>) {
+        let context = conversion::trace::context(traced.message);
+        let context = context.map_or("none".to_owned(), |context| context.to_string());
+        let event = match traced.what {
+            TraceEvent::Published { routes, tag } => {
+                format!("publish to {} queues, tag {}", routes.len(), tag.0)
+            }
+            TraceEvent::Delivered {
+                queue,
+                redelivered,
+                delivery,
+            } => {
+                let again = if redelivered { " again" } else { "" };
+                let key = delivery.map(|key| (key.queue.0, key.consumer.0, key.id));
+                format!("deliver {queue}{again}, settled by {key:?}")
+            }
+        };
+        let line = format!("{} {event}: {context}", traced.protocol);
+        self.traced.push(line);
     }
     fn services(&mut self) -> Option<&mut ServiceStates> {
         Some(&mut self.services)

@@ -15,9 +15,9 @@ use queue::cursor::{
 };
 use queue::{ConsumerId, QueueReply, RejectReason, RequestBody};
 use session::{
-    Broker, ControlEvent, FlowState, NodeStatus, PasswordCheck, Protocol, PublishTag,
+    Broker, ControlEvent, EntriesEvent, FlowState, NodeStatus, PasswordCheck, Protocol, PublishTag,
     QueueNotification, RequestSeq, ServiceHost, ServiceOutput, ServiceRegistration, ServiceStates,
-    SessionEvent, ShardAddress, ShardService, TickOutcome,
+    SessionEvent, ShardAddress, ShardService, TickOutcome, TracedEntries,
 };
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -138,6 +138,8 @@ impl FakeStream {
 
 pub struct FakeBroker {
     pub id: SessionId,
+    /// Events of messages that were reported for their spans.
+    pub traced: Vec<String>,
     pub now: Time,
     pub tree: Tree,
     index: u64,
@@ -209,6 +211,7 @@ impl FakeBroker {
         let mut states = ServiceStates::default();
         states.push(state);
         let mut broker = FakeBroker {
+            traced: Vec::new(),
             id: SessionId {
                 node: NODE,
                 incarnation: Incarnation(1),
@@ -504,6 +507,21 @@ impl Broker for FakeBroker {
         match self.is_slow {
             true => FlowState::Behind,
             false => FlowState::Steady,
+        }
+    }
+    fn trace_entries(
+        &mut self,
+        traced: &TracedEntries<'_>,
+        messages: &mut dyn Iterator<Item = &[u8]>,
+    ) {
+        for message in messages {
+            let text = String::from_utf8_lossy(message);
+            let (vhost, stream) = (traced.vhost, traced.stream);
+            let event = match traced.event {
+                EntriesEvent::Published(tag) => format!("published {}", tag.0),
+                EntriesEvent::Delivered { received } => format!("delivered {}", received.0),
+            };
+            self.traced.push(format!("{event} {vhost} {stream} {text}"));
         }
     }
     fn browse(&mut self, _: QueueId, _: &queue::BrowseRequest, _: Option<NodeId>) -> u64 {

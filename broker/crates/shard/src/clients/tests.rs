@@ -94,6 +94,7 @@ fn queues() -> (Context, Queues) {
         restrictions: metadata::restrictions::Restrictions::none(),
         resources: crate::ResourceMeter::default(),
         confirms: Arc::default(),
+        deliveries: Arc::default(),
     };
     let rng = Box::new(SeededRng::new(1));
     let ctx = Context::new(config, rng, Time(1), WallTime(1));

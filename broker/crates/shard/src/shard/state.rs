@@ -21,6 +21,7 @@ use crate::clients::QueueClients;
 use crate::cluster::Cluster;
 use crate::context::Context;
 use crate::dead_letter::DeadLetters;
+use crate::delivery_sampler::DeliverySampler;
 use crate::firehose::Firehose;
 use crate::internal_client::InternalClient;
 use crate::limits::Limits;
@@ -46,6 +47,7 @@ pub struct ShardState {
     pub(super) cluster: Cluster,
     pub(super) reports: Reports,
     pub(super) browsers: Browsers,
+    pub(super) delivery_sampler: DeliverySampler,
     pub(super) services: Services,
 }
 

@@ -7,6 +7,7 @@ use crate::config::{RecoveredShard, ShardConfig};
 use crate::confirm_sampler::ConfirmSampler;
 use crate::context::Context;
 use crate::dead_letter::DeadLetters;
+use crate::delivery_sampler::DeliverySampler;
 use crate::firehose::Firehose;
 use crate::frame::{Frame, MAX_STATS};
 use crate::internal_client::InternalClient;
@@ -68,6 +69,7 @@ impl Shard {
         }
         let client_addresses = config.client_addresses.clone();
         let confirm_sampler = ConfirmSampler::new(Arc::clone(&config.confirms));
+        let delivery_sampler = DeliverySampler::new(Arc::clone(&config.deliveries));
         let ctx = Context::new(config, Box::new(rng), now, wall);
         let mut state = ShardState {
             limits: Limits::new(ctx.config(), key),
@@ -79,6 +81,7 @@ impl Shard {
             dead_letters: DeadLetters::default(),
             reports: Reports::default(),
             browsers: Browsers::default(),
+            delivery_sampler,
             internal_client: InternalClient::default(),
             firehose: Firehose::default(),
             client_addresses,

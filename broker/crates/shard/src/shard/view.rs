@@ -13,7 +13,7 @@ use queue::{BrowseRequest, ConsumerId, RequestBody};
 use session::{
     AnnounceOutcome, Broker, ChannelLimit, FlowState, LoginAttempt, MessageCounters, PasswordCheck,
     PublishTag, Refusals, RequestSeq, ServiceId, ServiceStates, SessionEvent, SessionOwner,
-    TracedMessage,
+    TracedEntries, TracedMessage,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -254,6 +254,15 @@ impl Broker for View<'_> {
 
     fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
         let state = &mut *self.state;
+        let sample = message_counters.sample.as_ref();
+        let trace = match state.ctx.records_spans() {
+            true => state.ctx.trace_of_delivery(self.number, sample),
+            false => None,
+        };
+        if let Some(sample) = sample {
+            let at = (state.ctx.now(), state.ctx.wall());
+            state.delivery_sampler.offer(sample, at, trace);
+        }
         state.limits.count_messages(
             state.metadata.tree(),
             self.number,
@@ -302,6 +311,17 @@ impl Broker for View<'_> {
         let name = self.origin.name();
         self.state
             .trace(self.number, &format_args!("{name}"), traced);
+    }
+
+    fn trace_entries(
+        &mut self,
+        traced: &TracedEntries<'_>,
+        messages: &mut dyn Iterator<Item = &[u8]>,
+    ) {
+        let number = self.number;
+        self.state
+            .ctx
+            .note_spans(|spans, at| spans.record_entries(at, number, traced, messages));
     }
 
     fn note_login(&mut self, attempt: &LoginAttempt<'_>) {

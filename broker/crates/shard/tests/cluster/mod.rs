@@ -174,6 +174,13 @@ impl Cluster {
         Cluster::made_with(1, None, |_, config| config.budget = budget.clone())
     }
 
+    /// A cluster whose nodes all fill these latencies of deliveries.
+    pub fn with_deliveries(size: usize, deliveries: &Arc<control::DeliveryTimings>) -> Cluster {
+        Cluster::made_with(size, None, |_, config| {
+            config.deliveries = Arc::clone(deliveries);
+        })
+    }
+
     fn made(zones: &[&str], late: Option<usize>) -> Cluster {
         Cluster::made_with(zones.len(), late, |at, config| {
             config.placement.zone = zones[at].into();
@@ -951,6 +958,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
             ..control::NodeResources::default()
         }))),
         confirms: Arc::default(),
+        deliveries: Arc::default(),
     }
 }
 

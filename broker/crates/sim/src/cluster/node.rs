@@ -415,6 +415,7 @@ impl Node {
             groups: self.plan.limits.clone(),
             resources: shard::ResourceMeter::default(),
             confirms: Arc::default(),
+            deliveries: Arc::default(),
         }
     }
 
