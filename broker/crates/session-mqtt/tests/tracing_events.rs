@@ -74,6 +74,7 @@ fn delivery_of_a_session_queue_ends_with_the_acknowledgement() {
     w.ack(c, AckKind::PubAck, 1, ReasonCode::Success);
     assert_eq!(traced(&mut w), [format!("settle {queue}/1: [(1, 1)]")]);
     w.ack(c, AckKind::PubRec, 2, ReasonCode::Success);
+    assert_eq!(traced(&mut w), [""; 0]);
     w.ack(c, AckKind::PubComp, 2, ReasonCode::Success);
     assert_eq!(traced(&mut w), [format!("settle {queue}/1: [(2, 2)]")]);
 }
