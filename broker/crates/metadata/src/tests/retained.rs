@@ -25,6 +25,17 @@ fn topic_has_one_retained_message_and_snapshots_contain_all() {
     assert_eq!(log.ok(retain("a", None)), ChangeResult::Changed);
     assert_eq!(log.ok(retain("a", None)), ChangeResult::Unchanged);
     assert_eq!(log.tree.all_retained().count(), 1);
+    for topic in ["c", "d"] {
+        log.ok(retain(topic, Some(1)));
+    }
+    let after = |topic: Option<&str>| -> Vec<String> {
+        let found = log.tree.retained_after("/", topic);
+        found.map(|(topic, _)| topic.to_string()).collect()
+    };
+    assert_eq!(after(None), ["b", "c", "d"]);
+    assert_eq!(after(Some("b")), ["c", "d"]);
+    assert_eq!(after(Some("bb")), ["c", "d"]);
+    assert_eq!(log.tree.retained_after("none", None).count(), 0);
     let decoded = Change::decode(&retain("a", Some(2)).encode());
     assert_eq!(decoded, Ok(retain("a", Some(2))));
 }

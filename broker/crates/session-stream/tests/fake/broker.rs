@@ -132,6 +132,9 @@ impl FakeStream {
                     committed: self.next.checked_sub(1),
                 })
             }
+            StreamRequest::ReadChunks { .. } | StreamRequest::AppendChunks { .. } => {
+                unreachable!("sessions neither read nor append whole chunks")
+            }
         })
     }
 }
