@@ -270,7 +270,8 @@ impl World {
                         "{answer:?}"
                     );
                 }
-                ClientEvent::Cancelled { consumer } | ClientEvent::TimedOut { consumer, .. } => {
+                ClientEvent::Cancelled { consumer, .. }
+                | ClientEvent::TimedOut { consumer, .. } => {
                     panic!("{consumer:?} was ended")
                 }
                 ClientEvent::Activity { .. } => {}
