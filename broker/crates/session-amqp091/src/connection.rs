@@ -698,7 +698,15 @@ impl Session for AmqpSession {
         out: &mut Outbox,
     ) -> SessionState {
         self.step(broker, out, |this, cx| {
-            this.handle_session_event(session_event, cx)
+            let mut next = Some(session_event);
+            while let Some(session_event) = next {
+                this.handle_session_event(session_event, cx);
+                this.conn.update_congestion(cx.out);
+                next = match this.phase {
+                    Phase::Ended => None,
+                    _ => cx.broker.next_event(),
+                };
+            }
         })
     }
 
