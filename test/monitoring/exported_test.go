@@ -170,7 +170,9 @@ func checkOpenMetrics(t *testing.T, path string, plain map[string]*dto.MetricFam
 		case textparse.EntrySeries:
 			var of labels.Labels
 			parser.Labels(&of)
-			samples[of.Get(labels.MetricName)]++
+			samples[of.Get(model.MetricNameLabel)]++
+		default:
+			// Help texts, units and comments.
 		}
 	}
 	for name, family := range plain {
