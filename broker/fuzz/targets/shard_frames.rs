@@ -66,6 +66,7 @@ fn config() -> ShardConfig {
         groups: consensus::HostLimits::default(),
         resources: shard::ResourceMeter::default(),
         confirms: Default::default(),
+        deliveries: Default::default(),
         restrictions: metadata::restrictions::Restrictions::none(),
         consumer_timeout: Default::default(),
     }
