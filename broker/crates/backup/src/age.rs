@@ -15,7 +15,7 @@ use std::fmt;
 
 const VERSION_LINE: &[u8] = b"age-encryption.org/v1\n";
 const LABEL: &[u8] = b"age-encryption.org/v1/X25519";
-/// What begins the last line of a header.
+/// The first bytes of the last line of a header.
 const MAC_PREFIX: &[u8] = b"---";
 /// Bytes of an X25519 key, of a wrapped file key and of a MAC.
 const KEY_BYTES: usize = 32;

@@ -703,6 +703,7 @@ impl Session for AmqpSession {
                 this.handle_session_event(session_event, cx);
                 this.conn.update_congestion(cx.out);
                 next = match this.phase {
+                    // The node drops what waits for a connection that has ended.
                     Phase::Ended => None,
                     _ => cx.broker.next_event(),
                 };

@@ -124,6 +124,21 @@ fn consecutive_confirms_are_merged() {
     conn.expect_nothing();
 }
 
+/// A step for each of them costs hundreds of instructions: it reports counters, among others.
+#[test]
+fn run_of_confirms_is_handled_in_one_step() {
+    let mut conn = confirming();
+    conn.broker.silent = true;
+    for _ in 0..5 {
+        conn.publish(1, "", "q", b"x");
+    }
+    let before = conn.broker.counter_reports;
+    conn.broker.settle_publishes();
+    conn.settle();
+    assert_eq!(conn.broker.counter_reports, before + 1);
+    assert_eq!(conn.broker.message_counters.publishes.confirmed, 5);
+}
+
 #[test]
 fn out_of_order_confirms_are_not_merged() {
     let mut conn = confirming();
@@ -524,18 +539,32 @@ fn publishes_in_flight_are_limited() {
     conn.open_channel(1);
     conn.declare(1, "q");
     conn.broker.silent = true;
-    for n in 0..30 {
+    for n in 0..50 {
         conn.publish(1, "", "q", &[n]);
     }
     // 11 are in flight, some frames are held, and the rest is not read.
     assert_eq!(conn.session_state, SessionState::Paused);
     assert_eq!(conn.broker.unconfirmed.len(), 11);
-    conn.broker.settle_publishes();
+    conn.broker.settle_oldest_publishes(5);
     conn.settle();
-    // Publishing resumed when half were answered, and stopped at the limit again.
+    // More than half of the limit are still in flight, so nothing more was published.
     assert_eq!(
         (conn.session_state, conn.broker.unconfirmed.len()),
         (SessionState::Paused, 6)
+    );
+    conn.broker.settle_oldest_publishes(1);
+    conn.settle();
+    // Publishing resumed, and stopped at the limit again.
+    assert_eq!(
+        (conn.session_state, conn.broker.unconfirmed.len()),
+        (SessionState::Paused, 11)
+    );
+    // So it does after a run of confirms, which one step handles.
+    conn.broker.settle_publishes();
+    conn.settle();
+    assert_eq!(
+        (conn.session_state, conn.broker.unconfirmed.len()),
+        (SessionState::Paused, 11)
     );
     conn.broker.silent = false;
     conn.broker.settle_publishes();
@@ -545,7 +574,7 @@ fn publishes_in_flight_are_limited() {
             conn.session_state,
             conn.broker.queue("/", "q").unwrap().ready.len()
         ),
-        (SessionState::Open, 30)
+        (SessionState::Open, 50)
     );
 }
 

@@ -500,8 +500,8 @@ fn dynamic_source_is_a_queue_that_ends_with_its_session() {
     let other = client.begin();
     let publisher = client.publisher(other, &address);
     let id = client.send(publisher, "a");
-    client.expect(accepted(id));
     client.expect_message("a");
+    client.expect(accepted(id));
     client.end(session);
     assert!(client.broker.queues.is_empty(), "the queue is deleted");
 }

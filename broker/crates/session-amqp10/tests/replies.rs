@@ -63,11 +63,11 @@ fn replies_reach_the_receiver_within_its_credit() {
     let anonymous = client.try_publisher(session, None);
     client.expect(Seen::Attached(anonymous));
     let id = client.send(fixed, "a");
-    client.expect(accepted(id));
     client.expect_message("a");
-    let id = client.send_message(anonymous, message(Some(&other_address), "b"), false);
     client.expect(accepted(id));
+    let id = client.send_message(anonymous, message(Some(&other_address), "b"), false);
     client.expect_message("b");
+    client.expect(accepted(id));
     client.send_message(anonymous, message(Some(&address), "c"), true);
     client.expect_message("c");
     // Without credit the reply is accepted and dropped.
@@ -80,8 +80,8 @@ fn replies_reach_the_receiver_within_its_credit() {
     client.credit(link, 1, false);
     client.nothing_seen();
     let id = client.send(fixed, "f");
-    client.expect(accepted(id));
     client.expect_message("f");
+    client.expect(accepted(id));
     let queue = client.broker.queues.values().next().unwrap();
     assert!(queue.ready.is_empty() && queue.consumers.values().all(|c| c.out.is_empty()));
 }

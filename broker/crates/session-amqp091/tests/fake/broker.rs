@@ -73,6 +73,8 @@ pub struct FakeBroker {
     pub vhost_is_full: bool,
     /// The sum of all reported counters.
     pub message_counters: session::MessageCounters,
+    /// How often counters were reported.
+    pub counter_reports: u32,
     /// The node does not read the connection.
     pub is_throttled: bool,
     /// The limit of channels is that of the vhost, not of the user.
@@ -218,6 +220,7 @@ impl FakeBroker {
             admits: true,
             vhost_is_full: false,
             message_counters: session::MessageCounters::default(),
+            counter_reports: 0,
             is_throttled: false,
             vhost_limits_channels: false,
             channels_left: 10_000,
@@ -316,7 +319,12 @@ impl FakeBroker {
 
     /// Confirms the publishes collected while `silent`.
     pub fn settle_publishes(&mut self) {
-        for (queue, tag) in std::mem::take(&mut self.unconfirmed) {
+        self.settle_oldest_publishes(self.unconfirmed.len());
+    }
+
+    /// Confirms this many of the publishes collected while `silent`.
+    pub fn settle_oldest_publishes(&mut self, count: usize) {
+        for (queue, tag) in self.unconfirmed.drain(..count) {
             self.notices
                 .push_back(QueueNotification::Published { queue, tag }.into());
         }
@@ -720,6 +728,10 @@ impl Broker for FakeBroker {
     ) {
         assert_eq!(protocol, self.protocol);
         self.message_counters.add(message_counters);
+        self.counter_reports += 1;
+    }
+    fn next_event(&mut self) -> Option<SessionEvent> {
+        self.notices.pop_front()
     }
     fn open_channel(&mut self) -> Result<(), session::ChannelLimit> {
         match self.channels_left.checked_sub(1) {
