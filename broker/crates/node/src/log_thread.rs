@@ -27,6 +27,14 @@ const FULL_RETRY: Duration = Duration::from_millis(250);
 /// Sleep time of an idle thread.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// Minimum time from the start of a sync of a stream of records to the start of the next one. A sync
+/// costs some 0.1 ms of processor time with the wake-ups around it, whatever it covers.
+const STREAM_SYNC_INTERVAL: Duration = Duration::from_micros(500);
+
+/// Minimum number of bytes per sync of a stream. Clients may wait for fewer one by one, and must not
+/// wait longer.
+const STREAM_SYNC_BYTES: u64 = 2 << 10;
+
 /// Called when the disk becomes (almost) full (true) or has space again (false).
 pub type DiskFullCallback = Box<dyn FnMut(bool) + Send>;
 
@@ -58,6 +66,8 @@ pub struct LogThread {
     durable: Vec<(usize, WalToken)>,
     clock: Arc<dyn Clock + Send + Sync>,
     timings: Arc<NodeTimings>,
+    /// Before the next turn, so that its sync covers more records.
+    delay: Duration,
 }
 
 impl LogThread {
@@ -79,6 +89,7 @@ impl LogThread {
             is_short: false,
             space,
             durable: Vec::new(),
+            delay: Duration::ZERO,
             clock,
             timings,
         }
@@ -94,6 +105,7 @@ impl LogThread {
             if stopping && (self.writer.is_idle() || self.is_full) {
                 return self.writer.close();
             }
+            wait(self.delay);
             if more {
                 wake.begin_turn();
                 continue;
@@ -117,6 +129,7 @@ impl LogThread {
     /// Takes queued records, writes a part of them with one sync, and notifies the shards. Returns
     /// true if there is more to write.
     pub fn turn(&mut self) -> Result<bool, WalError> {
+        self.delay = Duration::ZERO;
         self.take();
         if self.is_short || !self.writer.is_idle() {
             self.look_at_space()?;
@@ -126,6 +139,7 @@ impl LogThread {
             let progress = self.writer.step(&mut self.durable)?;
             let duration = self.clock.now().since(begun);
             self.timings.log_writes.observe(duration);
+            self.delay = delay_after(progress.bytes, duration);
             self.note_full(progress.full);
             if let Some(rolled) = progress.rolled {
                 // Sent before the notifications of this step: their records are in the next file.
@@ -266,6 +280,24 @@ impl LogThread {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the delay between two syncs is time, not a condition"
+)]
+fn wait(time: Duration) {
+    if !time.is_zero() {
+        std::thread::sleep(time);
+    }
+}
+
+/// The delay after a sync of this many bytes that took this long.
+fn delay_after(bytes: u64, took: Duration) -> Duration {
+    match bytes >= STREAM_SYNC_BYTES {
+        true => STREAM_SYNC_INTERVAL.saturating_sub(took),
+        false => Duration::ZERO,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,6 +400,33 @@ mod tests {
         let (_, recovered) = Wal::open(Arc::new(rig.disk.clone()), config())?;
         let entries = |g| recovered.groups.get(&GroupId(g)).map(|g| g.entries.len());
         assert_eq!((entries(2), entries(3)), (Some(30), Some(29)));
+        Ok(())
+    }
+
+    #[test]
+    fn only_fast_syncs_of_a_stream_are_delayed() {
+        let fast = Duration::from_micros(100);
+        assert_eq!(delay_after(2048, fast), Duration::from_micros(400));
+        assert_eq!(delay_after(u64::MAX, STREAM_SYNC_INTERVAL), Duration::ZERO);
+        assert_eq!(delay_after(2048, Duration::from_secs(1)), Duration::ZERO);
+        assert_eq!(delay_after(2047, fast), Duration::ZERO);
+        assert_eq!(delay_after(0, fast), Duration::ZERO);
+    }
+
+    #[test]
+    fn delay_depends_on_the_bytes_of_the_last_sync() -> Result {
+        let mut rig = rig(SimDisk::new())?;
+        // As on a machine on which no sync takes any time.
+        rig.thread.clock = Arc::new(env::sim::SimClock::default());
+        rig.to_wal[0].send(append(2, 1, 4096));
+        rig.thread.turn()?;
+        assert_eq!(rig.thread.delay, STREAM_SYNC_INTERVAL);
+        // Nothing was synced.
+        rig.thread.turn()?;
+        assert_eq!(rig.thread.delay, Duration::ZERO);
+        rig.to_wal[0].send(append(2, 2, 10));
+        rig.thread.turn()?;
+        assert_eq!(rig.thread.delay, Duration::ZERO);
         Ok(())
     }
 

@@ -30,6 +30,8 @@ pub struct WriterProgress {
     pub rolled: Option<CompletedFile>,
     /// Space, descriptors or memory are short, and batches stay queued. Raise the alarm and step again later.
     pub full: bool,
+    /// Bytes of the batches made durable.
+    pub bytes: u64,
 }
 
 impl<T> Writer<T> {
@@ -105,6 +107,7 @@ impl<T> Writer<T> {
                 batch.bytes
             );
             self.queued_bytes -= batch.bytes;
+            progress.bytes += batch.bytes;
             durable.push(batch.token);
         }
         Ok(progress)
