@@ -24,7 +24,7 @@ var files embed.FS
 
 const (
 	alertsFile = "alerts.yaml"
-	// byNameFile needs the metrics of single queues, which the operator's ServiceMonitor does not scrape.
+	// byNameFile needs the metrics of single queues.
 	byNameFile = "queue-by-name.json"
 )
 
@@ -35,6 +35,8 @@ type Scope struct {
 	Job string
 	// Nodes is the wanted number of nodes.
 	Nodes int32
+	// Queues: Prometheus has the metrics of single queues.
+	Queues bool
 }
 
 func (s Scope) replacer(more ...string) *strings.Replacer {
@@ -68,14 +70,20 @@ func Boards(scope Scope) (map[string]string, error) {
 	}
 	out := map[string]string{}
 	for _, file := range list {
-		if file.Name() == alertsFile || file.Name() == byNameFile {
+		if file.Name() == alertsFile || file.Name() == byNameFile && !scope.Queues {
 			continue
 		}
 		data, err := files.ReadFile(file.Name())
 		if err != nil {
 			return nil, fmt.Errorf("reading the dashboard %s: %w", file.Name(), err)
 		}
-		out[scope.Cluster+"-"+file.Name()] = scope.replacer("@UID@", uid(scope, file.Name())).Replace(string(data))
+		text := scope.replacer("@UID@", uid(scope, file.Name())).Replace(string(data))
+		if file.Name() == byNameFile {
+			if text, err = withVariables(text, queueVariables(fmt.Sprintf("namespace=%q,job=%q", scope.Namespace, scope.Job))); err != nil {
+				return nil, fmt.Errorf("writing the dashboard %s: %w", file.Name(), err)
+			}
+		}
+		out[scope.Cluster+"-"+file.Name()] = text
 	}
 	return out, nil
 }
@@ -107,25 +115,48 @@ func fromPrometheus(name, label, query string) variable {
 // chosen are the matchers of the variables. Outside Kubernetes, metrics have no namespace, and ".*" matches them.
 const chosen = `namespace=~"$namespace",job=~"$cluster"`
 
-// variables returns the variables of a portable dashboard.
+// variables returns the variables of a portable dashboard, without the one for the data source.
 func variables(file string) []variable {
 	identity := "rabbitmq_identity_info{" + chosen + "}"
 	node := fromPrometheus("node", "Node", "query_result("+identity+")")
 	// Metrics have the address of a node, and its name is shown.
 	node.Regex = `/instance="(?<value>[^"]+)".*rabbitmq_node="(?<text>[^"]+)"/`
 	list := []variable{
-		{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus"},
 		fromPrometheus("namespace", "Namespace", "label_values(rabbitmq_identity_info, namespace)"),
 		fromPrometheus("cluster", "Cluster", `label_values(rabbitmq_identity_info{namespace=~"$namespace"}, job)`),
 		node,
 	}
 	if file == byNameFile {
-		metric := "rabbitmq_detailed_queue_messages{" + chosen
-		list = append(list,
-			fromPrometheus("vhost", "Virtual host", "label_values("+metric+"}, vhost)"),
-			fromPrometheus("queue", "Queue", "label_values("+metric+`,vhost=~"$vhost"}, queue)`))
+		list = append(list, queueVariables(chosen)...)
 	}
 	return list
+}
+
+// queueVariables returns the variables for the queues that matchers select.
+func queueVariables(matchers string) []variable {
+	metric := "rabbitmq_detailed_queue_messages{" + matchers
+	return []variable{
+		fromPrometheus("vhost", "Virtual host", "label_values("+metric+"}, vhost)"),
+		fromPrometheus("queue", "Queue", "label_values("+metric+`,vhost=~"$vhost"}, queue)`),
+	}
+}
+
+// withVariables returns a dashboard that has the variables after the one for the data source.
+func withVariables(text string, list []variable) (string, error) {
+	var board map[string]any
+	if err := json.Unmarshal([]byte(text), &board); err != nil {
+		return "", fmt.Errorf("reading a dashboard: %w", err)
+	}
+	datasource := variable{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus"}
+	board["templating"] = map[string]any{"list": append([]variable{datasource}, list...)}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", " ")
+	if err := encoder.Encode(board); err != nil {
+		return "", fmt.Errorf("writing a dashboard: %w", err)
+	}
+	return out.String(), nil
 }
 
 // Portable returns one set of dashboards for all clusters, by file name, with variables for namespace, cluster, node and
@@ -147,20 +178,12 @@ func Portable() (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the dashboard %s: %w", file.Name(), err)
 		}
-		var board map[string]any
-		if err := json.Unmarshal([]byte(replacer.Replace(string(data))), &board); err != nil {
-			return nil, fmt.Errorf("reading the dashboard %s: %w", file.Name(), err)
-		}
-		board["uid"] = "posthorn-" + strings.TrimSuffix(file.Name(), ".json")
-		board["templating"] = map[string]any{"list": variables(file.Name())}
-		var text bytes.Buffer
-		encoder := json.NewEncoder(&text)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", " ")
-		if err := encoder.Encode(board); err != nil {
+		id := "posthorn-" + strings.TrimSuffix(file.Name(), ".json")
+		text, err := withVariables(strings.ReplaceAll(replacer.Replace(string(data)), "@UID@", id), variables(file.Name()))
+		if err != nil {
 			return nil, fmt.Errorf("writing the dashboard %s: %w", file.Name(), err)
 		}
-		out[file.Name()] = text.String()
+		out[file.Name()] = text
 	}
 	return out, nil
 }

@@ -5,6 +5,7 @@ package dashboards
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,6 +72,44 @@ func TestBoardsAreOfOneCluster(t *testing.T) {
 	}
 	if len(boards) < 3 || len(boards) != len(others) {
 		t.Errorf("%d and %d boards", len(boards), len(others))
+	}
+}
+
+func TestQueuesByNameNeedTheirMetrics(t *testing.T) {
+	const name = "orders-queue-by-name.json"
+	without, err := Boards(scope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	detailed := scope
+	detailed.Queues = true
+	with, err := Boards(detailed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, found := without[name]; found || len(with) != len(without)+1 {
+		t.Errorf("%d boards without and %d with metrics of queues", len(without), len(with))
+	}
+	var board struct {
+		UID        string
+		Templating struct {
+			List []struct{ Name, Query string }
+		}
+	}
+	if err := json.Unmarshal([]byte(with[name]), &board); err != nil {
+		t.Fatal(err)
+	}
+	queries := map[string]string{}
+	for _, variable := range board.Templating.List {
+		queries[variable.Name] = variable.Query
+	}
+	want := map[string]string{
+		"datasource": "prometheus",
+		"vhost":      `label_values(rabbitmq_detailed_queue_messages{namespace="mq",job="orders-nodes"}, vhost)`,
+		"queue":      `label_values(rabbitmq_detailed_queue_messages{namespace="mq",job="orders-nodes",vhost=~"$vhost"}, queue)`,
+	}
+	if !maps.Equal(queries, want) || strings.Contains(with[name], "@") {
+		t.Errorf("variables %v", queries)
 	}
 }
 

@@ -102,6 +102,12 @@ type MonitoringSpec struct {
 	// +kubebuilder:default=true
 	Dashboards *bool `json:"dashboards,omitempty"`
 
+	// QueueMetrics lets Prometheus scrape the metrics of each queue and stream once a minute, which the alert
+	// PosthornMessagesOld needs, and adds a dashboard for them. They are up to 7 series for a queue, and 8 more for
+	// each replica of a stream.
+	// +optional
+	QueueMetrics bool `json:"queueMetrics,omitempty"`
+
 	// Labels of the ServiceMonitor, the PrometheusRule and the dashboards, for a Prometheus or Grafana that
 	// selects by labels.
 	// +optional

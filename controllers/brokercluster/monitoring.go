@@ -84,6 +84,7 @@ func serviceMonitorSpec(in *inputs, seen *observed, ports access) map[string]any
 func dashboardScope(cluster *posthornv1.BrokerCluster) dashboards.Scope {
 	return dashboards.Scope{
 		Namespace: cluster.Namespace, Cluster: cluster.Name, Job: names.NodesService(cluster.Name), Nodes: cluster.Spec.Replicas,
+		Queues: cluster.Spec.Monitoring.QueueMetrics,
 	}
 }
 

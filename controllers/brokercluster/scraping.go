@@ -5,6 +5,7 @@ package brokercluster
 
 import (
 	"cmp"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,6 +16,8 @@ const (
 	// metricsPlain and metricsTLS name the ports for metrics without and with TLS.
 	metricsPlain = "prometheus"
 	metricsTLS   = "prometheus-tls"
+	// queueMetricsInterval is the time between two scrapes of the metrics of each queue.
+	queueMetricsInterval = "60s"
 )
 
 // metricsPortsOf returns the ports of a pod's metrics.
@@ -54,7 +57,7 @@ func decideScrape(pods map[string]*corev1.Pod, wantsTLS bool) portSet {
 func scrapeEndpoints(in *inputs, seen *observed, ports access) []any {
 	var out []any
 	if ports.scrape.plain {
-		out = append(out, map[string]any{"port": metricsPlain, "path": "/metrics"})
+		out = append(out, withQueueMetrics(in, map[string]any{"port": metricsPlain, "path": "/metrics"})...)
 	}
 	if !ports.scrape.secure {
 		return out
@@ -69,8 +72,27 @@ func scrapeEndpoints(in *inputs, seen *observed, ports access) []any {
 		authorities = map[string]any{"configMap": map[string]any{"name": names.ClientCA(in.cluster.Name), "key": caKey}}
 	}
 	host := cmp.Or(seen.serving.name, names.Host(in.cluster.Namespace, in.cluster.Name))
-	return append(out, map[string]any{
+	return append(out, withQueueMetrics(in, map[string]any{
 		"port": metricsTLS, "path": "/metrics", "scheme": "https",
 		"tlsConfig": map[string]any{"ca": authorities, "serverName": host},
-	})
+	})...)
+}
+
+// withQueueMetrics returns the endpoint and, if the spec asks for it, the one of each queue at the same port. Both give
+// the metric up, so the second has a label for its path, which alerts and dashboards exclude. Streams have metrics of
+// their own, which tell them from queues.
+func withQueueMetrics(in *inputs, endpoint map[string]any) []any {
+	if !in.cluster.Spec.Monitoring.QueueMetrics {
+		return []any{endpoint}
+	}
+	queues := maps.Clone(endpoint)
+	queues["path"] = "/metrics/detailed"
+	queues["params"] = map[string]any{
+		"family": []any{"queue_coarse_metrics", "queue_consumer_count", "queue_metrics", "stream_metrics"},
+	}
+	queues["interval"] = queueMetricsInterval
+	queues["relabelings"] = []any{map[string]any{
+		"action": "replace", "sourceLabels": []any{"__metrics_path__"}, "targetLabel": "metrics_path",
+	}}
+	return []any{endpoint, queues}
 }

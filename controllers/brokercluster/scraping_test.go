@@ -69,3 +69,21 @@ func TestServiceMonitorNamesTheCertificateToTrust(t *testing.T) {
 		}
 	}
 }
+
+func TestQueueMetricsHaveEndpointsOfTheirOwn(t *testing.T) {
+	cluster := testCluster()
+	cluster.Spec.Monitoring.QueueMetrics = true
+	seen := observed{serving: servingCertificate{secret: "s", name: "mq.example.com"}}
+	data, err := yaml.Marshal(scrapeEndpoints(&inputs{cluster: cluster}, &seen, access{scrape: portSet{true, true}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const queues = "params: family: - queue_coarse_metrics - queue_consumer_count - queue_metrics - stream_metrics path: /metrics/detailed "
+	const path = "relabelings: - action: replace sourceLabels: - __metrics_path__ targetLabel: metrics_path "
+	const trust = "scheme: https tlsConfig: ca: secret: key: tls.crt name: s serverName: mq.example.com"
+	want := "- path: /metrics port: prometheus - interval: 60s " + queues + "port: prometheus " + path +
+		"- path: /metrics port: prometheus-tls " + trust + " - interval: 60s " + queues + "port: prometheus-tls " + path + trust
+	if got := strings.Join(strings.Fields(string(data)), " "); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

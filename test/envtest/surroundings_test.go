@@ -126,6 +126,18 @@ var _ = Describe("monitoring", Ordered, func() {
 		for file, text := range boards.Data {
 			Expect(json.Valid([]byte(text))).To(BeTrue(), file)
 		}
+		endpoints := func() []any {
+			_ = exists(monitor)()
+			list, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
+			return list
+		}
+		Expect(endpoints()).To(HaveLen(1))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.QueueMetrics = true })
+		Eventually(endpoints).Should(ContainElement(HaveKeyWithValue("path", "/metrics/detailed")))
+		Eventually(func() map[string]string { _ = exists(boards)(); return boards.Data }).Should(HaveKey("c-queue-by-name.json"))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.QueueMetrics = false })
+		Eventually(endpoints).Should(HaveLen(1))
+		Eventually(func() map[string]string { _ = exists(boards)(); return boards.Data }).ShouldNot(HaveKey("c-queue-by-name.json"))
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Hibernated = true })
 		Eventually(gone(rule)).Should(BeTrue())
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Hibernated = false })
