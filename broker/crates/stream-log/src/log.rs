@@ -5,6 +5,7 @@ use crate::chunk::{
     BuildError, Chunk, ChunkBuilder, ChunkFault, ChunkHeader, ChunkKind, marker_chunk,
 };
 use crate::fault::{self, Fault};
+use crate::files::segment_path;
 use crate::filter::MIN_FILTER_BYTES;
 use crate::format::{EpochStart, FILE_HEADER_BYTES, IndexRecord, Seal};
 use crate::jobs::{
@@ -975,6 +976,19 @@ impl StreamLog {
     }
 
     // Reading.
+
+    /// The cause of a failed read of this log. Retention takes a segment from the log before it deletes the file, so
+    /// a missing file of a segment that the log still has is damage: [`LogError::Deleted`] becomes [`LogError::Corrupt`].
+    pub fn read_error(&self, error: LogError) -> LogError {
+        match error {
+            LogError::Deleted { offset, .. }
+                if self.segments().any(|s| s.first_offset == offset) =>
+            {
+                LogError::corrupt(&segment_path(self.stream, offset), 0, "the file is missing")
+            }
+            other => other,
+        }
+    }
 
     /// The log as readers may see it now: committed chunks in the files.
     pub fn view(&mut self) -> LogView {

@@ -407,7 +407,11 @@ impl StreamReplica {
         let Some(purpose) = self.jobs.remove(&done.id) else {
             return;
         };
-        match (purpose, done.outcome) {
+        let mut outcome = done.outcome;
+        if let (Outcome::Read(result), Some(log)) = (&mut outcome, &self.log) {
+            result.error = result.error.take().map(|error| log.read_error(error));
+        }
+        match (purpose, outcome) {
             (Purpose::Open, Outcome::Opened(result)) => self.opened(result),
             (Purpose::Append, Outcome::Appended(result)) => self.append_done(result, out),
             (Purpose::Maintain, Outcome::Maintained(result)) => self.maintenance_done(result),

@@ -410,6 +410,44 @@ fn cursor_that_retention_overtakes_between_two_reads_continues_behind_it() {
     );
 }
 
+/// A cursor must not wait for a segment that retention did not delete.
+#[test]
+fn missing_segment_detaches_cursors_and_is_named_as_a_fault() {
+    let config = small_segments();
+    let mut one = Single::new(config);
+    for seq in 1..=20 {
+        one.request(session(1), seq, publish(&[7; 400]));
+        one.work();
+    }
+    // Chunks are on the disk only.
+    one.restart(2, b"machine", config);
+    let files = one.disk.files();
+    let mut segments = files
+        .iter()
+        .filter(|(path, _)| path.ends_with(".segment"))
+        .map(|(path, _)| path);
+    let second = segments.nth(1).expect("several segments");
+    one.disk.remove(second).expect("removed");
+
+    let events = one.cursor(attach(CursorStart::Offset(0), 100));
+    assert!(!batches(&events).is_empty(), "the first segment is read");
+    assert!(
+        matches!(events.last(), Some(CursorEvent::Detached { .. })),
+        "{events:?}"
+    );
+    assert_eq!(
+        one.out.faults,
+        vec![format!(
+            "{second} is damaged at byte 0: the file is missing"
+        )]
+    );
+    assert_eq!(one.fatal, Vec::<String>::new());
+
+    // The messages behind the missing segment can be read.
+    let events = one.cursor(attach(CursorStart::Last, 100));
+    assert!(!batches(&events).is_empty(), "{events:?}");
+}
+
 #[test]
 fn follower_redirects_and_new_leader_calls_sessions() {
     let mut one = Single::new(LogConfig::default());
