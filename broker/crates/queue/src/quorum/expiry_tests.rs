@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use super::effects::LogLocation;
-use super::machine::{EXPIRIES_PER_COMMAND, Machine};
+use super::machine::{DUE_PER_COMMAND, Machine};
 use super::ready::{DEFAULT_LEVEL, HIGHEST_LEVEL, LogMessage, Ready};
 use super::tests::{Rig, deliveries, message, number, settings, spec};
 use crate::{
@@ -174,7 +174,7 @@ fn length_limit_counts_messages_only_until_they_expire() {
     assert_eq!(rig.machine.stats().ready, 2);
 }
 
-const MANY: u64 = EXPIRIES_PER_COMMAND as u64 * 2 + 100;
+const MANY: u64 = DUE_PER_COMMAND as u64 * 2 + 100;
 
 /// A queue with a message without a TTL and many messages behind it that expire at the same time.
 fn crowded(settings: QueueSettings) -> Rig {
@@ -193,7 +193,7 @@ fn crowded(settings: QueueSettings) -> Rig {
 #[test]
 fn command_drops_a_bounded_number_of_messages() {
     let mut rig = crowded(settings());
-    let most = EXPIRIES_PER_COMMAND as usize;
+    let most = DUE_PER_COMMAND as usize;
     assert_eq!(rig.pass(100).dead.len(), most);
     // The next one is due at once.
     assert_eq!(rig.machine.next_timer(), Some(WallTime(1100)));
@@ -230,7 +230,7 @@ fn expired_messages_that_are_not_dropped_yet_are_not_delivered() {
     assert_eq!(delivered(&out), [] as [u64; 0]);
     // One more than the command may drop was offered to the consumer.
     let dropped = out.dead.len();
-    assert!((EXPIRIES_PER_COMMAND as usize..MANY as usize).contains(&dropped));
+    assert!((DUE_PER_COMMAND as usize..MANY as usize).contains(&dropped));
     let mut found = Vec::new();
     while found.is_empty() {
         found = delivered(&rig.pass(0));

@@ -1,7 +1,7 @@
 //! A leader and its log, one entry at a time.
 
 use super::command::{Command, Configuration};
-use super::machine::EXPIRIES_PER_COMMAND;
+use super::machine::DUE_PER_COMMAND;
 use super::tests::{message, number, session, settings, spec};
 use super::{LogRead, QuorumQueue};
 use crate::{
@@ -151,7 +151,7 @@ fn leader_drops_all_expired_messages_in_several_commands() {
     (leader.queue).configure(at(0), &settings(), &mut leader.out);
     leader.settle();
     leader.step(1, RequestBody::Publish(message(1, None, None)));
-    let count = u64::from(EXPIRIES_PER_COMMAND) + 10;
+    let count = u64::from(DUE_PER_COMMAND) + 10;
     for seq in 2..count + 2 {
         leader.step(seq, RequestBody::Publish(message(seq, None, Some(100))));
         leader.settle();
@@ -166,6 +166,42 @@ fn leader_drops_all_expired_messages_in_several_commands() {
         ready.push(leader.queue.stats().ready);
     }
     assert_eq!(ready, [11, 1]);
+}
+
+/// More delays end together than one command ends: the leader goes on until none is left.
+#[test]
+fn leader_ends_all_delays_in_several_commands() {
+    let mut leader = Leader::new();
+    leader.queue.enable_features(QuorumFeatures {
+        exact_expiry: true,
+        scheduled_delivery: true,
+        ..QuorumFeatures::default()
+    });
+    let at = |ms| Timestamps {
+        now: Time(ms * 1_000_000),
+        wall: WallTime(ms),
+    };
+    (leader.queue).configure(at(0), &settings(), &mut leader.out);
+    leader.settle();
+    let count = u64::from(DUE_PER_COMMAND) + 10;
+    for seq in 1..count + 1 {
+        let delayed = schedule(&message(seq, None, None), 100).expect("a small message");
+        leader.step(seq, RequestBody::Publish(delayed));
+        leader.settle();
+    }
+    assert_eq!(
+        (leader.queue.stats().ready, leader.queue.stats().delayed),
+        (0, count)
+    );
+    assert_eq!(leader.queue.wake_at(), Some(at(100).now));
+    let mut ready = Vec::new();
+    while leader.queue.wake_at().is_some() {
+        leader.queue.tick(at(100), &mut leader.out);
+        assert!(leader.queue.has_proposals(), "time is logged");
+        leader.settle();
+        ready.push(leader.queue.stats().ready);
+    }
+    assert_eq!(ready, [u64::from(DUE_PER_COMMAND), count]);
 }
 
 #[test]

@@ -33,9 +33,10 @@ use wire::{DecodeError, Decoded};
 const MAX_STEP_MS: u64 = CLOSED_MS / 10;
 /// Longest delay in milliseconds that a client can ask for: ten years, so that sums of times do not overflow.
 const MAX_DELAY_MS: u64 = 315_360_000_000;
-/// Most messages that a command drops because they have expired, with exact expiry. More would keep the shard from its
-/// other work: a million takes up to two seconds. The leader logs another command at once, which drops the next ones.
-pub(crate) const EXPIRIES_PER_COMMAND: u32 = 4_096;
+/// Most messages that a command drops because they have expired or makes ready because their delay is over, with exact
+/// expiry. More would keep the shard from its other work: a million takes up to two seconds. The leader logs another
+/// command at once, for the next ones.
+pub(crate) const DUE_PER_COMMAND: u32 = 4_096;
 /// With `reject-publish`, publishes are accepted again below this many tenths of each limit.
 const RESUME_TENTHS: u64 = 8;
 
@@ -64,8 +65,8 @@ pub struct Machine {
     pub(super) deduplicator: Deduplicator,
     /// Location of the request that is being applied.
     at: LogLocation,
-    /// How many more expired messages the command that is being applied may drop.
-    expiries_left: u32,
+    /// How many more messages the command that is being applied may drop or make ready because their time has come.
+    due_left: u32,
 }
 
 /// A committed command that this version cannot decode, probably since a newer version wrote it. Other members
@@ -96,7 +97,7 @@ struct LogStore<'a> {
     effects: &'a mut Effects,
     clock: u64,
     at: LogLocation,
-    expiries_left: &'a mut u32,
+    due_left: &'a mut u32,
     /// Requeued messages go to the end, since there is no delivery limit: at the front, the same message would
     /// be delivered again at once.
     requeues_to_end: bool,
@@ -228,7 +229,7 @@ impl MessageStore for LogStore<'_> {
         self.drop_expired();
         let at = LogLocation::of_number(at.number);
         let dequeued = match self.ready.take_at(at) {
-            Some(dequeued) if *self.expiries_left == 0 => self.drop_if_expired(dequeued)?,
+            Some(dequeued) if *self.due_left == 0 => self.drop_if_expired(dequeued)?,
             Some(dequeued) => dequeued,
             None => take_from_place(self.ready, self.delayed, self.taken, at)?,
         };
@@ -371,9 +372,13 @@ impl LogStore<'_> {
         (delay > 0).then(|| self.clock.saturating_add(delay))
     }
 
-    /// Makes the delayed messages ready that are due, and removes those that have expired.
+    /// Makes the delayed messages ready that are due, and removes those that have expired: with exact expiry, at most as
+    /// many as the command may.
     fn release_delayed(&mut self) {
-        while let Some(message) = self.delayed.pop(self.clock) {
+        while *self.due_left > 0
+            && let Some(message) = self.delayed.pop(self.clock)
+        {
+            *self.due_left -= u32::from(self.ready.is_exact());
             let held = message.requeued.held;
             let has_expired = self.has_expired(&held);
             self.ready.end_delay(message.requeued, has_expired);
@@ -386,10 +391,10 @@ impl LogStore<'_> {
 
     /// Drops expired messages, with exact expiry at most as many as the command may drop.
     fn drop_expired(&mut self) {
-        while *self.expiries_left > 0
+        while *self.due_left > 0
             && let Some(item) = self.ready.pop_expired(self.clock)
         {
-            *self.expiries_left -= u32::from(self.ready.is_exact());
+            *self.due_left -= u32::from(self.ready.is_exact());
             self.add_dead_letter(&item, DeadReason::Expired);
         }
     }
@@ -403,7 +408,7 @@ impl LogStore<'_> {
         if !self.has_expired(&dequeued.item) {
             return Some(dequeued);
         }
-        debug_assert_eq!(*self.expiries_left, 0);
+        debug_assert_eq!(*self.due_left, 0);
         self.add_dead_letter(&dequeued.item, DeadReason::Expired);
         self.ready.settle(dequeued.item.group);
         None
@@ -432,7 +437,7 @@ impl Machine {
             out_bytes: 0,
             blocked: false,
             at: LogLocation::default(),
-            expiries_left: EXPIRIES_PER_COMMAND,
+            due_left: DUE_PER_COMMAND,
             checkout: Checkout::new(
                 label,
                 QueueType::Quorum,
@@ -462,7 +467,7 @@ impl Machine {
             effects,
             clock: self.clock,
             at: self.at,
-            expiries_left: &mut self.expiries_left,
+            due_left: &mut self.due_left,
             requeues_to_end: self.settings.delivery_limit.is_none(),
             counts_deliveries: self.features.delivery_counts,
             delays_on_request: self.features.delayed_retry,
@@ -483,7 +488,7 @@ impl Machine {
             return Ok(());
         }
         self.at = LogLocation { index, offset: 0 };
-        self.expiries_left = EXPIRIES_PER_COMMAND;
+        self.due_left = DUE_PER_COMMAND;
         let result = match decode(command) {
             Ok(DecodedCommand::Batch { wall, requests }) => {
                 self.advance_clock(wall, effects);
@@ -523,15 +528,15 @@ impl Machine {
     fn assert_served(&self) {
         let (ready, out) = (self.ready.len(), self.checkout.out);
         let waits = self.checkout.service.first();
-        // The next command drops the other expired messages, and serves the consumers.
-        if self.expiries_left > 0 {
+        // The next command does the rest of what is due, and serves the consumers.
+        if self.due_left > 0 {
             assert!(ready == 0 || waits.is_none(), "{waits:?} could be served");
             let next = self.ready.next_delivery();
             assert_eq!(next, None, "a message of a group could be served");
             let expiry = self.ready.next_expiry();
             assert!(expiry.is_none_or(|expires| expires > self.clock));
+            assert!(self.delayed.next().is_none_or(|at| at > self.clock));
         }
-        assert!(self.delayed.next().is_none_or(|at| at > self.clock));
         if self.settings.overflow == Overflow::DropHead {
             assert!(!self.blocked);
             assert!(ready == 0 || !self.exceeds_limits());
@@ -747,7 +752,7 @@ impl Machine {
 
     /// Takes the message that leaves because of a length limit: one that has expired, or else the first.
     fn next_to_drop(&mut self) -> Option<(LogMessage, DeadReason)> {
-        if self.expiries_left == 0
+        if self.due_left == 0
             && let Some(item) = self.ready.pop_expired(self.clock)
         {
             return Some((item, DeadReason::Expired));
