@@ -37,7 +37,9 @@ type collected struct {
 	sync.Mutex
 	spans   []span
 	metrics map[string]pmetric.Metric
-	service string
+	// exemplars has the number of exemplars by metric and trace id.
+	exemplars map[string]map[string]int
+	service   string
 }
 
 type span struct {
@@ -45,7 +47,7 @@ type span struct {
 	service string
 }
 
-var received = &collected{metrics: map[string]pmetric.Metric{}}
+var received = &collected{metrics: map[string]pmetric.Metric{}, exemplars: map[string]map[string]int{}}
 
 func serviceOf(attributes interface{ AsRaw() map[string]any }) string {
 	raw := attributes.AsRaw()
@@ -77,10 +79,27 @@ func (c *collected) takeMetrics(_ context.Context, metrics pmetric.Metrics) erro
 				copied := pmetric.NewMetric()
 				found.CopyTo(copied)
 				c.metrics[found.Name()] = copied
+				c.countExemplars(found)
 			}
 		}
 	}
 	return nil
+}
+
+func (c *collected) countExemplars(metric pmetric.Metric) {
+	if metric.Type() != pmetric.MetricTypeHistogram {
+		return
+	}
+	counts := c.exemplars[metric.Name()]
+	if counts == nil {
+		counts = map[string]int{}
+		c.exemplars[metric.Name()] = counts
+	}
+	for _, point := range metric.Histogram().DataPoints().All() {
+		for _, exemplar := range point.Exemplars().All() {
+			counts[exemplar.TraceID().String()]++
+		}
+	}
 }
 
 // startReceiver starts the collector's receiver of OTLP over HTTP, with received behind it.
@@ -509,6 +528,12 @@ func TestExemplars(t *testing.T) {
 		<-deliveries
 		page := metricsPage(t, "application/openmetrics-text")
 		return exemplarOf("confirm_duration").MatchString(page) && exemplarOf("delivery_latency").MatchString(page)
+	})
+	within(t, "exemplars at the collector", func() bool {
+		received.Lock()
+		defer received.Unlock()
+		count := func(histogram string) int { return received.exemplars["posthorn_"+histogram+"_seconds"][trace(17)] }
+		return count("confirm_duration") > 0 && count("delivery_latency") > 0
 	})
 	if strings.Contains(metricsPage(t, "text/plain"), "trace_id") {
 		t.Error("the plain page has exemplars")

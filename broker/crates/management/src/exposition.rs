@@ -2,7 +2,7 @@
 
 use control::{Exemplar, HistogramSnapshot};
 use std::fmt::{Display, Write as _};
-use telemetry::{HistogramPoint, Metric, MetricKind, MetricPoint, NumberPoint};
+use telemetry::{ExemplarPoint, HistogramPoint, Metric, MetricKind, MetricPoint, NumberPoint};
 
 /// The text format of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,6 +275,20 @@ fn histogram_point(labels: &[(&str, &str)], histogram: &HistogramSnapshot) -> Hi
         bounds: histogram.buckets.iter().map(|(bound, _)| *bound).collect(),
         sum: histogram.sum,
         count: histogram.count,
+        exemplars: histogram
+            .exemplars
+            .iter()
+            .flatten()
+            .map(exemplar_point)
+            .collect(),
+    }
+}
+
+fn exemplar_point(exemplar: &Exemplar) -> ExemplarPoint {
+    ExemplarPoint {
+        trace: exemplar.trace,
+        value: exemplar.value,
+        at_ns: exemplar.at.0.saturating_mul(1_000_000),
     }
 }
 
@@ -282,14 +296,18 @@ fn histogram_point(labels: &[(&str, &str)], histogram: &HistogramSnapshot) -> Hi
 mod unit {
     use super::*;
     use control::DurationHistogram;
+    use env::WallTime;
     use std::time::Duration;
+    use telemetry::TraceId;
 
     #[test]
     fn values_are_those_of_the_text() {
         let histogram = DurationHistogram::default();
-        for ms in [2, 3, 60_000] {
+        for ms in [2, 60_000] {
             histogram.observe(Duration::from_millis(ms));
         }
+        let trace = TraceId::from_random([0x0102, 0xff]);
+        histogram.observe_message(Duration::from_millis(7), Some((trace, WallTime(12))));
         let write = |page: &mut Page| {
             page.one("a", "gauge", "A", 2.5);
             page.head("b_total", "counter", "B");
@@ -318,6 +336,12 @@ mod unit {
         assert_eq!(d[0].buckets.len(), d[0].bounds.len() + 1);
         assert_eq!((d[0].buckets.iter().sum::<u64>(), d[0].count), (3, 3));
         assert_eq!(d[0].buckets.last(), Some(&1));
+        let expected = ExemplarPoint {
+            trace,
+            value: 0.007,
+            at_ns: 12_000_000,
+        };
+        assert_eq!(d[0].exemplars, [expected]);
     }
 
     #[test]
@@ -357,7 +381,7 @@ mod unit {
     fn exemplars_are_on_open_metrics_pages_only() {
         let histogram = DurationHistogram::default();
         histogram.observe(Duration::from_millis(2));
-        let trace = telemetry::TraceId::from_random([0x0102, 0xff]);
+        let trace = TraceId::from_random([0x0102, 0xff]);
         let at = env::WallTime(1_700_000_000_012);
         histogram.observe_message(Duration::from_millis(800), Some((trace, at)));
         histogram.observe_message(Duration::from_secs(9), Some((trace, at)));

@@ -3,8 +3,8 @@
 use crate::messages::*;
 use prost::Message as _;
 use telemetry::{
-    Attribute, AttributeValue, HistogramPoint, Metric, MetricKind, MetricPoint, NumberPoint, Span,
-    SpanKind,
+    Attribute, AttributeValue, ExemplarPoint, HistogramPoint, Metric, MetricKind, MetricPoint,
+    NumberPoint, Span, SpanKind,
 };
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`
@@ -53,9 +53,19 @@ impl NodeResource {
         request.encode_to_vec()
     }
 
-    /// `ExportMetricsServiceRequest`. `now_ns`: the time of the values in nanoseconds since 1970.
-    pub(crate) fn encode_metrics(&self, metrics: Vec<Metric>, now_ns: u64) -> Vec<u8> {
-        let times = (self.started_ns, now_ns);
+    /// `ExportMetricsServiceRequest`. `now_ns` is the time of the values, and `since_ns` that of the values before, whose
+    /// exemplars are left out; both in nanoseconds since 1970.
+    pub(crate) fn encode_metrics(
+        &self,
+        metrics: Vec<Metric>,
+        now_ns: u64,
+        since_ns: u64,
+    ) -> Vec<u8> {
+        let times = Times {
+            started_ns: self.started_ns,
+            since_ns,
+            now_ns,
+        };
         let request = MetricsRequest {
             resource_metrics: vec![ResourceMetrics {
                 resource: self.resource(),
@@ -117,7 +127,31 @@ fn span(span: Span) -> ProtoSpan {
     }
 }
 
-fn metric(metric: Metric, (started_ns, now_ns): (u64, u64)) -> ProtoMetric {
+/// Times of metrics in nanoseconds since 1970.
+#[derive(Clone, Copy)]
+struct Times {
+    /// Start of the node.
+    started_ns: u64,
+    /// Time of the values that were exported before.
+    since_ns: u64,
+    /// Time of the values.
+    now_ns: u64,
+}
+
+fn exemplar(exemplar: &ExemplarPoint) -> ProtoExemplar {
+    ProtoExemplar {
+        time_unix_nano: exemplar.at_ns,
+        as_double: Some(exemplar.value),
+        trace_id: exemplar.trace.bytes().into(),
+    }
+}
+
+fn metric(metric: Metric, times: Times) -> ProtoMetric {
+    let Times {
+        started_ns,
+        since_ns,
+        now_ns,
+    } = times;
     let number = |point: NumberPoint, start: u64| NumberDataPoint {
         start_time_unix_nano: start,
         time_unix_nano: now_ns,
@@ -131,6 +165,10 @@ fn metric(metric: Metric, (started_ns, now_ns): (u64, u64)) -> ProtoMetric {
         sum: Some(point.sum),
         bucket_counts: point.buckets,
         explicit_bounds: point.bounds,
+        exemplars: (point.exemplars.iter())
+            .filter(|e| e.at_ns >= since_ns)
+            .map(exemplar)
+            .collect(),
         attributes: labels(&point.labels),
     };
     let data = match metric.points {

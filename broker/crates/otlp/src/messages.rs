@@ -216,6 +216,19 @@ pub(crate) struct HistogramDataPoint {
     pub bucket_counts: Vec<u64>,
     #[prost(double, repeated, tag = "7")]
     pub explicit_bounds: Vec<f64>,
+    #[prost(message, repeated, tag = "8")]
+    pub exemplars: Vec<ProtoExemplar>,
     #[prost(message, repeated, tag = "9")]
     pub attributes: Vec<KeyValue>,
+}
+
+/// `opentelemetry.proto.metrics.v1.Exemplar`
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ProtoExemplar {
+    #[prost(fixed64, tag = "2")]
+    pub time_unix_nano: u64,
+    #[prost(double, optional, tag = "3")]
+    pub as_double: Option<f64>,
+    #[prost(bytes = "vec", tag = "5")]
+    pub trace_id: Vec<u8>,
 }

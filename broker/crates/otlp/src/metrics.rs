@@ -60,6 +60,7 @@ impl MetricExporter {
             client,
             parts,
             receiver,
+            accepted_ns: 0,
         };
         let thread = std::thread::Builder::new().name("otlp-metrics".to_owned());
         thread.spawn(move || worker.run())?;
@@ -72,6 +73,8 @@ struct MetricWorker {
     parts: ExportParts,
     receiver: Receiver<Snapshot>,
     health: ExportHealth,
+    /// The time of the newest metrics that the collector has accepted, in nanoseconds since 1970.
+    accepted_ns: u64,
 }
 
 impl MetricWorker {
@@ -88,13 +91,17 @@ impl MetricWorker {
     /// Sends metrics; repeats a request that may succeed later, until there are newer ones, which it returns.
     fn deliver(&mut self, snapshot: Snapshot) -> Option<Snapshot> {
         let Snapshot { metrics, taken_ns } = snapshot;
-        let body = self.parts.resource.encode_metrics(metrics, taken_ns);
+        let resource = &self.parts.resource;
+        let body = resource.encode_metrics(metrics, taken_ns, self.accepted_ns);
         let (began, mut failures) = (self.parts.clock.now(), 0);
         loop {
             let outcome = self.client.send(&body);
             self.health.note(&outcome);
             let after = match outcome {
-                ExportOutcome::Accepted { .. } => return None,
+                ExportOutcome::Accepted { .. } => {
+                    self.accepted_ns = taken_ns;
+                    return None;
+                }
                 ExportOutcome::Refused(_) => {
                     self.parts.counters.add_failed();
                     return None;

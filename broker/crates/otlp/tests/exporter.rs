@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use telemetry::{
-    Attribute, AttributeValue, ExportCounters, ExportCounts, HistogramPoint, Metric, MetricKind,
-    MetricPoint, NumberPoint, Span, SpanId, SpanKind, TraceId,
+    Attribute, AttributeValue, ExemplarPoint, ExportCounters, ExportCounts, HistogramPoint, Metric,
+    MetricKind, MetricPoint, NumberPoint, Span, SpanId, SpanKind, TraceId,
 };
 
 /// A request as the server got it.
@@ -514,6 +514,12 @@ fn number(name: &str, kind: MetricKind, value: f64) -> Metric {
 fn metrics_arrive_and_newer_ones_replace_those_that_fail() {
     let (server, parts) = (Server::start(), parts());
     let sink = MetricExporter::start(&server.settings(), parts.clone()).expect("started");
+    let trace = TraceId::from_random([3, 4]);
+    let exemplar = ExemplarPoint {
+        trace,
+        value: 0.25,
+        at_ns: 12_000_000,
+    };
     let histogram = Metric {
         name: "h".to_owned(),
         help: "Durations".to_owned(),
@@ -523,6 +529,7 @@ fn metrics_arrive_and_newer_ones_replace_those_that_fail() {
             buckets: vec![1, 0, 2],
             sum: 4.5,
             count: 3,
+            exemplars: vec![exemplar],
         }]),
     };
     sink.send(vec![
@@ -557,6 +564,13 @@ fn metrics_arrive_and_newer_ones_replace_those_that_fail() {
         (&*point.bucket_counts, &*point.explicit_bounds),
         (&[1, 0, 2][..], &[0.5, 1.0][..])
     );
+    let [sent] = &*point.exemplars else {
+        panic!("{:?}", point.exemplars)
+    };
+    assert_eq!(sent.trace_id, trace.bytes());
+    assert_eq!(sent.time_unix_nano, 12_000_000);
+    let value = opentelemetry_proto::tonic::metrics::v1::exemplar::Value::AsDouble(0.25);
+    assert_eq!(sent.value, Some(value));
 
     // The newer ones wait when the older ones fail.
     sink.send(vec![number("newer", MetricKind::Gauge, 1.0)]);
@@ -570,4 +584,43 @@ fn metrics_arrive_and_newer_ones_replace_those_that_fail() {
     wait_for(&parts.counters, counts(0, 0, 3));
     sink.send(vec![number("last", MetricKind::Gauge, 1.0)]);
     server.next().answer("200 OK", "", b"");
+}
+
+#[test]
+fn exemplar_is_sent_until_the_collector_has_accepted_it() {
+    let (server, parts) = (Server::start(), parts());
+    let sink = MetricExporter::start(&server.settings(), parts.clone()).expect("started");
+    let mut exemplar = ExemplarPoint {
+        trace: TraceId::from_random([3, 4]),
+        value: 0.25,
+        at_ns: 1,
+    };
+    let sent = |answer: &str, exemplar: ExemplarPoint| {
+        sink.send(vec![Metric {
+            name: "h".to_owned(),
+            help: "Durations".to_owned(),
+            points: MetricPoint::Histograms(vec![HistogramPoint {
+                labels: Vec::new(),
+                bounds: vec![0.5],
+                buckets: vec![1, 0],
+                sum: 0.25,
+                count: 1,
+                exemplars: vec![exemplar],
+            }]),
+        }]);
+        let request = server.next();
+        let decoded = ExportMetricsServiceRequest::decode(&*request.body).expect("protobuf");
+        let metric = &decoded.resource_metrics[0].scope_metrics[0].metrics[0];
+        let Some(Data::Histogram(histogram)) = &metric.data else {
+            panic!("{metric:?}")
+        };
+        let count = histogram.data_points[0].exemplars.len();
+        request.answer(answer, "", b"");
+        count
+    };
+    assert_eq!(sent("400 Bad", exemplar), 1);
+    assert_eq!(sent("200 OK", exemplar), 1);
+    assert_eq!(sent("200 OK", exemplar), 0);
+    exemplar.at_ns = u64::MAX;
+    assert_eq!(sent("200 OK", exemplar), 1);
 }

@@ -12,6 +12,6 @@ mod state;
 
 pub use channel::{Received, SpanReceiver, SpanSink, channel};
 pub use context::{SpanId, TraceContext, TraceId};
-pub use metric::{HistogramPoint, Metric, MetricKind, MetricPoint, NumberPoint};
+pub use metric::{ExemplarPoint, HistogramPoint, Metric, MetricKind, MetricPoint, NumberPoint};
 pub use span::{Attribute, AttributeValue, Span, SpanKind};
 pub use state::{ExportCounters, ExportCounts};

@@ -1,5 +1,7 @@
 //! Metrics at one moment.
 
+use crate::TraceId;
+
 /// The kind of a metric with numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
@@ -18,6 +20,17 @@ pub struct NumberPoint {
     pub value: f64,
 }
 
+/// An observation of a message whose trace is recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExemplarPoint {
+    /// The trace.
+    pub trace: TraceId,
+    /// The observation in the unit of the metric.
+    pub value: f64,
+    /// When it was observed, in nanoseconds since 1970.
+    pub at_ns: u64,
+}
+
 /// A histogram with its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistogramPoint {
@@ -31,6 +44,8 @@ pub struct HistogramPoint {
     pub sum: f64,
     /// Number of all observations.
     pub count: u64,
+    /// The newest exemplars, at most one of each bucket.
+    pub exemplars: Vec<ExemplarPoint>,
 }
 
 /// The points of a metric.
