@@ -8,6 +8,7 @@ import struct
 import sys
 
 PATIENCE = 10  # seconds for an answer
+TRIES = 20  # of a sequence that meets a subscription of the one before
 
 # Where this broker answers otherwise: a pattern of the test's name, one of what it got (as hexadecimal digits, or in words), and why.
 REASONS = [
@@ -99,6 +100,16 @@ def publish(port, message):
             receive(peer)
 
 
+def run_alone(port, name, test):
+    """What is wrong; None: nothing. The server may learn only now that the client of the test before is gone.
+    Until then a PUBACK or PUBREC says success where the sequence wants "no matching subscribers"."""
+    for _ in range(TRIES):
+        wrong = run(port, name, test)
+        if wrong is None or not re.match(r"got [45]002(....), wants [45]003\110$", wrong):
+            return wrong
+    return wrong
+
+
 def run(port, name, test):
     """What is wrong; None: nothing."""
     with dial(port) as peer:
@@ -138,7 +149,7 @@ def main():
         for group in json.load(open(path)):
             for test in () if group.get("disable") else group["tests"]:
                 name = "%s %s" % (group["group"], test["name"])
-                wrong = run(port, name, test)
+                wrong = run_alone(port, name, test)
                 if wrong is None:
                     passed += 1
                     continue
