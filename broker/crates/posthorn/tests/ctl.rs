@@ -640,6 +640,20 @@ fn health_fails_while_a_cluster_node_is_down() {
 }
 
 #[test]
+fn await_online_nodes_waits_for_their_number() {
+    let node = Node::start();
+    let one = node.ctl(&["await_online_nodes", "1"]).ok();
+    assert_eq!(one, "1 node is up\n");
+    node.fake.lock().unwrap().has_second_node = true;
+    let two = node.ctl(&["--timeout", "1", "await_online_nodes", "2"]);
+    assert_eq!(two.0, 1, "{}", two.2);
+    assert!(two.2.contains("1 node is up, 2 needed"), "{}", two.2);
+    let refused = node.ctl(&["--password", "wrong", "await_online_nodes", "1"]);
+    assert_eq!(refused.0, 77, "{}", refused.2);
+    assert_eq!(node.ctl(&["await_online_nodes", "0"]).0, 2);
+}
+
+#[test]
 fn health_is_reported_and_maintenance_drains_the_node() {
     let node = Node::start();
     node.ctl(&["health"]).ok();

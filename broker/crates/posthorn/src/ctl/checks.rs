@@ -6,6 +6,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::output::{Column, Output};
 use serde_json::{Value as Json, json};
+use std::cell::Cell;
 
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
@@ -17,6 +18,11 @@ pub(crate) enum Check {
     Running,
     /// Wait until the node serves clients, at most as long as --timeout
     AwaitStartup,
+    /// Wait until at least so many nodes of the cluster are up, at most as long as --timeout
+    AwaitOnlineNodes {
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+    },
     /// Check that no node of the cluster has an alarm
     #[command(name = "check_alarms")]
     Alarms,
@@ -54,6 +60,7 @@ pub(crate) fn perform(client: &Client, output: &Output, check: &Check) -> Result
         Check::Ping => "/livez".to_owned(),
         Check::Running => "/readyz".to_owned(),
         Check::AwaitStartup => return await_startup(client, output),
+        Check::AwaitOnlineNodes { count } => return await_online_nodes(client, output, *count),
         Check::Alarms => api("alarms"),
         Check::LocalAlarms => api("local-alarms"),
         Check::PortListener { port } => api(&format!("port-listener/{port}")),
@@ -174,4 +181,41 @@ fn await_startup(client: &Client, output: &Output) -> Result<(), Failure> {
     })?;
     output.say("The node serves clients");
     Ok(())
+}
+
+/// Polls until at least `count` nodes are up. Requests are retried unless the user is refused.
+fn await_online_nodes(client: &Client, output: &Output, count: u32) -> Result<(), Failure> {
+    let wanted = count as usize;
+    let last = Cell::new(None);
+    let waited = client.until(|| {
+        let online = client.get(&["nodes"]).map(|nodes| {
+            let all = nodes.as_array().map_or(0, Vec::len);
+            all - super::cluster::down(&nodes).len()
+        });
+        let ends = match &online {
+            Ok(online) => *online >= wanted,
+            Err(failure) => matches!(failure, Failure::NotPermitted { .. }),
+        };
+        last.set(Some(online));
+        ends
+    });
+    match last.into_inner() {
+        Some(Ok(online)) if online >= wanted => {
+            output.say(&nodes_up(online));
+            Ok(())
+        }
+        Some(Ok(online)) => Err(Failure::Unfulfilled {
+            message: format!("{}, {wanted} needed", nodes_up(online)),
+            remedy: "`list_nodes` names the nodes that are down; --timeout sets the longest wait.",
+        }),
+        Some(Err(failure)) => Err(failure),
+        None => waited,
+    }
+}
+
+fn nodes_up(count: usize) -> String {
+    match count {
+        1 => "1 node is up".to_owned(),
+        count => format!("{count} nodes are up"),
+    }
 }

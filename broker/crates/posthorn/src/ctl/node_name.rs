@@ -32,7 +32,10 @@ pub(crate) fn check_after(
 }
 
 fn waits_for_node(command: &Command) -> bool {
-    matches!(command, Command::Check(Check::AwaitStartup))
+    matches!(
+        command,
+        Command::Check(Check::AwaitStartup | Check::AwaitOnlineNodes { .. })
+    )
 }
 
 /// Returns true if the operation concerns the answering node rather than the cluster.
