@@ -4,31 +4,28 @@
 package packaging
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
-)
-
-const (
-	// startDeadline is how long a broker may take to start.
-	startDeadline = time.Minute
-	retry         = 20 * time.Millisecond
 )
 
 // guides are the pages whose commands and settings are tried with a broker.
-var guides = []string{"how-to/migrating-from-rabbitmq.md", "how-to/hardening.md", "how-to/troubleshooting.md",
-	"reference/command-line.md"}
+var guides = []string{
+	"how-to/backup.md", "how-to/browsing-and-moving-messages.md", "how-to/deduplication.md", "how-to/delayed-messages.md",
+	"how-to/hardening.md", "how-to/message-groups.md", "how-to/migrating-from-rabbitmq.md", "how-to/troubleshooting.md",
+	"reference/command-line.md",
+}
 
 var (
 	indented = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 	fenced   = regexp.MustCompile("(?ms)^```.*?^```$")
-	command  = regexp.MustCompile(`^(?:export|posthorn|rabbitmqctl|rabbitmq-diagnostics) `)
-	setting  = regexp.MustCompile(`^[a-z_.0-9]+ +?= `)
+	command  = regexp.MustCompile(`^(?:[a-z]+=\$\((?:posthorn|mktemp)|export|posthorn|rabbitmqctl|rabbitmq-diagnostics) `)
+	// recordedCommand is what hack/record-session prints for a line of a command, without its time.
+	recordedCommand = regexp.MustCompile(`(?m)(?:\$| >) .*$`)
+	setting         = regexp.MustCompile(`^[a-z_.0-9]+ +?= `)
 )
 
 // posthorn returns the broker: $POSTHORN, or one that is built in the checkout.
@@ -51,38 +48,54 @@ func posthorn(t *testing.T) string {
 	return ""
 }
 
-// serve starts a node and returns the address of its HTTP API.
-func serve(t *testing.T, program string) string {
+// unpack packs the broker into the archive of a release and unpacks it into a new folder, which it returns together with
+// the archive.
+func unpack(t *testing.T) (folder, archive string) {
 	t.Helper()
-	folder := t.TempDir()
-	ready := filepath.Join(folder, "ready")
-	arguments := []string{"serve", "--data-dir", filepath.Join(folder, "data"), "--ready-file", ready}
-	for _, listener := range []string{"listeners.tcp.default", "management.tcp.port", "prometheus.tcp.port", "probes.tcp.port"} {
-		arguments = append(arguments, "--set", listener+"=127.0.0.1:0")
+	programs := t.TempDir()
+	// The operator and the plugin do nothing in these pages.
+	for _, name := range []string{"posthorn-operator", "kubectl-posthorn"} {
+		if err := os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	node := exec.Command(program, arguments...)
-	node.Stderr = os.Stderr
-	if err := node.Start(); err != nil {
+	if err := os.Symlink(posthorn(t), filepath.Join(programs, "posthorn")); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = node.Process.Kill(); _ = node.Wait() })
-	for deadline := time.Now().Add(startDeadline); time.Now().Before(deadline); time.Sleep(retry) {
-		var listening struct {
-			Addresses map[string]string `json:"addresses"`
-		}
-		text, err := os.ReadFile(ready)
-		if err == nil && json.Unmarshal(text, &listening) == nil {
-			return "http://" + listening.Addresses["management"]
-		}
+	archive = part(t, ".tar.gz", "archive", "amd64", programs)
+	folder = t.TempDir()
+	if out, err := exec.Command("tar", "-xzf", archive, "-C", folder, "--strip-components=1").CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, out)
 	}
-	t.Fatal("the node did not start")
-	return ""
+	return folder, archive
 }
 
-// TestCommandsOfTheGuidesWork runs the commands of each page from the first to the last against a node, and checks the
-// settings of each page.
-func TestCommandsOfTheGuidesWork(t *testing.T) {
-	program := posthorn(t)
+// alone runs a script in a folder as on a new machine: without the checkout, without a network except loopback, and with
+// nothing of the environment but PATH. It returns what the script printed. The processes of the script end with it.
+func alone(t *testing.T, folder, script string) (string, error) {
+	t.Helper()
+	checkout, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	arguments := []string{"--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
+	if os.Getuid() != 0 {
+		arguments = append(arguments, "--map-root-user")
+	}
+	const prepared = `ip link set lo up && mount -t tmpfs none "$CHECKOUT" && [ -z "$(ls "$CHECKOUT")" ] || exit 99; `
+	shell := exec.Command("unshare", append(arguments, "bash", "-euc", prepared+script)...)
+	shell.Dir = folder
+	shell.Env = []string{
+		"PATH=" + filepath.Join(folder, "bin") + ":" + os.Getenv("PATH"), "HOME=" + folder, "CHECKOUT=" + checkout,
+	}
+	out, err := shell.CombinedOutput()
+	return string(out), err
+}
+
+// TestPagesWorkFromAReleaseArchive runs the commands of each guide from the first to the last against a node, checks the
+// settings of each guide, and runs the tutorial.
+func TestPagesWorkFromAReleaseArchive(t *testing.T) {
+	folder, archive := unpack(t)
 	for _, page := range guides {
 		t.Run(page, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
@@ -106,25 +119,63 @@ func TestCommandsOfTheGuidesWork(t *testing.T) {
 			if script.Len() == 0 {
 				t.Fatal("the page has no commands")
 			}
-			folder := t.TempDir()
-			for _, name := range []string{"posthorn", "rabbitmqctl", "rabbitmq-diagnostics"} {
-				if err := os.Symlink(program, filepath.Join(folder, name)); err != nil {
-					t.Fatal(err)
-				}
-			}
 			file := filepath.Join(folder, "posthorn.conf")
 			if err := os.WriteFile(file, []byte(settings.String()), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			shell := exec.Command("bash", "-euxc", strings.ReplaceAll(script.String(), "/etc/posthorn/posthorn.conf", file))
-			shell.Dir = folder
-			shell.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"), "POSTHORN_URL="+serve(t, program))
-			if out, err := shell.CombinedOutput(); err != nil {
+			out, err := alone(t, folder, "posthorn serve --data-dir $(mktemp -d) 2>node.log & posthorn ctl await_startup\nset -x\n"+
+				strings.ReplaceAll(script.String(), "/etc/posthorn/posthorn.conf", file))
+			if err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
-			if out, err := exec.Command(program, "config", "check", file).CombinedOutput(); err != nil {
+			if out, err := alone(t, folder, "posthorn config check "+file); err != nil {
 				t.Errorf("the settings of the page: %v\n%s", err, out)
 			}
 		})
 	}
+	t.Run("tutorials/one-node.md", func(t *testing.T) { runTutorial(t, archive) })
+}
+
+// runTutorial runs the tutorial of one node. With RECORD=1 it writes the session into the documentation. The session there
+// must have the commands of the page.
+func runTutorial(t *testing.T, archive string) {
+	t.Helper()
+	folder := t.TempDir()
+	tutorials := filepath.Join("..", "..", "docs", "tutorials")
+	for from, to := range map[string]string{
+		archive: filepath.Base(archive), filepath.Join(tutorials, "one-node.md"): "one-node.md",
+		filepath.Join("..", "..", "hack", "record-session"): "record-session",
+	} {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, to), text, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session, err := alone(t, folder, "./record-session one-node.md")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, session)
+	}
+	for _, want := range []string{"second order", "3 nodes are up", "payment 6", "\n           n3    false"} {
+		if !strings.Contains(session, want) {
+			t.Errorf("the session lacks %q:\n%s", want, session)
+		}
+	}
+	recorded := filepath.Join(tutorials, "sessions", "one-node.txt")
+	if os.Getenv("RECORD") != "" {
+		if err := os.WriteFile(recorded, []byte(session), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(recorded)
+	if err != nil || commandsOf(string(text)) != commandsOf(session) {
+		t.Errorf("%s (%v) does not have the commands of the page; RECORD=1 go test -run Archive records it again", recorded, err)
+	}
+}
+
+// commandsOf returns the commands of a recorded session.
+func commandsOf(session string) string {
+	return strings.Join(recordedCommand.FindAllString(session, -1), "\n")
 }
