@@ -20,13 +20,6 @@ pub(crate) struct DelayedMessage {
     pub requeued: RequeuedMessage,
 }
 
-impl DelayedMessage {
-    /// The position in which messages leave.
-    fn key(&self) -> (u64, LogLocation) {
-        (self.due, self.requeued.held.location())
-    }
-}
-
 /// A message in a heap.
 trait Record: Copy {
     /// When the message leaves, and its location, which orders messages that leave at the same time.
@@ -336,10 +329,22 @@ impl Delayed {
     pub(crate) fn sorted(
         &self,
         taken: impl Iterator<Item = DelayedMessage>,
-    ) -> Vec<DelayedMessage> {
-        let mut all: Vec<DelayedMessage> = self.iter().chain(taken).collect();
-        all.sort_unstable_by_key(DelayedMessage::key);
-        all
+    ) -> impl ExactSizeIterator<Item = DelayedMessage> {
+        let plain = self.plain.iter().map(|plain| ExpiringRecord {
+            plain: *plain,
+            expires: 0,
+        });
+        let expiring = self.expiring.iter().copied();
+        let taken = taken.map(|message| ExpiringRecord {
+            plain: PlainRecord::new(&message),
+            expires: message.requeued.held.expires,
+        });
+        // Records take less than half of a message. With a million of them, sorting is most of the time of a checkpoint, and
+        // this sort uses that a heap whose messages came in their order consists of long ascending runs.
+        let mut all = Vec::with_capacity(self.plain.len + self.expiring.len);
+        all.extend(plain.chain(expiring).chain(taken));
+        all.sort_by_key(|record| record.plain.key());
+        all.into_iter().map(|record| record.message())
     }
 
     /// Counts for listings. `None`: there is no message.

@@ -516,6 +516,7 @@ proptest! {
         let last = model.iter().map(|m| m.due).max();
         prop_assert_eq!(delayed.details().map(|d| d.last_at), last);
         model.sort_by_key(|m| (m.due, m.requeued.held.index));
-        prop_assert_eq!(delayed.sorted(std::iter::empty()), model);
+        let sorted: Vec<DelayedMessage> = delayed.sorted(std::iter::empty()).collect();
+        prop_assert_eq!(sorted, model);
     }
 }

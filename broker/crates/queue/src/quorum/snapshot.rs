@@ -187,6 +187,10 @@ impl Machine {
 /// zero, two for the body length and flags.
 const TYPICAL_BYTES: usize = 5;
 
+/// Bytes of a typical delayed message in a checkpoint: two for the difference of its time, five for its index, two for its offset,
+/// four for its length, level and TTL, two for its deliveries.
+const TYPICAL_DELAYED_BYTES: usize = 15;
+
 fn put_ready(out: &mut BytesMut, ready: &Ready, taken: &TakenMessages, format: Format) {
     // A buffer that grows by doubling would need three times the memory while it is copied.
     let count = usize::try_from(ready.len()).unwrap_or(0);
@@ -335,11 +339,14 @@ fn put_delayed(
         }),
         Place::Grouped(_) => None,
     });
-    let all = match planted::is(Bug::DelayedForgotten) {
-        true => Vec::new(),
-        false => delayed.sorted(taken),
+    let none = Delayed::default();
+    let (delayed, taken) = match planted::is(Bug::DelayedForgotten) {
+        true => (&none, None),
+        false => (delayed, Some(taken)),
     };
+    let all = delayed.sorted(taken.into_iter().flatten());
     put_varint(out, all.len() as u64);
+    out.reserve(all.len().saturating_mul(TYPICAL_DELAYED_BYTES));
     let mut before = 0;
     for mut message in all {
         let held = &mut message.requeued.held;
