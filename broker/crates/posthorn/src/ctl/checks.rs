@@ -18,8 +18,9 @@ pub(crate) enum Check {
     Running,
     /// Wait until the node serves clients, at most as long as --timeout
     AwaitStartup,
-    /// Wait until at least so many nodes of the cluster are up, at most as long as --timeout
+    /// Wait until at least COUNT nodes of the cluster are up, at most as long as --timeout
     AwaitOnlineNodes {
+        /// Number of nodes, at least 1
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
     },

@@ -339,12 +339,11 @@ fn put_delayed(
         }),
         Place::Grouped(_) => None,
     });
-    let none = Delayed::default();
-    let (delayed, taken) = match planted::is(Bug::DelayedForgotten) {
-        true => (&none, None),
-        false => (delayed, Some(taken)),
+    let count = match planted::is(Bug::DelayedForgotten) {
+        true => 0,
+        false => usize::MAX,
     };
-    let all = delayed.sorted(taken.into_iter().flatten());
+    let all = delayed.sorted(taken).take(count);
     put_varint(out, all.len() as u64);
     out.reserve(all.len().saturating_mul(TYPICAL_DELAYED_BYTES));
     let mut before = 0;
